@@ -1,0 +1,70 @@
+// Lists the flows with their state, pace and lag, and shows in full what stopped the ones that do not run.
+import { element, mark, write } from "../element";
+import * as format from "../logic/format";
+import type { Flow, Status } from "../wire/contract";
+import { problemText } from "./problem";
+import { StateBadge } from "./state-badge";
+
+interface Line {
+  root: HTMLElement;
+  badge: StateBadge;
+  cells: Record<"rate" | "lag" | "batch", HTMLElement>;
+}
+
+export class FlowsPanel {
+  private readonly lines = new Map<string, Line>();
+  private readonly body = element("tbody");
+  private shownProblems = "[]";
+  /** Stands at the top of the page: a stopped flow must not hide below the fold. */
+  readonly problems = element("div", { class: "problems", role: "alert" });
+  readonly root = element(
+    "div",
+    { class: "card scroll", tabindex: 0, role: "region", "aria-label": "Flows" },
+    element(
+      "table",
+      { class: "flows" },
+      element("thead", {}, element("tr", {}, ...["Flow", "State"].map((t) => element("th", { scope: "col" }, t)),
+        ...["Events per second", "Waiting events", "Batch"].map((t) => element("th", { scope: "col", class: "number" }, t)))),
+      this.body,
+    ),
+  );
+
+  status(status: Status): void {
+    const names = new Set(status.flows.map((flow) => flow.flow));
+    for (const [name, line] of this.lines) if (!names.has(name)) (line.root.remove(), this.lines.delete(name));
+    for (const flow of status.flows) this.showFlow(flow);
+    this.showProblems(status.flows.filter((flow) => flow.error));
+  }
+
+  private showFlow(flow: Flow): void {
+    const line = this.lines.get(flow.flow) ?? this.addFlow(flow.flow);
+    line.badge.show(flow.state);
+    write(line.cells.rate, flow.rate == null ? format.NOTHING : format.rate(flow.rate));
+    write(line.cells.lag, flow.lag_events == null ? format.NOTHING : format.compact(flow.lag_events));
+    write(line.cells.batch, flow.batch == null ? format.NOTHING : format.number(flow.batch));
+  }
+
+  private addFlow(name: string): Line {
+    const badge = new StateBadge();
+    const cell = () => element("td", { class: "number" });
+    const cells = { rate: cell(), lag: cell(), batch: cell() };
+    const root = element("tr", { "data-flow": name }, element("th", { scope: "row" }, name), element("td", {}, badge.root),
+      cells.rate, cells.lag, cells.batch);
+    const line = { root, badge, cells };
+    this.lines.set(name, line);
+    this.body.append(root);
+    return line;
+  }
+
+  private showProblems(flows: Flow[]): void {
+    const now = JSON.stringify(flows.map((flow) => [flow.flow, flow.state, flow.error]));
+    if (now === this.shownProblems) return; // an alert that is written again is read out again
+    this.shownProblems = now;
+    this.problems.replaceChildren(...flows.map((flow) => {
+      const title = element("h2", {}, "The flow ", element("b", {}, flow.flow), flow.state === "stopped" ? " has stopped" : ` is ${flow.state}`);
+      const root = element("section", { class: "problem", "data-problem": flow.flow }, title, flow.error ? problemText(flow.error) : null);
+      mark(root, "data-state", flow.state);
+      return root;
+    }));
+  }
+}

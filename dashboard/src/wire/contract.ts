@@ -1,0 +1,89 @@
+// The part of the wire contract that the page uses, as types; nothing else of the server is known here.
+
+export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
+export type Row = Record<string, Json>;
+export type Position = string;
+
+export interface Problem {
+  code: string;
+  message: string;
+  detail?: unknown;
+  hint?: string | null;
+}
+
+export interface Column {
+  name: string;
+  /** A Spark simpleString type: `bigint`, `struct<start:timestamp,end:timestamp>`, ... */
+  type: string;
+}
+
+export interface Health {
+  state: string;
+  error: Problem | null;
+}
+
+export interface View {
+  view: string;
+  doc?: string | null;
+  key: string[];
+  columns: Column[];
+  order_by: string[] | null;
+  limit: number | null;
+  keep?: string | null;
+  class?: string;
+  rows?: number;
+  position?: Position | null;
+  flow?: Health | null;
+}
+
+export interface Stream {
+  stream: string;
+  kind: string;
+  totals: { accepted: number; duplicates: number; dead: number; late: number };
+  rates: { accepted: number };
+}
+
+export interface Flow extends Health {
+  flow: string;
+  batch?: number | null;
+  rate?: number | null;
+  lag_events?: number | null;
+}
+
+export interface Status {
+  app: string;
+  version?: string;
+  uptime_s?: number;
+  processes?: Record<string, { state: string; pid?: number; restarts?: number }>;
+  streams: Stream[];
+  views: View[];
+  flows: Flow[];
+}
+
+export interface GraphNode {
+  name: string;
+  kind: string;
+  doc?: string | null;
+  state?: string | null;
+}
+
+export interface Graph {
+  app: string;
+  nodes: GraphNode[];
+  edges: { from: string; to: string }[];
+}
+
+export interface Subscription {
+  view: string;
+  where?: string;
+  order_by?: string[];
+  limit?: number;
+}
+
+export type Message =
+  | { type: "snapshot"; id: string; position: Position; rows: Row[]; part?: number; parts?: number }
+  | { type: "changes"; id: string; position: Position; upserts: Row[]; deletes: Row[]; accepted?: string }
+  | { type: "position"; id: string; position: Position }
+  | { type: "reset"; id: string; reason?: string }
+  | { type: "stall"; id: string }
+  | { type: "error"; id?: string; error: Problem };

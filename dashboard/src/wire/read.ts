@@ -1,0 +1,12 @@
+// Reads one JSON document of the server, with a deadline, from an address relative to the page.
+
+const DEADLINE_MS = 10_000; // longer than any healthy answer: past it the server is taken for hung
+
+export async function read<T>(path: string): Promise<T> {
+  const response = await fetch(new URL(path, document.baseURI), {
+    headers: { accept: "application/json" },
+    signal: AbortSignal.timeout(DEADLINE_MS),
+  });
+  if (!response.ok) throw new Error(`GET /${path} answered ${response.status}`);
+  return (await response.json()) as T;
+}

@@ -1,0 +1,245 @@
+"""The world that the simulated Meetup feed draws from: cities, topics and names, as plain tables.
+
+Cities stand in order of how many groups they have (the first has the most); topics stand in themes, because a
+real group's topics belong together.
+"""
+
+from typing import NamedTuple
+
+
+class City(NamedTuple):
+    """A city as the feed spells it: the country is a lower-case ISO code, the state is set in the US only."""
+
+    name: str
+    country: str
+    lat: float
+    lon: float
+    state: str | None = None
+
+
+CITIES = (
+    City("New York", "us", 40.7128, -74.0060, "NY"),
+    City("London", "gb", 51.5074, -0.1278),
+    City("San Francisco", "us", 37.7749, -122.4194, "CA"),
+    City("Chicago", "us", 41.8781, -87.6298, "IL"),
+    City("Los Angeles", "us", 34.0522, -118.2437, "CA"),
+    City("Berlin", "de", 52.5200, 13.4050),
+    City("Washington", "us", 38.9072, -77.0369, "DC"),
+    City("Toronto", "ca", 43.6532, -79.3832),
+    City("Paris", "fr", 48.8566, 2.3522),
+    City("Austin", "us", 30.2672, -97.7431, "TX"),
+    City("Seattle", "us", 47.6062, -122.3321, "WA"),
+    City("Boston", "us", 42.3601, -71.0589, "MA"),
+    City("Sydney", "au", -33.8688, 151.2093),
+    City("Bangalore", "in", 12.9716, 77.5946),
+    City("Denver", "us", 39.7392, -104.9903, "CO"),
+    City("Amsterdam", "nl", 52.3676, 4.9041),
+    City("Melbourne", "au", -37.8136, 144.9631),
+    City("Madrid", "es", 40.4168, -3.7038),
+    City("Atlanta", "us", 33.7490, -84.3880, "GA"),
+    City("Barcelona", "es", 41.3851, 2.1734),
+    City("Singapore", "sg", 1.3521, 103.8198),
+    City("Dallas", "us", 32.7767, -96.7970, "TX"),
+    City("Portland", "us", 45.5152, -122.6784, "OR"),
+    City("Munich", "de", 48.1351, 11.5820),
+    City("Dublin", "ie", 53.3498, -6.2603),
+    City("Tel Aviv-Yafo", "il", 32.0853, 34.7818),
+    City("Vancouver", "ca", 49.2827, -123.1207),
+    City("Tokyo", "jp", 35.6762, 139.6503),
+    City("Hamburg", "de", 53.5511, 9.9937),
+    City("Zürich", "ch", 47.3769, 8.5417),
+    City("San Diego", "us", 32.7157, -117.1611, "CA"),
+    City("Hong Kong", "hk", 22.3193, 114.1694),
+    City("Manchester", "gb", 53.4808, -2.2426),
+    City("São Paulo", "br", -23.5505, -46.6333),
+    City("Stockholm", "se", 59.3293, 18.0686),
+    City("Vienna", "at", 48.2082, 16.3738),
+    City("Milano", "it", 45.4642, 9.1900),
+    City("Warszawa", "pl", 52.2297, 21.0122),
+    City("København", "dk", 55.6761, 12.5683),
+    City("Brussels", "be", 50.8503, 4.3517),
+    City("México", "mx", 19.4326, -99.1332),
+    City("Buenos Aires", "ar", -34.6037, -58.3816),
+)
+
+# Theme by theme; a topic's urlkey is its name in lower case with hyphens.
+THEMES = (
+    (
+        "Python",
+        "JavaScript",
+        "Web Development",
+        "Open Source",
+        "Software Development",
+        "Mobile Development",
+        "Cloud Computing",
+        "DevOps",
+        "Java",
+        "Functional Programming",
+        "Android",
+        "Internet of Things",
+    ),
+    (
+        "Big Data",
+        "Data Science",
+        "Machine Learning",
+        "Data Analytics",
+        "Data Visualization",
+        "Apache Spark",
+        "Apache Kafka",
+        "Artificial Intelligence",
+        "Predictive Analytics",
+        "Blockchain",
+    ),
+    (
+        "Startup Businesses",
+        "Entrepreneurship",
+        "Small Business",
+        "Business Networking",
+        "Marketing",
+        "Real Estate Investing",
+        "Freelance",
+        "Professional Networking",
+        "Product Management",
+        "Lean Startup",
+        "Women Entrepreneurs",
+    ),
+    (
+        "Hiking",
+        "Outdoors",
+        "Camping",
+        "Kayaking",
+        "Rock Climbing",
+        "Cycling",
+        "Mountain Biking",
+        "Skiing",
+        "Adventure",
+        "Nature Walks",
+        "Backpacking",
+    ),
+    (
+        "Running",
+        "Fitness",
+        "Soccer",
+        "Tennis",
+        "Volleyball",
+        "Badminton",
+        "Swimming",
+        "Trail Running",
+        "Self-Defense",
+        "CrossFit",
+        "Golf",
+    ),
+    (
+        "Yoga",
+        "Meditation",
+        "Spirituality",
+        "Mindfulness",
+        "Wellness",
+        "Healthy Living",
+        "Reiki",
+        "Life Transformation",
+        "Self-Improvement",
+        "Holistic Health",
+    ),
+    (
+        "Social",
+        "Social Networking",
+        "Fun Times",
+        "New In Town",
+        "Singles",
+        "Expat",
+        "Nightlife",
+        "Happy Hour",
+        "Dining Out",
+        "Making New Friends",
+        "Weekend Adventures",
+        "Coffee",
+    ),
+    (
+        "Language Exchange",
+        "Spanish Language",
+        "French Language",
+        "English Language",
+        "German Language",
+        "Japanese Culture",
+        "International Friends",
+        "Travel",
+        "Cultural Activities",
+        "Italian Language",
+    ),
+    (
+        "Live Music",
+        "Dance Lessons",
+        "Salsa Dance",
+        "Photography",
+        "Drawing",
+        "Painting",
+        "Theater",
+        "Acting",
+        "Karaoke",
+        "Guitar",
+        "Film Making",
+    ),
+    (
+        "Book Club",
+        "Creative Writing",
+        "Philosophy",
+        "Public Speaking",
+        "Intellectual Discussion",
+        "Poetry",
+        "History",
+        "Science",
+        "Astronomy",
+        "Psychology",
+    ),
+    (
+        "Board Games",
+        "Role-Playing Games",
+        "Video Games",
+        "Chess",
+        "Magic: The Gathering",
+        "Trivia",
+        "Science Fiction",
+        "Anime",
+        "Poker",
+        "Escape Games",
+    ),
+    (
+        "Wine Tasting",
+        "Craft Beer",
+        "Cooking",
+        "Vegan",
+        "Vegetarian",
+        "Gardening",
+        "Dogs",
+        "Parenting",
+        "Moms",
+        "Volunteering",
+        "Environmental Sustainability",
+    ),
+)
+
+FIRST_NAMES = (
+    *("Ana", "Ben", "Carla", "Dmitri", "Elena", "Farid", "Grace", "Hiro", "Ines", "Jonas", "Kavya", "Liam"),
+    *("Maya", "Noah", "Olga", "Pedro", "Quinn", "Rosa", "Sven", "Tara", "Umar", "Vera", "Wei", "Ximena"),
+    *("Yusuf", "Zoë", "Aisha", "Bruno", "Chloé", "Daniel", "Emma", "Felix", "Greta", "Hassan", "Isla", "Jack"),
+    *("Kenji", "Lucía", "Marek", "Nadia", "Oscar", "Priya", "Raj", "Sofia", "Tom", "Ursula", "Victor", "Yuki"),
+)
+
+GROUP_SUFFIXES = ("Meetup", "Group", "Collective", "Circle", "Community", "Club", "Society", "Network")
+
+EVENT_TITLES = (
+    "{topic} night",
+    "{topic} for beginners",
+    "Monthly {topic} meetup",
+    "An evening of {topic}",
+    "{topic}: open table",
+    "Weekend {topic} session",
+    "{topic} & drinks",
+    "{city} {topic} get-together",
+)
+
+VENUES = (
+    *("The Old Library", "Café Central", "Community Hall", "The Loft", "WeWork", "Riverside Park", "Room 101"),
+    *("Public Library", "The Green Door", "City Museum", "Impact Hub", "Station House", "The Corner Bar"),
+)

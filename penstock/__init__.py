@@ -1,0 +1,16 @@
+"""Events from the moment they happen to the screen, program or person that must act on them.
+
+The stages, in the order in which data flows:
+
+1. `collect` takes events in and never acknowledges what is not durable.
+2. `log` keeps streams in order, durable and replayable.
+3. `flows` runs the user's functions as Spark Structured Streaming queries.
+4. `views` holds the current answer by key, rebuilt from its changelog in the log.
+5. `serve` gives snapshots and changes to whoever asks.
+"""
+
+from penstock.app import App
+from penstock.event import Event, Struct
+
+__all__ = ["App", "Event", "Struct"]
+__version__ = "0.1.0"

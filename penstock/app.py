@@ -1,0 +1,261 @@
+"""The door of the package: an app file makes one `App` and says on it what streams, flows and views there are.
+
+Declaring runs nothing. `App` notes frozen definitions with the user's file and line; `check` and `run` read them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.config import duration_us, size_bytes
+from penstock.declaration import Application, FlowDef, Place, PullDef, Retention, StreamDef, Unknown, ViewDef
+from penstock.errors import DeclarationError, PenstockError
+from penstock.schema import EventSchema
+
+F = TypeVar("F", bound=Callable[..., Any])
+Names = str | Sequence[str] | None
+
+
+class App:
+    """One application: streams, flows and views that belong together.
+
+    >>> from penstock import App, Event
+    >>> app = App("shop")
+    >>> class Order(Event):
+    ...     order_id: int
+    ...     amount: float
+    >>> orders = app.stream("orders", Order, key="order_id", id="order_id")
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._file = _caller().file
+        self._streams: list[StreamDef] = []
+        self._flows: list[FlowDef] = []
+        self._views: list[ViewDef] = []
+        self._pulls: list[PullDef] = []
+        if not name.replace("-", "_").isidentifier():
+            raise DeclarationError(f"{_caller()}: '{name}' is not an app name", hint="use letters, digits, - and _")
+
+    def stream(
+        self,
+        name: str,
+        type: type[msgspec.Struct],
+        *,
+        key: Names = None,
+        time: str | None = None,
+        id: Names = None,
+        partitions: int = 1,
+        late_after: str | timedelta | None = None,
+        future: str | timedelta = "10 minutes",
+        retain: str | timedelta | None = None,
+        unknown: Unknown = "ignore",
+    ) -> StreamDef:
+        """A stream of events that come in from outside.
+
+        `key` chooses the partition, `time` is the field with the event's time (int: milliseconds), `id` the field or
+        fields that make an event unique. An event more than `late_after` behind the newest is late; one further
+        ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a size ("10 GB"). `unknown` fields are
+        ignored, kept in the JSON column `_unknown`, or a reason to reject.
+        """
+        place = _caller()
+        with _at(place):
+            if partitions < 1:
+                raise DeclarationError(f"partitions={partitions} of '{name}'", hint="use 1 or more")
+            if unknown not in ("ignore", "keep", "reject"):
+                raise DeclarationError(f"unknown='{unknown}' of '{name}'", hint="use 'ignore', 'keep' or 'reject'")
+            made = StreamDef(
+                name=name,
+                events=EventSchema(type),
+                key=_names(key),
+                time=time,
+                id=_names(id),
+                partitions=partitions,
+                late_after_us=None if late_after is None else duration_us(late_after),
+                future_us=duration_us(future),
+                retain=_retention(retain),
+                unknown=unknown,
+                place=place,
+            )
+        self._streams.append(made)
+        return made
+
+    def pull(
+        self,
+        stream: StreamDef,
+        url: str,
+        *,
+        map: Callable[[Any], Any] | None = None,
+        resume: str | None = None,
+    ) -> None:
+        """Read a source outside into a stream; the scheme of the address says how (`ws`, `wss`).
+
+        `map` turns what the source sends into an event (or None, to leave it out). `resume="since=field"` asks the
+        source, after a reconnect, from the largest value of that field so far, in the query parameter `since`.
+        """
+        place = _caller()
+        with _at(place):
+            if url.split("://")[0] not in ("ws", "wss"):
+                raise DeclarationError(f"the pull address '{url}' has a scheme that is not known", hint="use ws or wss")
+            if resume is not None and "=" not in resume:
+                raise DeclarationError(f"resume='{resume}'", hint="write 'parameter=field'")
+        self._pulls.append(PullDef(stream.name, url, resume, map, place))
+
+    def flow(
+        self,
+        function: F | None = None,
+        *,
+        name: str | None = None,
+        key: Names = None,
+        time: str | None = None,
+        partitions: int = 1,
+        late_after: str | timedelta | None = None,
+        deterministic: bool = False,
+    ) -> Any:
+        """A function whose rows make a new stream. Its parameters name its inputs.
+
+        >>> from penstock import App, Event
+        >>> app = App("shop")
+        >>> class Order(Event):
+        ...     amount: float
+        >>> orders = app.stream("orders", Order)
+        >>> @app.flow(key="amount")
+        ... def large(orders):
+        ...     return orders.where("amount > 100")
+        """
+
+        def declare(f: F) -> F:
+            place = _of(f)
+            with _at(place):
+                self._flows.append(
+                    FlowDef(
+                        name=name or f.__name__,
+                        function=f,
+                        parameters=_parameters(f),
+                        key=_names(key),
+                        time=time,
+                        partitions=partitions,
+                        late_after_us=None if late_after is None else duration_us(late_after),
+                        deterministic=deterministic,
+                        place=place,
+                        doc=inspect.getdoc(f) or "",
+                    )
+                )
+            return f
+
+        return declare(function) if function is not None else declare
+
+    def view(
+        self,
+        function: F | None = None,
+        *,
+        key: Names,
+        name: str | None = None,
+        where: str | None = None,
+        order_by: Names = None,
+        limit: int | None = None,
+        keep: str | timedelta | None = None,
+        deterministic: bool = False,
+    ) -> Any:
+        """A function whose rows are kept current by `key` and served. Its parameters name its inputs.
+
+        `where` (SQL) decides which rows are in the view, `order_by` and `limit` are defaults of a read, `keep` lets
+        rows go that are older than this against the newest event. `deterministic=True` is your word that a function
+        which `verify` cannot prove always gives the same rows for the same events.
+
+        >>> from penstock import App, Event
+        >>> app = App("shop")
+        >>> class Order(Event):
+        ...     country: str
+        >>> orders = app.stream("orders", Order)
+        >>> @app.view(key="country", order_by="-count", limit=10)
+        ... def countries(orders):
+        ...     return orders.groupBy("country").count()
+        """
+
+        def declare(f: F) -> F:
+            place = _of(f)
+            with _at(place):
+                if limit is not None and limit < 0:
+                    raise DeclarationError(f"limit={limit}", hint="use 0 or more, or leave it out")
+                if not _names(key):
+                    raise DeclarationError("a view needs a key", hint="name the columns that make a row unique")
+                self._views.append(
+                    ViewDef(
+                        name=name or f.__name__,
+                        function=f,
+                        parameters=_parameters(f),
+                        key=_names(key),
+                        where=where,
+                        order_by=_names(order_by),
+                        limit=limit,
+                        keep_us=None if keep is None else duration_us(keep),
+                        deterministic=deterministic,
+                        place=place,
+                        doc=inspect.getdoc(f) or "",
+                    )
+                )
+            return f
+
+        return declare(function) if function is not None else declare
+
+    def declared(self) -> Application:
+        """All that was declared, frozen."""
+        return Application(
+            self.name,
+            self._file,
+            tuple(self._streams),
+            tuple(self._flows),
+            tuple(self._views),
+            tuple(self._pulls),
+        )
+
+
+class _at:
+    """Puts the user's line before the message of an error in a declaration."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, PenstockError):
+            raise DeclarationError(f"{self.place}: {error.message}", detail=error.detail, hint=error.hint) from None
+
+
+def _caller() -> Place:
+    """The nearest line outside this file."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _of(function: Callable[..., Any]) -> Place:
+    code = inspect.unwrap(function).__code__
+    return Place(code.co_filename, code.co_firstlineno)
+
+
+def _names(names: Names) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def _retention(retain: str | timedelta | None) -> Retention:
+    if retain is None:
+        return Retention()
+    if isinstance(retain, str) and (size := size_bytes(retain)) is not None:
+        return Retention(bytes=size)
+    return Retention(age_us=duration_us(retain))

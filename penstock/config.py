@@ -1,0 +1,140 @@
+"""Options with their units, limits with their reasons, and the one place that knows the data folder's layout."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from penstock.errors import DeclarationError
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_UNITS_US = {
+    "us": 1,
+    "microsecond": 1,
+    "ms": 1_000,
+    "millisecond": 1_000,
+    "s": 1_000_000,
+    "second": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "minute": 60_000_000,
+    "h": 3_600_000_000,
+    "hour": 3_600_000_000,
+    "d": 86_400_000_000,
+    "day": 86_400_000_000,
+    "w": 604_800_000_000,
+    "week": 604_800_000_000,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(b|kb|kib|mb|mib|gb|gib|tb|tib)\s*", re.IGNORECASE)
+_UNITS_BYTES = {
+    "b": 1,
+    "kb": 1000,
+    "kib": 1024,
+    "mb": 1000**2,
+    "mib": 1024**2,
+    "gb": 1000**3,
+    "gib": 1024**3,
+    "tb": 1000**4,
+    "tib": 1024**4,
+}
+
+
+def duration_us(text: str | timedelta) -> int:
+    """A duration in microseconds.
+
+    >>> duration_us("10 minutes")
+    600000000
+    """
+    if isinstance(text, timedelta):
+        return round(text.total_seconds() * 1_000_000)
+    match = _DURATION.fullmatch(text.lower())
+    unit = match and (_UNITS_US.get(match[2]) or _UNITS_US.get(match[2].removesuffix("s")))
+    if not match or not unit:
+        raise DeclarationError(
+            f"'{text}' is not a duration", hint="write a number and a unit: '10 minutes', '1 hour', '500 ms'"
+        )
+    return round(float(match[1]) * unit)
+
+
+def size_bytes(text: str) -> int | None:
+    """A size in bytes, or None when the text is not a size.
+
+    >>> size_bytes("64 MiB")
+    67108864
+    """
+    match = _SIZE.fullmatch(text)
+    return round(float(match[1]) * _UNITS_BYTES[match[2].lower()]) if match else None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the edge takes at most, so that one sender cannot take all of it."""
+
+    body_bytes: int = 16 * 1024**2
+    """A request's body, after decompression."""
+    event_bytes: int = 1024**2
+    """One event's JSON."""
+    nesting: int = 64
+    """How deep an event's JSON may nest; deeper is an attack or a mistake."""
+    unwritten_bytes: int = 128 * 1024**2
+    """Bodies that wait for the log; above it senders get 503."""
+    wait_s: float = 60.0
+    """The longest `wait=` a request may ask for."""
+    subscriber_bytes: int = 1024**2
+    """What waits for one slow subscriber before it is cut; it can resume from its position."""
+    snapshot_part_rows: int = 5_000
+    """Rows in one part of a large snapshot: about 1 MB, and 5 ms of encoding."""
+    read_events: int = 1_000
+    """Events in one reply of `GET /streams/{stream}` unless `limit` says otherwise."""
+    read_events_most: int = 10_000
+    view_bytes: int = 2 * 1024**3
+    """Memory budget of one view; above it the view stops growing, says so, and answers 507."""
+    history_bytes: int = 64 * 1024**2
+    """Least size of the changes that a view keeps for resuming subscribers."""
+    history_us: int = 600_000_000
+    """Least age of the changes that a view keeps for resuming subscribers, up to `history_bytes_most`."""
+    history_bytes_most: int = 512 * 1024**2
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The data folder of one app. Whoever wants a path asks here."""
+
+    root: Path
+
+    @property
+    def edge_db(self) -> Path:
+        return self.root / "edge.db"
+
+    @property
+    def flows_db(self) -> Path:
+        return self.root / "flows.db"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the supervisor as long as it runs; holds who it is."""
+        return self.root / "run.lock"
+
+    @property
+    def edge_lock(self) -> Path:
+        return self.root / "edge.lock"
+
+    @property
+    def flows_lock(self) -> Path:
+        """Held inside the JVM, because after a kill of the Python driver the JVM lives on for a moment."""
+        return self.root / "flows.lock"
+
+    @property
+    def run(self) -> Path:
+        """Small files by which processes tell each other of themselves: `edge.json`, `flows.json`, `supervisor.json`."""
+        return self.root / "run"

@@ -1,0 +1,307 @@
+"""What an app file declared, as frozen data that carries the user's file and line; every tier reads it, none changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from penstock import schema
+from penstock.schema import EventSchema
+
+Unknown = Literal["ignore", "keep", "reject"]
+LEDGERS = ("dead", "late")
+"""Streams that every app has: what was rejected, and what came too late."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that `check` found. Errors stop `run`; warnings and notes do not."""
+
+    level: Literal["error", "warning", "note"]
+    code: str
+    message: str
+    place: Place | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long events are kept: neither given, for ever."""
+
+    age_us: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class StreamDef:
+    """A stream that the door writes to."""
+
+    name: str
+    events: EventSchema = field(repr=False, compare=False)
+    key: tuple[str, ...]
+    time: str | None
+    id: tuple[str, ...]
+    partitions: int
+    late_after_us: int | None
+    future_us: int
+    retain: Retention
+    unknown: Unknown
+    place: Place
+
+    @cached_property
+    def stored(self) -> pa.Schema:
+        return schema.stored_schema(self.events.fields, keep_unknown=self.unknown == "keep")
+
+
+@dataclass(frozen=True)
+class FlowDef:
+    """A function from DataFrames to a DataFrame whose rows are appended to a stream."""
+
+    name: str
+    function: Callable[..., Any] = field(repr=False, compare=False)
+    parameters: tuple[str, ...]
+    key: tuple[str, ...]
+    time: str | None
+    partitions: int
+    late_after_us: int | None
+    deterministic: bool
+    place: Place
+    doc: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(name for name in self.parameters if name != "spark")
+
+
+@dataclass(frozen=True)
+class ViewDef:
+    """A function from DataFrames to a DataFrame whose rows are kept current by key."""
+
+    name: str
+    function: Callable[..., Any] = field(repr=False, compare=False)
+    parameters: tuple[str, ...]
+    key: tuple[str, ...]
+    where: str | None
+    order_by: tuple[str, ...]
+    limit: int | None
+    keep_us: int | None
+    deterministic: bool
+    place: Place
+    doc: str
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(name for name in self.parameters if name != "spark")
+
+
+Node = FlowDef | ViewDef
+"""What runs as one Spark query."""
+
+
+@dataclass(frozen=True)
+class PullDef:
+    """A source outside that is read into a stream."""
+
+    stream: str
+    url: str
+    resume: str | None
+    map: Callable[[Any], Any] | None = field(repr=False, compare=False)
+    place: Place
+
+
+@dataclass(frozen=True)
+class Application:
+    """All that one app file declares."""
+
+    name: str
+    file: str
+    streams: tuple[StreamDef, ...] = ()
+    flows: tuple[FlowDef, ...] = ()
+    views: tuple[ViewDef, ...] = ()
+    pulls: tuple[PullDef, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (*self.flows, *self.views)
+
+    def stream(self, name: str) -> StreamDef | None:
+        return next((s for s in self.streams if s.name == name), None)
+
+    def flow(self, name: str) -> FlowDef | None:
+        return next((f for f in self.flows if f.name == name), None)
+
+    def view(self, name: str) -> ViewDef | None:
+        return next((v for v in self.views if v.name == name), None)
+
+    def ordered(self) -> list[Node]:
+        """Flows and views, each after what it reads. The app has no cycle: `problems` was asked before."""
+        done: set[str] = {s.name for s in self.streams}
+        waiting = list(self.nodes)
+        order: list[Node] = []
+        while ready := [n for n in waiting if all(i in done for i in n.inputs)]:
+            order += ready
+            done |= {n.name for n in ready if isinstance(n, FlowDef)}
+            waiting = [n for n in waiting if n not in ready]
+        return order
+
+    def roots(self, name: str) -> frozenset[str]:
+        """The door's streams that a flow or view reads, directly or through other flows."""
+        if self.stream(name):
+            return frozenset([name])
+        node = self.flow(name) or self.view(name)
+        return frozenset().union(*(self.roots(i) for i in node.inputs)) if node else frozenset()
+
+    def downstream(self, name: str) -> Iterator[Node]:
+        """Every flow and view that reads `name`, directly or through other flows."""
+        for node in self.nodes:
+            if name in node.inputs:
+                yield node
+                if isinstance(node, FlowDef):
+                    yield from self.downstream(node.name)
+
+    def graph(self, states: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The DAG as data: what `GET /graph` and `penstock graph --json` give."""
+        states = states or {}
+        nodes = [{"name": p.url, "kind": "source", "doc": "", "state": None} for p in self.pulls]
+        nodes += [{"name": s.name, "kind": "stream", "doc": "", "state": None} for s in self.streams]
+        for node in self.nodes:
+            kind = "flow" if isinstance(node, FlowDef) else "view"
+            nodes.append({"name": node.name, "kind": kind, "doc": node.doc, "state": states.get(node.name)})
+        edges = [{"from": p.url, "to": p.stream} for p in self.pulls]
+        edges += [{"from": i, "to": n.name} for n in self.nodes for i in n.inputs]
+        return {"app": self.name, "nodes": nodes, "edges": edges}
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the declarations, as far as it shows without Spark."""
+        return [*_name_problems(self), *_stream_problems(self), *_input_problems(self), *_cycle_problems(self)]
+
+
+def _error(code: str, message: str, place: Place, hint: str) -> Problem:
+    return Problem("error", code, message, place, hint)
+
+
+def _name_problems(app: Application) -> Iterator[Problem]:
+    seen: dict[str, Place] = {}
+    for thing in (*app.streams, *app.flows, *app.views):
+        if thing.name in seen:
+            yield _error(
+                "name_taken",
+                f"'{thing.name}' is declared twice; the first is at {seen[thing.name]}",
+                thing.place,
+                "give one of them another name",
+            )
+        seen.setdefault(thing.name, thing.place)
+        if thing.name in LEDGERS or thing.name.startswith("_") or thing.name == "spark":
+            yield _error("name_reserved", f"the name '{thing.name}' is reserved", thing.place, "choose another name")
+        elif not thing.name.replace("-", "_").isidentifier() or not thing.name.isascii():
+            yield _error(
+                "bad_name", f"'{thing.name}' is not a name", thing.place, "use letters, digits and underscores"
+            )
+
+
+def _stream_problems(app: Application) -> Iterator[Problem]:
+    for stream in app.streams:
+        fields = {f.name: f.type for f in stream.events.fields}
+        for role, names in (("key", stream.key), ("id", stream.id), ("time", (stream.time,) if stream.time else ())):
+            for name in names:
+                if name not in fields:
+                    yield _error(
+                        "unknown_field",
+                        f"{role}='{name}' of the stream '{stream.name}' is not a field of "
+                        f"{stream.events.kind.__name__}",
+                        stream.place,
+                        f"its fields are {', '.join(fields)}",
+                    )
+        kind = fields.get(stream.time) if stream.time else None
+        if kind is not None and not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+            yield _error(
+                "bad_time",
+                f"time='{stream.time}' of the stream '{stream.name}' is {schema.simple_type(kind)}",
+                stream.place,
+                "a time is an int (milliseconds since 1970) or a datetime",
+            )
+        if stream.late_after_us is None and any(True for _ in app.downstream(stream.name)):
+            yield Problem(
+                "note",
+                "never_late",
+                f"the stream '{stream.name}' has no late_after: nothing is late, and state grows with the data",
+                stream.place,
+                'add late_after="10 minutes" to let windows close',
+            )
+    for pull in app.pulls:
+        stream_ = app.stream(pull.stream)
+        if stream_ and pull.resume and not stream_.id:
+            yield Problem(
+                "warning",
+                "pull_repeats",
+                f"the pull into '{pull.stream}' resumes from '{pull.resume}', and a source that repeats needs an id",
+                pull.place,
+                "add id=... to the stream",
+            )
+
+
+def _input_problems(app: Application) -> Iterator[Problem]:
+    known = [*(s.name for s in app.streams), *(f.name for f in app.flows)]
+    for node in app.nodes:
+        if not node.inputs:
+            yield _error(
+                "no_input", f"'{node.name}' has no input", node.place, f"name a parameter after one of: {', '.join(known)}"
+            )
+        for name in node.inputs:
+            if app.view(name):
+                yield _error(
+                    "view_as_input",
+                    f"'{node.name}' reads the view '{name}'",
+                    node.place,
+                    "inputs are streams and flows; make the shared part a @app.flow",
+                )
+            elif name not in known:
+                yield _error(
+                    "unknown_input",
+                    f"'{node.name}' has a parameter '{name}', which is no stream and no flow",
+                    node.place,
+                    f"name it after one of: {', '.join(known) or 'nothing is declared yet'}",
+                )
+
+
+def _cycle_problems(app: Application) -> Iterator[Problem]:
+    ordered = {n.name for n in app.ordered()}
+    unknown = {i for n in app.nodes for i in n.inputs if not (app.stream(i) or app.flow(i))}
+    for node in app.flows:
+        if node.name in ordered or unknown & set(node.inputs):
+            continue
+        if node.name in {n.name for n in app.downstream(node.name)} if _finite(app, node) else True:
+            yield _error(
+                "cycle",
+                f"'{node.name}' reads what is made from itself",
+                node.place,
+                "let one of the flows in the circle read a stream instead",
+            )
+
+
+def _finite(app: Application, node: FlowDef) -> bool:
+    """Whether `downstream` ends, that is, whether no circle can be reached from here."""
+    seen: set[str] = set()
+    edge = {node.name}
+    while edge:
+        if edge & seen:
+            return False
+        seen |= edge
+        edge = {n.name for n in app.flows if edge & set(n.inputs)}
+    return True

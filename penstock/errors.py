@@ -1,0 +1,320 @@
+"""Every error a user can meet, as a catalogue: a stable code, what failed, the facts, and what to do.
+
+An error is raised with a message (what failed, names quoted), a detail (facts) and a hint (the command or option
+that helps). `retry` says whether the same call may succeed later. They survive pickling, because Spark's executors
+send them to the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class PenstockError(Exception):
+    """The parent of all errors of this package."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retry: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.message, self.detail, self.hint)
+
+    def body(self) -> dict[str, Any]:
+        """The error as it appears in an HTTP reply or a socket message."""
+        return {"code": self.code, "message": self.message, "detail": self.detail, "hint": self.hint}
+
+    def paragraph(self) -> str:
+        """The error as a person reads it in a terminal."""
+        lines = [f"{self.code}: {self.message}"]
+        if self.detail:
+            lines.append(f"  {self.detail}")
+        if self.hint:
+            lines.append(f"  What to do: {self.hint}")
+        return "\n".join(lines)
+
+
+def _revive(
+    kind: type[PenstockError], message: str, detail: str | None, hint: str | None
+) -> PenstockError:
+    return kind(message, detail=detail, hint=hint)
+
+
+# Declaring
+
+
+class AppFileError(PenstockError):
+    """The app file cannot be found, read or imported."""
+
+    code = "bad_app_file"
+
+
+class DeclarationError(PenstockError):
+    """The app file declares something that cannot work; the message begins with the user's file and line."""
+
+    code = "bad_declaration"
+
+
+class SchemaChangeError(PenstockError):
+    """A stream's class no longer fits the events that its log already holds."""
+
+    code = "incompatible_schema"
+
+
+# Machine and folder
+
+
+class FolderHeldError(PenstockError):
+    """Another process works on this data folder."""
+
+    code = "folder_held"
+    retry = True
+
+
+class FolderMismatchError(PenstockError):
+    """The data folder belongs to another app, was written by a newer format, or cannot be used."""
+
+    code = "wrong_folder"
+
+
+class PortInUseError(PenstockError):
+    """The address to listen on is taken."""
+
+    code = "port_in_use"
+
+
+class JavaError(PenstockError):
+    """No Java, or one that is too old for Spark."""
+
+    code = "no_java"
+
+
+class UnreachableError(PenstockError):
+    """The server named by `--url` does not answer."""
+
+    code = "unreachable"
+    retry = True
+
+
+# Log
+
+
+class CorruptBlockError(PenstockError):
+    """A block's checksum does not match its bytes: the disk returned something else than was written."""
+
+    code = "corrupt_block"
+
+
+class PositionGoneError(PenstockError):
+    """A reader asked for events that retention has removed, or for an epoch that is no more."""
+
+    code = "position_gone"
+    status = 410
+
+
+class DiskFullError(PenstockError):
+    """The disk has no room; nothing of this append was taken."""
+
+    code = "disk_full"
+    status = 507
+    retry = True
+
+
+class LogUnavailableError(PenstockError):
+    """The log cannot take appends now."""
+
+    code = "log_unavailable"
+    status = 503
+    retry = True
+
+
+class StaleTermError(PenstockError):
+    """A newer writer has taken this log over; the writer that gets this must stop."""
+
+    code = "stale_term"
+
+
+class FencedError(PenstockError):
+    """A producer wrote with an epoch that a newer instance of it has replaced."""
+
+    code = "producer_fenced"
+    status = 403
+
+
+class SequenceGapError(PenstockError):
+    """A producer's sequence number skips ahead of the expected one, which `expected` holds."""
+
+    code = "sequence_gap"
+    status = 409
+
+    def __init__(
+        self, message: str, *, detail: str | None = None, hint: str | None = None, expected: int = 0
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.expected = expected
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive_gap, (self.message, self.detail, self.hint, self.expected)
+
+
+def _revive_gap(message: str, detail: str | None, hint: str | None, expected: int) -> SequenceGapError:
+    return SequenceGapError(message, detail=detail, hint=hint, expected=expected)
+
+
+# Requests
+
+
+class BadRequestError(PenstockError):
+    """A header, parameter or message is not what the contract says."""
+
+    code = "bad_request"
+    status = 400
+
+
+class BadBodyError(PenstockError):
+    """The body as a whole cannot be read; its raw bytes are kept in `dead`."""
+
+    code = "bad_body"
+    status = 400
+
+
+class BadQueryError(PenstockError):
+    """A `where`, `select`, `order_by` or `limit` that is not allowed or not meaningful."""
+
+    code = "bad_query"
+    status = 400
+
+
+class BadPositionError(PenstockError):
+    """A token that is no position, or a position of another kind or name."""
+
+    code = "bad_position"
+    status = 400
+
+
+class UnknownStreamError(PenstockError):
+    """No stream has this name."""
+
+    code = "unknown_stream"
+    status = 404
+
+
+class UnknownViewError(PenstockError):
+    """No view has this name."""
+
+    code = "unknown_view"
+    status = 404
+
+
+class UnknownAckError(PenstockError):
+    """No request is known under this ack token."""
+
+    code = "unknown_ack"
+    status = 404
+
+
+class UnknownPathError(PenstockError):
+    """Nothing is served at this path."""
+
+    code = "not_found"
+    status = 404
+
+
+class MethodError(PenstockError):
+    """The path exists, but not for this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class ReadOnlyStreamError(PenstockError):
+    """Events cannot be posted to a flow's stream or to a ledger."""
+
+    code = "read_only_stream"
+    status = 409
+
+
+class TooLargeError(PenstockError):
+    """A body or an event is larger than the declared limit."""
+
+    code = "too_large"
+    status = 413
+
+
+class UnsupportedContentError(PenstockError):
+    """The content type or encoding is not one that this endpoint takes."""
+
+    code = "unsupported_content"
+    status = 415
+
+
+class EventsRejectedError(PenstockError):
+    """Every event of a request was rejected; `rejected` in the same body says why."""
+
+    code = "events_rejected"
+    status = 422
+
+
+class OverloadedError(PenstockError):
+    """The server holds as much unwritten data as it may; nothing of this request was taken."""
+
+    code = "overloaded"
+    status = 503
+    retry = True
+
+
+class NotReadyError(PenstockError):
+    """The server or the view is still loading."""
+
+    code = "not_ready"
+    status = 503
+    retry = True
+
+
+class NotYetError(PenstockError):
+    """The view had not absorbed the event when the wait ended."""
+
+    code = "not_yet"
+    status = 504
+    retry = True
+
+
+# Flows
+
+
+class PlanError(PenstockError):
+    """A flow's function returns a plan that cannot be run or trusted as a stream."""
+
+    code = "bad_plan"
+
+
+class FlowError(PenstockError):
+    """A flow's function failed on its data; the message names the flow, the line, the batch and the offsets."""
+
+    code = "flow_failed"
+    retry = True
+
+
+class DuplicateKeyError(PenstockError):
+    """A batch holds two rows of one key, so that no one of them is the view's row."""
+
+    code = "duplicate_key"
+
+
+class BatchRangeError(PenstockError):
+    """Spark replays a batch with other offsets than those already committed: the build must start anew."""
+
+    code = "batch_range"
+
+
+class CheckpointError(PenstockError):
+    """Spark cannot load a flow's checkpoint and the log no longer reaches back far enough to rebuild."""
+
+    code = "checkpoint_lost"

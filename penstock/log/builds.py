@@ -1,0 +1,87 @@
+"""What flows tell the edge through the log: which build of a view or flow stream is served, and what each commit absorbed.
+
+A *build* is one run of a flow's function over its input from the beginning, under one fingerprint; its epoch is the
+epoch of the changelog or stream that it writes. While a new build catches up, the old one is still the live one.
+
+The control stream of `flows.db` holds, by key:
+
+- `build/<name>`: the newest `Build` of a flow or view
+- `live/<name>`: the epoch that is served
+- `flow/<name>`: its `FlowState`
+- `skip/<name>/<epoch>`: events that the build leaves out, because they alone make it fail
+- `count/<stream>`: how many events of a stream were late, and how many died in flows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.change import Column
+from penstock.position import Frontier, frontier_from_json, frontier_json
+
+State = Literal["starting", "running", "rebuilding", "retrying", "stopped"]
+Proof = Literal["exact", "tolerance", "unverifiable"]
+
+
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """A build of a view or flow stream, as it stands in the control stream."""
+
+    epoch: str
+    fingerprint: str
+    kind: Literal["view", "flow"]
+    columns: tuple[Column, ...]
+    proof: Proof
+    proof_reasons: tuple[str, ...] = ()
+    mode: Literal["update", "append"] = "update"
+    started_us: int
+
+
+class FlowState(msgspec.Struct, frozen=True, kw_only=True):
+    """How a flow is. `error` is an error body (code, message, detail, hint) while it is retrying or stopped."""
+
+    state: State
+    error: dict[str, Any] | None = None
+    batch: int | None = None
+    restarts: int = 0
+
+
+class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one commit of a changelog or flow stream absorbed: stored as the commit's `meta`."""
+
+    batch: int
+    start: dict[str, Any]
+    """Direct input positions before the batch, by stream: `{"rsvps": [epoch, [offsets]]}`."""
+    end: dict[str, Any]
+    """Direct input positions behind the batch."""
+    max_us: int | None = None
+    """The input's largest event time at `end` (several inputs: the smallest of theirs); `keep` is measured by it."""
+    watermark_us: int | None = None
+    """Append mode: windows that end at or before it are closed."""
+    accepted_us: int | None = None
+    """When the newest event of the batch was taken at the door."""
+    planned_us: int | None = None
+    """When Spark fixed the batch's end."""
+    done_us: int | None = None
+    """When Spark had computed the batch."""
+
+    @property
+    def frontier(self) -> Frontier:
+        return frontier_from_json(self.end)
+
+
+def batch_meta(meta: Mapping[str, Any]) -> BatchMeta:
+    return msgspec.convert(meta, BatchMeta)
+
+
+def build_of(value: Any) -> Build:
+    return msgspec.convert(value, Build)
+
+
+def state_of(value: Any) -> FlowState:
+    return msgspec.convert(value, FlowState)
+
+
+__all__ = ["BatchMeta", "Build", "FlowState", "batch_meta", "build_of", "frontier_json", "state_of"]

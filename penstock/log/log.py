@@ -1,0 +1,240 @@
+"""The contract of a log, in prose: who calls what, from which process, and what holds when it returns.
+
+A log holds streams. A stream has an epoch (a random id, new when its content begins anew), partitions, and in each
+partition events with dense offsets from 0. Events arrive in *commits*: one atomic, durable step that may append to
+several streams. Commits of one stream are numbered upwards; a reader that works in whole commits sees what the
+writer meant to be seen together.
+
+Invariants, each of which `penstock.testing.contracts.log` tries to break:
+
+1. When `append` returns, its events are durable (fsynced); when it raises, none of them ever appears.
+2. One call of `append` is one commit: all of its streams or none, in the order of the list.
+3. Offsets are dense per partition. Nothing is ever changed in place; only `trim` and `compact` remove, at the start.
+4. All blocks of a stream in one commit carry the stream's largest `_time` *before* that commit (`bound_us`); what is
+   late is decided from it, so the same log always names the same late events.
+5. In a stream that is `unique` an `_id` is taken once within the horizon; a producer's sequence number is taken once.
+   Both survive a restart.
+6. Every block carries a checksum that is verified on every read: wrong bytes raise `CorruptBlockError`.
+7. A reader below the start of a stream gets `PositionGoneError`, never a silent skip.
+8. One writer at a time: opening for writing raises the log's *term*, and a writer of an older term gets
+   `StaleTermError` from its next append.
+
+A writer lives in one process and is called from one thread at a time (see `group.py` for many callers). Readers
+live in any process, in any number, and may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from penstock.position import Position
+
+Counts = Literal["events", "commits"]
+
+CONTROL = "_control"
+"""The compacted stream in which a writer keeps what it must remember; see `control.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """How a stream is made. `counts` says what its offsets number: events, or (a view's changelog) whole commits."""
+
+    name: str
+    schema: pa.Schema
+    partitions: int = 1
+    unique: bool = False
+    counts: Counts = "events"
+    compact_by: tuple[str, ...] = ()
+    """Columns by which `compact` keeps the newest event; empty: never compacted."""
+    epoch: str | None = None
+    """None: a new random one, unless the stream is there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream that exists. `schema` is the newest one; events of older versions are adapted to it when read."""
+
+    name: str
+    epoch: str
+    partitions: int
+    unique: bool
+    counts: Counts
+    compact_by: tuple[str, ...]
+    schema: pa.Schema
+
+    def position(self, offsets: Sequence[int]) -> Position:
+        """A position of kind `stream`, or of kind `view` for a changelog."""
+        kind: Literal["stream", "view"] = "stream" if self.counts == "events" else "view"
+        return Position(kind, self.name, self.epoch, tuple(offsets))
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who sends, which incarnation of it, and the number of this append (0, 1, 2, ... per stream and epoch)."""
+
+    id: str
+    epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Events for one stream. The log splits them over partitions by a hash of `_key`."""
+
+    stream: Stream
+    batch: pa.RecordBatch
+    meta: Mapping[str, Any] | None = None
+    """JSON that is stored with the commit and comes back in `Commit.meta`; at most one per stream and commit."""
+    producer: Producer | None = None
+    remember: Callable[[Appended], Mapping[str, Any | None]] | None = None
+    """Called inside the commit with what became of this append; the keys it returns (None: forget) go into the
+    control stream in the same commit. Not called for one that is `repeated` or failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What became of one `Append`."""
+
+    position: Position
+    """Just behind the commit: everything of this append is before it."""
+    commit: int
+    accepted: int
+    duplicates: tuple[int, ...] = ()
+    """Rows of the batch whose `_id` was known already."""
+    repeated: bool = False
+    """The whole append was taken before under the same producer sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit of one stream, without its events: cheap to list."""
+
+    number: int
+    ends: tuple[int, ...]
+    """The offsets behind this commit, per partition."""
+    rows: int
+    total_rows: int
+    """Rows of the stream up to and with this commit; what `ReadMaxRows` is counted in."""
+    bound_us: int | None
+    """Largest `_time` of the stream before this commit."""
+    max_us: int | None
+    """Largest `_time` of the stream with this commit."""
+    min_us: int | None
+    """Smallest `_time` within this commit: below `bound_us - late_after`, something in it is late."""
+    written_us: int
+    meta: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive events of one partition out of one commit."""
+
+    partition: int
+    start: int
+    end: int
+    commit: int
+    bound_us: int | None
+    written_us: int
+    batch: pa.RecordBatch
+    """Under the stream's newest schema."""
+    offsets: pa.Array
+    """Each row's own offset; not always dense, since compaction removes rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a stream begins and ends: offsets per partition, and numbers of commits."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    first_commit: int
+    next_commit: int
+    rows: int
+    """Rows ever appended: survives trimming."""
+    bytes: int
+    max_us: int | None
+
+
+class LogReader(Protocol):
+    """Reading; any process, any thread, any number of times."""
+
+    def streams(self) -> list[Stream]:
+        """All streams that exist now, also those that another process has just made."""
+
+    def find(self, name: str, epoch: str | None = None) -> Stream | None:
+        """The stream of that name and epoch; without an epoch the one made last."""
+
+    def bounds(self, stream: Stream) -> Bounds:
+        """Where it begins and ends now. Cheap: the flows ask every few milliseconds."""
+
+    def commits(self, stream: Stream, start: int, end: int | None = None, limit: int | None = None) -> list[Commit]:
+        """Commits numbered from `start` (inclusive) to `end` (exclusive), oldest first, at most `limit`."""
+
+    def last_commit(self, stream: Stream, below: int | None = None) -> Commit | None:
+        """The newest commit (numbered below `below`), or None in an empty stream."""
+
+    def commit_within(self, stream: Stream, start: int, rows: int) -> int:
+        """The number behind the last commit such that [start, number) holds at most `rows` rows, but at least one
+        commit if there is one. A pure function of its arguments and the log: Spark asks in different processes."""
+
+    def read(
+        self,
+        stream: Stream,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Block]:
+        """Blocks of a partition that hold offsets in [start, end), in order, cut to that range. `columns`: only these
+        are decoded, in this order. `start` below the beginning raises `PositionGoneError`."""
+
+    def memory(self) -> Mapping[str, Any]:
+        """What this log's control stream holds now: the newest value of each key. Producers' numbers are kept there
+        too, under keys that begin with `producer/`."""
+
+    def tick(self) -> int:
+        """A number that differs when anything was committed since the last call in this thread. Cheap enough to ask
+        every 5 ms, and asked no harder than that."""
+
+    def close(self) -> None: ...
+
+
+class Log(LogReader, Protocol):
+    """Writing; one process, one thread at a time."""
+
+    @property
+    def term(self) -> int:
+        """The number of this writer; raised by each opening for writing."""
+
+    def create(self, spec: StreamSpec) -> Stream:
+        """Make a stream, or find it and add a version of its schema. Raises `SchemaChangeError` when the stored
+        events cannot be read under the new schema. Idempotent."""
+
+    def drop(self, stream: Stream) -> None:
+        """Remove a stream of an epoch that is no longer wanted, in slices."""
+
+    def append(
+        self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None
+    ) -> list[Appended | Exception]:
+        """One commit with all of them, durable when it returns; one result each, in order.
+
+        A producer's `FencedError` or `SequenceGapError` is returned in its place and holds up nothing else. What
+        fails the whole commit is raised: `DiskFullError` (later appends may succeed), `StaleTermError` (stop).
+        An append whose batch has no rows still makes a commit of its stream (a frontier moved, a position was
+        stored). `remember` puts keys (None: forget) into the control stream in the same commit. Appends whose every event is a duplicate and which carry no `meta` make none.
+        """
+
+    def trim(self, stream: Stream, before: int) -> int:
+        """Remove whole commits numbered below `before`, oldest first, in slices under 5 ms; returns how many rows
+        went. The newest commit always stays."""
+
+    def compact(self, stream: Stream, before: int) -> int:
+        """Merge the commits numbered below `before` into one that holds the newest event per `compact_by` key,
+        without tombstones (changelog: `_op` is delete; control: value is null); returns how many rows went."""
+
+    def horizon(self, stream: Stream) -> int:
+        """How many of the newest ids of a `unique` stream are remembered."""

@@ -1,0 +1,100 @@
+"""The wire contract as code: how typed values look in JSON, and the messages that a subscriber gets.
+
+Timestamps are RFC 3339 in UTC with milliseconds, a window is `{"start", "end"}`, decimals are strings, binary is
+base64, integers beyond 2^53 are strings, NaN and infinities are null. Server and clients import this, and neither
+imports the other.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+_SAFE = 2**53
+_encoder = msgspec.json.Encoder()
+
+Message = dict[str, Any]
+encode: Callable[[Any], bytes] = _encoder.encode
+
+
+def wire(value: Any) -> Any:
+    """A typed value as what goes into JSON.
+
+    >>> wire(2**60), wire(float("nan")), wire(Decimal("1.50"))
+    ('1152921504606846976', None, '1.50')
+    """
+    convert = _BY_TYPE.get(type(value))
+    return value if convert is None else convert(value)
+
+
+def _datetime(value: dt.datetime) -> str:
+    if value.tzinfo is None:
+        return value.isoformat(timespec="milliseconds")
+    return value.astimezone(dt.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def _float(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _int(value: int) -> int | str:
+    return value if -_SAFE <= value <= _SAFE else str(value)
+
+
+_BY_TYPE: dict[type, Callable[[Any], Any]] = {
+    int: _int,
+    float: _float,
+    dt.datetime: _datetime,
+    dt.date: lambda value: value.isoformat(),
+    Decimal: lambda value: format(value, "f"),
+    bytes: lambda value: base64.b64encode(value).decode(),
+    dict: lambda value: {key: wire(item) for key, item in value.items()},
+    list: lambda value: [wire(item) for item in value],
+    tuple: lambda value: [wire(item) for item in value],
+}
+
+
+def wire_row(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """A row as a JSON object."""
+    return {name: wire(value) for name, value in zip(names, row, strict=True)}
+
+
+def snapshot(view: str, position: str, rows: Sequence[Any], part: int = 1, parts: int = 1) -> Message:
+    message: Message = {"type": "snapshot", "view": view, "position": position, "rows": rows}
+    return message if parts == 1 else message | {"part": part, "parts": parts}
+
+
+def changes(
+    view: str, position: str, upserts: Sequence[Any], deletes: Sequence[Any], accepted: str | None = None
+) -> Message:
+    """One batch. `accepted` is when the newest event that it absorbed was taken at the door: freshness begins there."""
+    message: Message = {
+        "type": "changes",
+        "view": view,
+        "position": position,
+        "upserts": upserts,
+        "deletes": deletes,
+    }
+    return message if accepted is None else message | {"accepted": accepted}
+
+
+def reset(reason: str) -> Message:
+    return {"type": "reset", "reason": reason}
+
+
+def position_moved(position: str) -> Message:
+    return {"type": "position", "position": position}
+
+
+def stall(batches: int, bytes_waiting: int, seconds: float) -> Message:
+    return {"type": "stall", "batches": batches, "bytes": bytes_waiting, "seconds": seconds}
+
+
+def error(body: Mapping[str, Any]) -> Message:
+    return {"type": "error", "error": dict(body)}

@@ -1,0 +1,350 @@
+"""One class gives validation, JSON Schema and the typed columns that the log stores and Spark reads.
+
+A class becomes an Arrow schema once, when it is declared. Every column may be null, because whether a field is
+required is settled at the door and Spark wants it so. A field's default travels in the field's metadata, so that
+whoever reads an older event, in any process, can fill in what the event did not have.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import msgspec.inspect as mi
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import DeclarationError
+
+Values = list[Any]
+Builder = Callable[[Values], pa.Array]
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+DECIMAL = pa.decimal128(38, 18)
+_DEFAULT = b"default"
+
+TIME = "_time"
+RECEIVED = "_received"
+ID = "_id"
+KEY = "_key"
+UNKNOWN = "_unknown"
+PARTITION = "_partition"
+OFFSET = "_offset"
+
+SYSTEM = (
+    pa.field(TIME, TIMESTAMP),
+    pa.field(RECEIVED, TIMESTAMP),
+    pa.field(ID, pa.string()),
+    pa.field(KEY, pa.string()),
+)
+"""Stored with every event beside its fields."""
+
+PLACE = (pa.field(PARTITION, pa.int32()), pa.field(OFFSET, pa.int64()))
+"""Where an event stands in the log: not stored, but computed by whoever reads it."""
+
+
+class EventSchema:
+    """The columns of a class of events, and how to build them from decoded events without touching a row twice."""
+
+    def __init__(self, kind: type[msgspec.Struct]) -> None:
+        info = mi.type_info(kind)
+        if not isinstance(info, mi.StructType):
+            raise DeclarationError(f"'{kind.__name__}' is not an Event class", hint="write class X(Event): ...")
+        self.kind = kind
+        self.fields, self._build = _struct(info, kind.__name__)
+        self.arrow = pa.schema(self.fields)
+        self.names = [field.name for field in self.fields]
+
+    def columns(self, events: Sequence[Any]) -> list[pa.Array]:
+        """The events' fields as Arrow arrays, in the order of `arrow`."""
+        return [build([getattr(event, name) for event in events]) for name, build in self._build]
+
+    def json_schema(self) -> dict[str, Any]:
+        return msgspec.json.schema(self.kind)
+
+
+def stored_schema(fields: Sequence[pa.Field], *, keep_unknown: bool = False) -> pa.Schema:
+    """What the log stores for a stream: the event's fields, then the system's."""
+    unknown = [pa.field(UNKNOWN, pa.string())] if keep_unknown else []
+    return pa.schema([*fields, *unknown, *SYSTEM])
+
+
+def read_schema(stored: pa.Schema) -> pa.Schema:
+    """What a flow sees of a stream: what is stored, then where it stands."""
+    return pa.schema([*stored, *PLACE])
+
+
+def simple_type(kind: pa.DataType) -> str:
+    """Spark's short name of an Arrow type.
+
+    >>> simple_type(pa.list_(pa.int64()))
+    'array<bigint>'
+    """
+    if pa.types.is_struct(kind):
+        return "struct<" + ",".join(f"{f.name}:{simple_type(f.type)}" for f in kind) + ">"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"array<{simple_type(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{simple_type(kind.key_type)},{simple_type(kind.item_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return _SIMPLE.get(str(kind), str(kind))
+
+
+_SIMPLE = {
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float": "float",
+    "double": "double",
+    "bool": "boolean",
+    "string": "string",
+    "large_string": "string",
+    "binary": "binary",
+    "large_binary": "binary",
+    "date32[day]": "date",
+}
+
+
+# From a class to columns
+
+
+def _struct(info: mi.StructType, path: str) -> tuple[list[pa.Field], list[tuple[str, Builder]]]:
+    fields: list[pa.Field] = []
+    builders: list[tuple[str, Builder]] = []
+    for field in info.fields:
+        kind, build, nullable = _column(field.type, f"{path}.{field.name}")
+        fields.append(pa.field(field.name, kind, metadata=_default(field, nullable)))
+        builders.append((field.name, build))
+    for field_ in fields:
+        if field_.name.startswith("_"):
+            raise DeclarationError(
+                f"'{path}.{field_.name}': names that begin with '_' belong to Penstock",
+                hint=f"call it '{field_.name.lstrip('_')}'",
+            )
+    return fields, builders
+
+
+def _default(field: mi.Field, nullable: bool) -> dict[bytes, bytes] | None:
+    if field.default is not mi.NODEFAULT and field.default is not msgspec.NODEFAULT:
+        return {_DEFAULT: msgspec.json.encode(field.default)}
+    if field.default_factory is not msgspec.NODEFAULT:
+        return {_DEFAULT: msgspec.json.encode(field.default_factory())}
+    return {_DEFAULT: b"null"} if nullable else None
+
+
+def _column(info: mi.Type, path: str) -> tuple[pa.DataType, Builder, bool]:
+    """The Arrow type of a field's annotation, how to build a column of it, and whether it may be null."""
+    if isinstance(info, mi.Metadata):
+        return _decimal(info.extra, path) if info.extra else _column(info.type, path)
+    if isinstance(info, mi.UnionType):
+        rest = [t for t in info.types if not isinstance(t, mi.NoneType)]
+        if len(rest) != 1:
+            raise _unsupported(path, "a union of several types")
+        kind, build, _ = _column(rest[0], path)
+        return kind, build, len(rest) != len(info.types)
+    if isinstance(info, mi.StructType):
+        return (*_struct_column(info, path), False)
+    if isinstance(info, mi.ListType | mi.SetType | mi.FrozenSetType | mi.VarTupleType):
+        return (*_list_column(info.item_type, path), False)
+    if isinstance(info, mi.DictType):
+        return (*_map_column(info, path), False)
+    if isinstance(info, mi.EnumType | mi.LiteralType):
+        return (*_enum_column(info, path), False)
+    for type_info, kind in _PLAIN:
+        if isinstance(info, type_info):
+            return kind, _plain(kind), False
+    if isinstance(info, mi.UUIDType):
+        return pa.string(), lambda values: pa.array([_text(v) for v in values], pa.string()), False
+    raise _unsupported(path, type(info).__name__.removesuffix("Type").lower())
+
+
+_PLAIN: tuple[tuple[type, pa.DataType], ...] = (
+    (mi.BoolType, pa.bool_()),
+    (mi.IntType, pa.int64()),
+    (mi.FloatType, pa.float64()),
+    (mi.StrType, pa.string()),
+    (mi.BytesType, pa.binary()),
+    (mi.DateTimeType, TIMESTAMP),
+    (mi.DateType, pa.date32()),
+    (mi.DecimalType, DECIMAL),
+)
+
+
+def _unsupported(path: str, what: str) -> DeclarationError:
+    return DeclarationError(
+        f"'{path}': {what} cannot be a column",
+        hint="use str, int, float, bool, bytes, datetime, date, Decimal, an Enum, a Struct, "
+        "list[...], dict[str, ...], or one of them | None",
+    )
+
+
+def _plain(kind: pa.DataType) -> Builder:
+    return lambda values: pa.array(values, kind)
+
+
+def _text(value: uuid.UUID | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _decimal(extra: dict[str, Any], path: str) -> tuple[pa.DataType, Builder, bool]:
+    kind = pa.decimal128(int(extra.get("precision", 38)), int(extra.get("scale", 18)))
+    return kind, _plain(kind), False
+
+
+def _enum_column(info: mi.EnumType | mi.LiteralType, path: str) -> tuple[pa.DataType, Builder]:
+    values = [member.value for member in info.cls] if isinstance(info, mi.EnumType) else list(info.values)
+    kind = pa.int64() if all(isinstance(value, int) for value in values) else pa.string()
+    return kind, lambda column: pa.array([getattr(v, "value", v) for v in column], kind)
+
+
+def _struct_column(info: mi.StructType, path: str) -> tuple[pa.DataType, Builder]:
+    fields, builders = _struct(info, path)
+    kind = pa.struct(fields)
+
+    def build(values: Values) -> pa.Array:
+        children = [b([None if v is None else getattr(v, name) for v in values]) for name, b in builders]
+        missing = pa.array([value is None for value in values])
+        return pa.StructArray.from_arrays(children, fields=fields, mask=missing)
+
+    return kind, build
+
+
+def _list_column(item: mi.Type, path: str) -> tuple[pa.DataType, Builder]:
+    kind, build_item, _ = _column(item, f"{path}[]")
+    list_kind = pa.list_(pa.field("element", kind))
+
+    def build(values: Values) -> pa.Array:
+        offsets: list[int | None] = []
+        flat: Values = []
+        for value in values:
+            offsets.append(None if value is None else len(flat))
+            if value is not None:
+                flat.extend(value)
+        offsets.append(len(flat))
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), build_item(flat), type=list_kind)
+
+    return list_kind, build
+
+
+def _map_column(info: mi.DictType, path: str) -> tuple[pa.DataType, Builder]:
+    if not isinstance(info.key_type, mi.StrType):
+        raise _unsupported(path, "a dict whose keys are not str")
+    kind, build_item, _ = _column(info.value_type, f"{path}{{}}")
+    map_kind = pa.map_(pa.string(), kind)
+
+    def build(values: Values) -> pa.Array:
+        offsets: list[int | None] = []
+        keys: list[str] = []
+        items: Values = []
+        for value in values:
+            offsets.append(None if value is None else len(keys))
+            if value is not None:
+                keys.extend(value.keys())
+                items.extend(value.values())
+        offsets.append(len(keys))
+        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(keys, pa.string()), build_item(items))
+
+    return map_kind, build
+
+
+# From older columns to newer ones
+
+
+def changes_refused(old: pa.Schema | pa.StructType, new: pa.Schema | pa.StructType, path: str = "") -> list[str]:
+    """Why events stored under `old` cannot be read under `new`; empty when they can."""
+    before = {field.name: field for field in old}
+    problems: list[str] = []
+    for field in new:
+        where = f"{path}{field.name}"
+        if field.name not in before:
+            if _DEFAULT not in (field.metadata or {}):
+                problems.append(f"'{where}' is new and has no default, so older events cannot have it")
+        else:
+            problems += _type_refused(before[field.name].type, field.type, where)
+    return problems
+
+
+def _type_refused(old: pa.DataType, new: pa.DataType, path: str) -> list[str]:
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return changes_refused(old, new, f"{path}.")
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        return _type_refused(old.value_type, new.value_type, f"{path}[]")
+    if pa.types.is_map(old) and pa.types.is_map(new):
+        return _type_refused(old.item_type, new.item_type, f"{path}{{}}")
+    if old.equals(new) or (str(old), str(new)) in _WIDER:
+        return []
+    return [f"'{path}' was {simple_type(old)} and is now {simple_type(new)}"]
+
+
+_WIDER = {("int64", "double"), ("int64", str(DECIMAL)), ("date32[day]", str(TIMESTAMP))}
+"""Changes of type that lose nothing which the old type could hold in practice."""
+
+
+def adapt(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """A stored batch under a newer (or narrower) schema: missing fields get their default, removed ones go."""
+    if batch.schema.equals(target):
+        return batch
+    columns = []
+    for field in target:
+        index = batch.schema.get_field_index(field.name)
+        columns.append(_adapt_array(batch.column(index) if index >= 0 else None, field, batch.num_rows))
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _adapt_array(array: pa.Array | None, field: pa.Field, rows: int) -> pa.Array:
+    if array is None:
+        return _filled(field, rows)
+    if array.type.equals(field.type):
+        return array
+    if pa.types.is_struct(field.type) and pa.types.is_struct(array.type):
+        children = [_adapt_array(_child(array, child.name), child, rows) for child in field.type]
+        return pa.StructArray.from_arrays(children, fields=list(field.type), mask=pc.is_null(array))
+    if pa.types.is_list(field.type) and pa.types.is_list(array.type):
+        values = _adapt_array(array.flatten(), field.type.value_field, len(array.flatten()))
+        return pa.ListArray.from_arrays(_list_offsets(array), values, type=field.type)
+    return array.cast(field.type)
+
+
+def _child(array: pa.StructArray, name: str) -> pa.Array | None:
+    index = array.type.get_field_index(name)
+    return array.field(index) if index >= 0 else None
+
+
+def _list_offsets(array: pa.ListArray) -> pa.Array:
+    """Offsets into `array.flatten()` that keep null lists null."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_pylist()
+    valid = array.is_valid().to_pylist()
+    offsets: list[int | None] = []
+    at = 0
+    for length, there in zip(lengths, valid, strict=True):
+        offsets.append(at if there else None)
+        at += length
+    return pa.array([*offsets, at], pa.int32())
+
+
+def _filled(field: pa.Field, rows: int) -> pa.Array:
+    default = msgspec.json.decode((field.metadata or {}).get(_DEFAULT, b"null"))
+    value = _typed_default(default, field.type)
+    return pa.array([value] * rows, field.type) if value is not None else pa.nulls(rows, field.type)
+
+
+def _typed_default(value: Any, kind: pa.DataType) -> Any:
+    """A default that went through JSON, as what Arrow takes for its type."""
+    if isinstance(value, str) and pa.types.is_decimal(kind):
+        return decimal.Decimal(value)
+    if isinstance(value, str) and pa.types.is_timestamp(kind):
+        return dt.datetime.fromisoformat(value)
+    if isinstance(value, str) and pa.types.is_date(kind):
+        return dt.date.fromisoformat(value)
+    if isinstance(value, dict) and pa.types.is_map(kind):
+        return list(value.items())
+    return value
+
