@@ -9,7 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -107,9 +107,24 @@ class App:
                 raise DeclarationError(f"resume='{resume}'", hint="write 'parameter=field'")
         self._pulls.append(PullDef(stream.name, url, resume, map, place))
 
+    @overload
+    def flow(self, function: F) -> F: ...
+
+    @overload
     def flow(
         self,
-        function: F | None = None,
+        *,
+        name: str | None = None,
+        key: Names = None,
+        time: str | None = None,
+        partitions: int = 1,
+        late_after: str | timedelta | None = None,
+        deterministic: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def flow(
+        self,
+        function: Any = None,
         *,
         name: str | None = None,
         key: Names = None,
@@ -153,7 +168,6 @@ class App:
 
     def view(
         self,
-        function: F | None = None,
         *,
         key: Names,
         name: str | None = None,
@@ -162,7 +176,7 @@ class App:
         limit: int | None = None,
         keep: str | timedelta | None = None,
         deterministic: bool = False,
-    ) -> Any:
+    ) -> Callable[[F], F]:
         """A function whose rows are kept current by `key` and served. Its parameters name its inputs.
 
         `where` (SQL) decides which rows are in the view, `order_by` and `limit` are defaults of a read, `keep` lets
@@ -203,7 +217,7 @@ class App:
                 )
             return f
 
-        return declare(function) if function is not None else declare
+        return declare
 
     def declared(self) -> Application:
         """All that was declared, frozen."""

@@ -169,11 +169,12 @@ class Application:
 
     def downstream(self, name: str) -> Iterator[Node]:
         """Every flow and view that reads `name`, directly or through other flows."""
-        for node in self.nodes:
-            if name in node.inputs:
-                yield node
-                if isinstance(node, FlowDef):
-                    yield from self.downstream(node.name)
+        reached = {name}
+        waiting = list(self.nodes)
+        while found := [n for n in waiting if reached & set(n.inputs)]:
+            yield from found
+            reached |= {n.name for n in found if isinstance(n, FlowDef)}
+            waiting = [n for n in waiting if n not in found]
 
     def graph(self, states: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The DAG as data: what `GET /graph` and `penstock graph --json` give."""
@@ -198,7 +199,8 @@ def _error(code: str, message: str, place: Place, hint: str) -> Problem:
 
 def _name_problems(app: Application) -> Iterator[Problem]:
     seen: dict[str, Place] = {}
-    for thing in (*app.streams, *app.flows, *app.views):
+    things: tuple[StreamDef | Node, ...] = (*app.streams, *app.nodes)
+    for thing in things:
         if thing.name in seen:
             yield _error(
                 "name_taken",
@@ -281,27 +283,11 @@ def _input_problems(app: Application) -> Iterator[Problem]:
 
 
 def _cycle_problems(app: Application) -> Iterator[Problem]:
-    ordered = {n.name for n in app.ordered()}
-    unknown = {i for n in app.nodes for i in n.inputs if not (app.stream(i) or app.flow(i))}
-    for node in app.flows:
-        if node.name in ordered or unknown & set(node.inputs):
-            continue
-        if node.name in {n.name for n in app.downstream(node.name)} if _finite(app, node) else True:
-            yield _error(
-                "cycle",
-                f"'{node.name}' reads what is made from itself",
-                node.place,
-                "let one of the flows in the circle read a stream instead",
-            )
-
-
-def _finite(app: Application, node: FlowDef) -> bool:
-    """Whether `downstream` ends, that is, whether no circle can be reached from here."""
-    seen: set[str] = set()
-    edge = {node.name}
-    while edge:
-        if edge & seen:
-            return False
-        seen |= edge
-        edge = {n.name for n in app.flows if edge & set(n.inputs)}
-    return True
+    for flow in app.flows:
+        above, seen = set(flow.inputs), set[str]()
+        while above - seen:
+            seen |= above
+            above = {i for f in app.flows if f.name in seen for i in f.inputs}
+        if flow.name in seen:
+            hint = "let one of the flows in the circle read a stream instead"
+            yield _error("cycle", f"'{flow.name}' reads what is made from itself", flow.place, hint)

@@ -133,7 +133,7 @@ def _struct(info: mi.StructType, path: str) -> tuple[list[pa.Field], list[tuple[
 
 
 def _default(field: mi.Field, nullable: bool) -> dict[bytes, bytes] | None:
-    if field.default is not mi.NODEFAULT and field.default is not msgspec.NODEFAULT:
+    if field.default is not msgspec.NODEFAULT:
         return {_DEFAULT: msgspec.json.encode(field.default)}
     if field.default_factory is not msgspec.NODEFAULT:
         return {_DEFAULT: msgspec.json.encode(field.default_factory())}

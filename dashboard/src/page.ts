@@ -12,6 +12,7 @@ import { VitalsPanel } from "./panels/vitals";
 import type { Graph, Status, View } from "./wire/contract";
 import { Feed, type Connection, type Surroundings } from "./wire/feed";
 import { read } from "./wire/read";
+import { readStatus } from "./wire/read-status";
 
 const POLL_MS = 2_000;
 const FIGURES_MS = 500;
@@ -71,7 +72,7 @@ export class Page {
   private async poll(): Promise<void> {
     if (document.hidden || this.feed.state !== "connected") return;
     try {
-      const status = await read<Status>("status");
+      const status = await readStatus();
       this.painter.request(() => this.showStatus(status));
     } catch {
       this.feed.suspect();

@@ -1,7 +1,7 @@
 """The Meetup example: what people around the world sign up for, as one Penstock application.
 
-    python examples/meetup/server.py          # the feed, simulated
-    penstock run examples/meetup/app.py       # everything else
+python examples/meetup/server.py          # the feed, simulated
+penstock run examples/meetup/app.py       # everything else
 """
 
 import os
@@ -65,7 +65,7 @@ class Rsvp(Event):
     venue: Venue | None = None
 
 
-# The feed sends some RSVPs twice, and an rsvp_id again when somebody changes their mind: the id tells them apart.
+# The feed sends some RSVPs twice, and an rsvp_id again when somebody changes their mind: the id tells which.
 rsvps = app.stream(
     "rsvps",
     Rsvp,

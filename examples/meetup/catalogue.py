@@ -222,8 +222,34 @@ THEMES = (
 FIRST_NAMES = (
     *("Ana", "Ben", "Carla", "Dmitri", "Elena", "Farid", "Grace", "Hiro", "Ines", "Jonas", "Kavya", "Liam"),
     *("Maya", "Noah", "Olga", "Pedro", "Quinn", "Rosa", "Sven", "Tara", "Umar", "Vera", "Wei", "Ximena"),
-    *("Yusuf", "Zoë", "Aisha", "Bruno", "Chloé", "Daniel", "Emma", "Felix", "Greta", "Hassan", "Isla", "Jack"),
-    *("Kenji", "Lucía", "Marek", "Nadia", "Oscar", "Priya", "Raj", "Sofia", "Tom", "Ursula", "Victor", "Yuki"),
+    *(
+        "Yusuf",
+        "Zoë",
+        "Aisha",
+        "Bruno",
+        "Chloé",
+        "Daniel",
+        "Emma",
+        "Felix",
+        "Greta",
+        "Hassan",
+        "Isla",
+        "Jack",
+    ),
+    *(
+        "Kenji",
+        "Lucía",
+        "Marek",
+        "Nadia",
+        "Oscar",
+        "Priya",
+        "Raj",
+        "Sofia",
+        "Tom",
+        "Ursula",
+        "Victor",
+        "Yuki",
+    ),
 )
 
 GROUP_SUFFIXES = ("Meetup", "Group", "Collective", "Circle", "Community", "Club", "Society", "Network")
@@ -240,6 +266,14 @@ EVENT_TITLES = (
 )
 
 VENUES = (
-    *("The Old Library", "Café Central", "Community Hall", "The Loft", "WeWork", "Riverside Park", "Room 101"),
+    *(
+        "The Old Library",
+        "Café Central",
+        "Community Hall",
+        "The Loft",
+        "WeWork",
+        "Riverside Park",
+        "Room 101",
+    ),
     *("Public Library", "The Green Door", "City Museum", "Impact Hub", "Station House", "The Corner Bar"),
 )

@@ -1,16 +1,17 @@
 """The Meetup feed is gone from the internet, so this file makes one up: seeded, repeatable, without end.
 
-RSVP number n is a pure function of (seed, start, rate, n): nothing is remembered from one RSVP to the next, so any
-part of the feed can be made again at any time, by another process too. That is what lets the server resume.
+RSVP number n is a pure function of (seed, start, rate, n): nothing is remembered from one RSVP to the next,
+so any part of the feed can be made again at any time, by another process too. That is what lets the server
+resume.
 
 1. RSVP n is sent at `sent_ms(n)`, which never decreases with n.
-2. `mtime` is never later than the moment of sending. Together with (1): whoever holds RSVPs 0..k, the largest mtime
-   among them being m, misses only RSVPs sent at or after m.
+2. `mtime` is never later than the moment of sending. Together with (1): whoever holds RSVPs 0..k, the largest
+   mtime among them being m, misses only RSVPs sent at or after m.
 3. The same number always gives the same bytes.
 
-What the real feed has is here: exact duplicates, an rsvp_id again with a changed response, mtimes behind by seconds
-or hours, topics with a Zipf-like popularity, and waves in which a topic trends for three minutes and fades. What it
-deliberately does not do: look at the time. The caller says which RSVP, or which moment, it wants.
+What the real feed has is here: exact duplicates, an rsvp_id again with a changed response, mtimes behind by
+seconds or hours, topics with a Zipf-like popularity, and waves in which a topic trends for three minutes and
+fades. What it deliberately does not do: look at the time. The caller says which RSVP or which moment.
 """
 
 import math
@@ -69,7 +70,7 @@ class Draw(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """What an RSVP says: whose content it carries (`origin`, an RSVP's number), when and with which response."""
+    """What an RSVP says: the number of the RSVP whose content it carries, when, and the response."""
 
     origin: int
     mtime: int
@@ -102,7 +103,7 @@ TOPICS = tuple(_topic(name) for theme in THEMES for name in theme)
 
 
 def rsvps(seed: int, start_ms: int, rate: float) -> Iterator[Sent]:
-    """Every RSVP of the feed that starts at `start_ms` (ms since 1970) with `rate` RSVPs per second, in order."""
+    """Every RSVP, in order, of the feed that starts at `start_ms` with `rate` RSVPs per second."""
     feed = Feed(seed, start_ms, rate)
     return (Sent(number, feed.sent_ms(number), feed.line(number)) for number in count())
 
@@ -245,7 +246,7 @@ def _make_group(rng: random.Random, ranked: list[int], number: int, city: City) 
 
 
 def _related_topics(rng: random.Random, ranked: list[int], lead: int, size: int) -> list[int]:
-    """Other topics of a group: about half from the lead topic's theme, popular ones first, the rest from anywhere."""
+    """Other topics of a group: about half from the lead topic's theme, the rest from anywhere."""
     theme = _theme_of(lead)
     near = _sample(rng, [t for t in ranked if t in theme and t != lead], size // 2)
     far = _sample(rng, [t for t in ranked if t not in theme], size - len(near))
@@ -253,7 +254,7 @@ def _related_topics(rng: random.Random, ranked: list[int], lead: int, size: int)
 
 
 def _sample(rng: random.Random, ranked: list[int], size: int) -> list[int]:
-    """A few of `ranked`, the earlier ones more often: an exponential race with weights 1/8, 1/9, 1/10 and so on."""
+    """A few of `ranked`, the earlier ones more often: an exponential race with weights 1/8, 1/9, 1/10, ..."""
     arrivals = {topic: rng.expovariate(1 / (rank + 8)) for rank, topic in enumerate(ranked)}
     return sorted(ranked, key=arrivals.__getitem__)[:size]
 

@@ -1,22 +1,24 @@
-"""Serves the simulated Meetup feed where the real one was: `/2/rsvps`, as a WebSocket or a chunked HTTP stream.
+"""Serves the simulated Meetup feed where the real one was: `/2/rsvps`, as a WebSocket or a chunked stream.
 
     python examples/meetup/server.py --port 8190 --rate 50 --seed 7
 
-There is one sequence of RSVPs, laid along the clock from `--start-ms` on, and a client is only a place in it: all
-clients get the same RSVPs, in the same order, and so does one that comes back after this server was restarted.
+There is one sequence of RSVPs, laid along the clock from `--start-ms` on, and a client is only a place in it:
+all clients get the same RSVPs in the same order, and so does one that comes back after a restart of this
+server (with the same seed, rate and start).
 
-Resume: `?since_mtime=M` (milliseconds, the largest mtime that the client holds) first replays everything *sent* at
-M - `MARGIN_MS` or later. mtimes are out of order, but never later than the moment of sending, so this loses nothing;
-it does send some RSVPs again, which the stream's `id` drops. The replay reaches back `HISTORY_MS` or `HISTORY_RSVPS`,
-whichever is further; a client that was away for longer gets what there is. Without `since_mtime` a client gets only
-what is sent from now on.
+Resume: `?since_mtime=M` (milliseconds, the largest mtime that the client holds) first replays everything
+*sent* at M - `MARGIN_MS` or later. mtimes are out of order, but never later than the moment of sending, so
+this loses nothing; it does send some RSVPs again, which the stream's `id` drops. The replay reaches back
+`HISTORY_MS` or `HISTORY_RSVPS`, whichever is further; a client that was away for longer gets what there is.
+Without `since_mtime` a client gets only what is sent from now on.
 
-A client that does not read waits in its own task and costs the others nothing; once it is `lag_s` further behind
-than when it came, it is cut off, and may resume. RSVPs are made in blocks, each of them once, for all clients.
+A client that does not read waits in its own task and costs the others nothing; once it is `lag_s` further
+behind than when it came, it is cut off, and may resume. Clients that keep up share the encoded blocks.
 """
 
 import argparse
 import asyncio
+import contextlib
 import signal
 import struct
 import sys
@@ -27,14 +29,14 @@ from functools import lru_cache
 from aiohttp import WSCloseCode, web
 from feed import SECOND_MS, Feed
 
-ORIGIN_MS = 1_704_067_200_000  # 2024-01-01: a fixed start, so that a restarted server goes on with the same sequence
+ORIGIN_MS = 1_704_067_200_000  # 2024-01-01: fixed, so that a restarted server goes on with the same sequence
 HISTORY_MS = 10 * 60 * SECOND_MS
 HISTORY_RSVPS = 200_000
 MARGIN_MS = 5 * SECOND_MS  # for clients that keep whole seconds, or a clock that was set back
 LAG_S = 10.0
 BLOCKS_PER_SECOND = 50  # a block is all RSVPs of 20 ms, or one RSVP at lower rates
 CACHED_BLOCKS = 32  # 0.6 s: what clients that keep up share; at 20,000 RSVPs/s about 15 MB per transport
-POLL_S = 0.05  # how late a client may notice that the server stops
+POLL_S = 0.05  # the clock is looked at this often at least: it may jump
 STOP_S = 2.0  # how long stopping waits for clients
 
 Clock = Callable[[], int]  # milliseconds since 1970
@@ -68,7 +70,7 @@ class FeedServer:
         self._feed = feed
         self._clock = clock
         self._lag_s = lag_s
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._block_size = max(1, round(feed.rate / BLOCKS_PER_SECOND))
         self._block = lru_cache(maxsize=2 * CACHED_BLOCKS)(self._make_block)
 
@@ -80,7 +82,7 @@ class FeedServer:
         return application
 
     async def _stop(self, _: web.Application) -> None:
-        self._stopping = True
+        self._stopping.set()
 
     async def _rsvps(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -110,7 +112,7 @@ class FeedServer:
         await socket.prepare(request)
 
         async def write(frames: bytes) -> None:
-            # All frames of a block in one write: at 20,000 RSVPs/s a call per RSVP would need a core of its own.
+            # All frames of a block in one write: one system call, where `send_str` makes one per RSVP.
             transport = request.transport
             if transport is None or socket.closed:
                 raise ConnectionResetError
@@ -123,7 +125,9 @@ class FeedServer:
 
         sending = asyncio.create_task(send())
         try:
-            async for _ in socket:  # answers pings and notices that the client left; what it says does not matter
+            async for (
+                _
+            ) in socket:  # answers pings and notices that the client left; what it says does not matter
                 pass
         finally:
             sending.cancel()
@@ -160,9 +164,11 @@ class FeedServer:
 
     async def _due(self, block: int) -> bool:
         """Wait until the last RSVP of a block is to be sent; False when the server stops."""
-        while not self._stopping and (lag_ms := self._lag_ms(block)) < 0:
-            await asyncio.sleep(min(-lag_ms / SECOND_MS, POLL_S))
-        return not self._stopping
+        while (lag_ms := self._lag_ms(block)) < 0 and not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(-lag_ms / SECOND_MS, POLL_S)):
+                    await self._stopping.wait()
+        return not self._stopping.is_set()
 
     def _lag_ms(self, block: int) -> int:
         last = (block + 1) * self._block_size - 1

@@ -9,6 +9,7 @@ The control stream of `flows.db` holds, by key:
 - `live/<name>`: the epoch that is served
 - `flow/<name>`: its `FlowState`
 - `skip/<name>/<epoch>`: events that the build leaves out, because they alone make it fail
+- `rebuilt/<name>`: the newest request of `penstock rebuild` that was followed
 - `count/<stream>`: how many events of a stream were late, and how many died in flows
 """
 
@@ -32,6 +33,8 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     epoch: str
     fingerprint: str
     kind: Literal["view", "flow"]
+    inputs: dict[str, str] = {}
+    """The epoch of each input that it reads: when one begins anew, so must this."""
     columns: tuple[Column, ...]
     proof: Proof
     proof_reasons: tuple[str, ...] = ()
@@ -46,6 +49,8 @@ class FlowState(msgspec.Struct, frozen=True, kw_only=True):
     error: dict[str, Any] | None = None
     batch: int | None = None
     restarts: int = 0
+    run: str = ""
+    """Which run of the supervisor this was said in: a state from an earlier run says nothing of now."""
 
 
 class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +61,8 @@ class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
     """Direct input positions before the batch, by stream: `{"rsvps": [epoch, [offsets]]}`."""
     end: dict[str, Any]
     """Direct input positions behind the batch."""
+    even: bool = True
+    """False when a stream that the function uses twice was read up to two different ends; `verify` passes over it."""
     max_us: int | None = None
     """The input's largest event time at `end` (several inputs: the smallest of theirs); `keep` is measured by it."""
     watermark_us: int | None = None

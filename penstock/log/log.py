@@ -127,6 +127,8 @@ class Commit:
     """Smallest `_time` within this commit: below `bound_us - late_after`, something in it is late."""
     written_us: int
     meta: dict[str, Any] | None
+    bytes: int = 0
+    """Size of its blocks as stored; what retention and compaction are counted in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,9 @@ class LogReader(Protocol):
     def bounds(self, stream: Stream) -> Bounds:
         """Where it begins and ends now. Cheap: the flows ask every few milliseconds."""
 
-    def commits(self, stream: Stream, start: int, end: int | None = None, limit: int | None = None) -> list[Commit]:
+    def commits(
+        self, stream: Stream, start: int, end: int | None = None, limit: int | None = None
+    ) -> list[Commit]:
         """Commits numbered from `start` (inclusive) to `end` (exclusive), oldest first, at most `limit`."""
 
     def last_commit(self, stream: Stream, below: int | None = None) -> Commit | None:
@@ -235,6 +239,20 @@ class Log(LogReader, Protocol):
     def compact(self, stream: Stream, before: int) -> int:
         """Merge the commits numbered below `before` into one that holds the newest event per `compact_by` key,
         without tombstones (changelog: `_op` is delete; control: value is null); returns how many rows went."""
+
+    def trimming(self, stream: Stream, before: int) -> Iterator[int]:
+        """`trim`, one slice at each step, for an owner that commits in between; gives the rows that went."""
+
+    def compacting(self, stream: Stream, before: int) -> Iterator[int]:
+        """`compact`, one slice at each step. What there is to read is read by this call, which any thread may make;
+        the steps are the writer's."""
+
+    def dropping(self, stream: Stream) -> Iterator[int]:
+        """`drop`, one slice at each step. With the first the stream is gone for readers."""
+
+    def tidying(self) -> Iterator[int]:
+        """What the owner does when there is nothing else to do, one slice at each step: finish what a crash has
+        interrupted, compact the control stream, cut back files."""
 
     def horizon(self, stream: Stream) -> int:
         """How many of the newest ids of a `unique` stream are remembered."""

@@ -5,14 +5,23 @@ import { isWindow } from "./columns";
 export const NOTHING = "–";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const precise = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
+const precise = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const fraction = new Intl.NumberFormat("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 });
 const small = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const RFC3339 = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/;
 
 export function number(value: number): string {
   if (Number.isInteger(value)) return whole.format(value);
-  return Math.abs(value) >= 1 ? precise.format(value) : small.format(value);
+  if (Math.abs(value) >= 1) return precise.format(value);
+  return Math.abs(value) >= 0.001 ? fraction.format(value) : small.format(value);
+}
+
+/** A decimal or a big integer, which arrive as text: separators are added, no digit is lost. */
+export function digits(text: string): string {
+  const parts = /^(-?)(\d+)(\.\d+)?$/.exec(text);
+  if (!parts) return text;
+  return `${parts[1]}${(parts[2] ?? "").replace(/\B(?=(\d{3})+$)/g, ",")}${parts[3] ?? ""}`;
 }
 
 /** For axes and tight places: 12.3K. */

@@ -38,6 +38,7 @@ export class BarsPanel {
       line.fill.style.transform = `translateX(${(Math.abs(bar.value) / longest) * 100 - 100}%)`;
     });
     for (const key of gone) this.remove(key);
+    this.root.style.setProperty("--label", `${Math.max(...bars.map((bar) => bar.label.length), 2) + 1}ch`);
     this.root.style.height = `${bars.length * PITCH_PX}px`;
   }
 

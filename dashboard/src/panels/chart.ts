@@ -59,7 +59,7 @@ export class ChartPanel {
     const panel = new LinesPanel(`${chart.number}${by} over time; the table holds the same numbers`, open);
     const draw = () => panel.show(history.lines());
     const history = new History(this.view, chart, this.feed, () => this.repaint(draw));
-    return { root: panel.root, show: (rows) => history.follow(rows, performance.now()), close: () => history.close() };
+    return { root: panel.root, show: (rows) => history.follow(rows, performance.now()), close: () => (history.close(), panel.close()) };
   }
 
   private caption(): HTMLElement {

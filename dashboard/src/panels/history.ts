@@ -14,6 +14,7 @@ export class History {
   private replica: Replica;
   private end: (() => void) | null = null;
   private chosenAt = -Infinity;
+  private refused = false;
 
   constructor(
     private readonly view: View,
@@ -26,6 +27,7 @@ export class History {
 
   /** Looks at the table's rows: names that now lead get their past fetched. */
   follow(rows: Row[], nowMs: number): void {
+    if (this.refused) return this.makeDo(rows);
     if (rows.length === 0 || nowMs - this.chosenAt < SETTLE_MS) return;
     const known = [...rows, ...this.replica.rows.values()];
     const leaders = this.chart.names.length === 0 ? [] : leadersOf(known, this.chart, LINES);
@@ -59,8 +61,15 @@ export class History {
         replica.changes(upserts, deletes);
         this.onChange();
       },
-      error: () => undefined, // the table still stands, and shows its own error
+      error: () => (this.refused = true),
     });
+  }
+
+  /** Where the server refuses the history, the table's own rows are drawn. */
+  private makeDo(rows: Row[]): void {
+    this.replica.snapshot(rows);
+    this.leaders = leadersOf(rows, this.chart, LINES);
+    this.onChange();
   }
 }
 

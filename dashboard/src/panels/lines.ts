@@ -3,22 +3,30 @@ import uPlot from "uplot";
 import { element } from "../element";
 import * as format from "../logic/format";
 import type { Lines } from "../logic/series";
+import { Legend } from "./legend";
 
-const HEIGHT_PX = 300;
+const HEIGHT_PX = 290;
 const COLOURS = 5;
 
 export class LinesPanel {
   private plot: uPlot | null = null;
   private data: Lines = { times: [], lines: [] };
   private drawn = "";
+  private pointed: number | null = null;
   private readonly slots = new Map<string, number>();
+  private readonly legend = new Legend();
+  private readonly place: HTMLElement;
+  private readonly sized = new ResizeObserver(() => this.resize());
+  private readonly dark = matchMedia("(prefers-color-scheme: dark)");
+  private readonly recolour = () => this.draw(true);
   readonly root: HTMLElement;
 
   /** `open`: the newest time is a window that is still being counted. */
   constructor(label: string, private readonly open: boolean) {
-    this.root = element("div", { class: "lines", role: "img", "aria-label": label });
-    new ResizeObserver(() => this.resize()).observe(this.root);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw(true));
+    this.place = element("div", { role: "img", "aria-label": label });
+    this.root = element("div", { class: "lines" }, this.place, this.legend.root);
+    this.sized.observe(this.place);
+    this.dark.addEventListener("change", this.recolour);
   }
 
   show(data: Lines): void {
@@ -26,8 +34,14 @@ export class LinesPanel {
     this.draw(false);
   }
 
+  close(): void {
+    this.sized.disconnect();
+    this.dark.removeEventListener("change", this.recolour);
+    this.plot?.destroy();
+  }
+
   private resize(): void {
-    if (this.plot) this.plot.setSize({ width: this.root.clientWidth, height: HEIGHT_PX });
+    if (this.plot) this.plot.setSize({ width: this.place.clientWidth, height: HEIGHT_PX });
     else this.draw(false);
   }
 
@@ -35,12 +49,21 @@ export class LinesPanel {
     const labels = this.data.lines.map((line) => line.label);
     const sign = JSON.stringify(labels);
     const series = [this.data.times, ...this.data.lines.map((line) => line.values)] as uPlot.AlignedData;
-    if (this.plot && sign === this.drawn && !anew) return this.plot.setData(series);
-    this.plot?.destroy();
-    this.plot = null;
-    if (this.root.clientWidth === 0 || labels.length === 0) return;
-    this.drawn = sign;
-    this.plot = new uPlot(this.options(labels), series, this.root);
+    if (this.plot && sign === this.drawn && !anew) this.plot.setData(series);
+    else {
+      this.plot?.destroy();
+      this.plot = null;
+      if (this.place.clientWidth === 0 || labels.length === 0) return;
+      this.drawn = sign;
+      this.legend.name(labels, this.colours(labels), this.open);
+      this.plot = new uPlot(this.options(labels), series, this.place);
+    }
+    this.legend.show(this.data, this.pointed);
+  }
+
+  private point(index: number | null): void {
+    this.pointed = index;
+    this.legend.show(this.data, index);
   }
 
   private options(labels: string[]): uPlot.Options {
@@ -49,21 +72,24 @@ export class LinesPanel {
     const colours = this.colours(labels).map((slot) => ink(`--line-${slot + 1}`));
     const axis = { stroke: ink("--quiet"), font: `12px ${style.fontFamily}`, ticks: { show: false } };
     return {
-      width: this.root.clientWidth,
+      width: this.place.clientWidth,
       height: HEIGHT_PX,
-      padding: [12, 12, 0, 0],
+      padding: [12, 26, 0, 0],
       cursor: { y: false, points: { size: 7 } },
-      legend: { live: true },
+      legend: { show: false },
       scales: { y: { range: (_plot, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 1) * 1.08)] } },
       axes: [
-        { ...axis, grid: { show: false }, space: 64, values: (_plot, splits) => splits.map((s) => format.time(new Date(s * 1000).toISOString())) },
+        { ...axis, grid: { show: false }, size: 30, space: 64, values: (_plot, splits) => splits.map((s) => format.time(new Date(s * 1000).toISOString())) },
         { ...axis, grid: { stroke: ink("--hair"), width: 1 }, size: 44, space: 44, values: (_plot, splits) => splits.map(format.compact) },
       ],
       series: [
-        { label: "", value: (_plot, s) => (s == null ? "" : format.time(new Date(s * 1000).toISOString())) },
+        {},
         ...labels.map((label, i) => this.line(label, colours[i] ?? "", labels.length === 1)),
       ],
-      hooks: { drawClear: [(plot) => this.markOpen(plot, ink("--open"))] },
+      hooks: {
+        drawClear: [(plot) => this.markOpen(plot, ink("--open"))],
+        setCursor: [(plot) => this.point(plot.cursor.left !== undefined && plot.cursor.left >= 0 ? (plot.cursor.idx ?? null) : null)],
+      },
     };
   }
 
@@ -76,7 +102,6 @@ export class LinesPanel {
       paths: uPlot.paths.spline!(),
       points: { show: this.data.times.length < 40, size: 5, fill: colour },
       ...(alone ? { fill: `color-mix(in srgb, ${colour} 14%, transparent)` } : {}),
-      value: (_plot, value) => (value == null ? format.NOTHING : format.compact(value)),
     };
   }
 

@@ -4,9 +4,10 @@ import { layout, type Placed } from "../logic/layout";
 import * as format from "../logic/format";
 import type { Graph, Status } from "../wire/contract";
 
-const BOX = { width: 176, height: 62 };
+const BOX = { width: 176, height: 62, least: 98 };
 const GAP = { along: 64, across: 18 };
 const NARROW_PX = 620;
+const PADDING_PX = 22; // as in pipeline.css
 
 interface Point {
   x: number;
@@ -44,13 +45,16 @@ export class PipelinePanel {
   private draw(): void {
     if (!this.graph || this.root.clientWidth === 0) return;
     const upright = this.root.clientWidth < NARROW_PX;
-    const sign = JSON.stringify([this.graph, upright]);
+    const sign = JSON.stringify([this.graph, upright, upright && this.root.clientWidth]);
     if (sign === this.drawn) return;
     this.drawn = sign;
     this.notes.clear();
     const placed = layout(this.graph);
-    const places = positions(placed, upright);
-    const width = Math.max(...[...places.values()].map((p) => p.x)) + BOX.width;
+    const box = upright ? fitting(placed, this.canvas.parentElement!.clientWidth - 2 * PADDING_PX) : BOX.width;
+    const places = positions(placed, upright, box);
+    const width = Math.max(...[...places.values()].map((p) => p.x)) + box;
+    this.canvas.style.setProperty("--box", `${box}px`);
+    mark(this.canvas, "data-upright", upright ? "" : null);
     const height = Math.max(...[...places.values()].map((p) => p.y)) + BOX.height;
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
@@ -58,7 +62,7 @@ export class PipelinePanel {
     for (const { from, to } of this.graph.edges) {
       const [a, b] = [places.get(from), places.get(to)];
       if (!a || !b) continue;
-      const path = curve(a, b, upright);
+      const path = curve(a, b, upright, box);
       svg.append(drawing("path", { class: "pipe", d: path }), drawing("path", { class: "flowing", d: path, "data-from": from, "data-to": to }));
     }
     const list = element("ol", { "aria-label": "Nodes, from sources to views" });
@@ -70,7 +74,7 @@ export class PipelinePanel {
   private box({ node }: Placed, at: Point): HTMLElement {
     const note = element("span", { class: "node-note" });
     this.notes.set(node.name, note);
-    const target = node.kind === "view" ? `#view-${node.name}` : node.kind === "stream" ? `#stream-${node.name}` : null;
+    const target = node.kind === "view" ? `#view-${node.name}` : node.kind === "stream" || node.kind === "flow" ? `#stream-${node.name}` : null;
     const link = element(
       target ? "a" : "span",
       { class: "node", ...(target ? { href: target } : {}), "data-node": node.name, "data-kind": node.kind, title: node.doc ?? node.name },
@@ -91,7 +95,7 @@ export class PipelinePanel {
       mark(link, "data-state", state);
       const rate = this.rates.get(name);
       const note = this.notes.get(name);
-      const halted = state !== null && state !== "running" && this.states.has(name);
+      const halted = state !== null && state !== "running";
       if (note) write(note, halted ? state : rate === undefined ? "" : `${format.rate(rate)}/s`);
     }
     for (const path of this.canvas.querySelectorAll(".flowing")) {
@@ -102,9 +106,15 @@ export class PipelinePanel {
   }
 }
 
-function positions(placed: Placed[], upright: boolean): Map<string, Point> {
-  const across = (upright ? BOX.width : BOX.height) + GAP.across;
-  const along = upright ? BOX.height + GAP.along * 0.6 : BOX.width + GAP.along;
+/** The width at which the fullest layer fits a narrow screen, within reason; beyond it the panel scrolls. */
+function fitting(placed: Placed[], room: number): number {
+  const most = Math.max(...placed.map((item) => item.slot)) * 2 + 1;
+  return Math.max(BOX.least, Math.min(BOX.width, (room - (most - 1) * GAP.across) / most));
+}
+
+function positions(placed: Placed[], upright: boolean, box: number): Map<string, Point> {
+  const across = (upright ? box : BOX.height) + GAP.across;
+  const along = upright ? BOX.height + GAP.along * 0.7 : BOX.width + GAP.along;
   const least = Math.min(...placed.map((item) => item.slot));
   return new Map(placed.map(({ node, layer, slot }) => {
     const [a, b] = [layer * along, (slot - least) * across];
@@ -112,9 +122,9 @@ function positions(placed: Placed[], upright: boolean): Map<string, Point> {
   }));
 }
 
-function curve(a: Point, b: Point, upright: boolean): string {
+function curve(a: Point, b: Point, upright: boolean, box: number): string {
   if (upright) {
-    const [x1, y1, x2, y2] = [a.x + BOX.width / 2, a.y + BOX.height, b.x + BOX.width / 2, b.y];
+    const [x1, y1, x2, y2] = [a.x + box / 2, a.y + BOX.height, b.x + box / 2, b.y];
     const bend = (y2 - y1) / 2;
     return `M${x1},${y1}C${x1},${y1 + bend} ${x2},${y2 - bend} ${x2},${y2}`;
   }

@@ -2,6 +2,7 @@
 import { drawing } from "../element";
 
 const SAMPLES = 60;
+const FEWEST = 8; // until there are more samples, each takes an eighth of the width
 const WIDTH = 120;
 const HEIGHT = 32;
 
@@ -20,7 +21,7 @@ export class Sparkline {
     this.values.push(value);
     if (this.values.length > SAMPLES) this.values.shift();
     const top = Math.max(...this.values, 1e-9) * 1.15;
-    const step = WIDTH / (SAMPLES - 1);
+    const step = WIDTH / (Math.max(FEWEST, this.values.length) - 1);
     const left = WIDTH - (this.values.length - 1) * step;
     const points = this.values.map((v, i) => `${(left + i * step).toFixed(1)},${(HEIGHT - 1 - (v / top) * (HEIGHT - 2)).toFixed(1)}`);
     if (points.length < 2) return;

@@ -18,7 +18,9 @@ interface Card {
 
 export class StreamsPanel {
   private readonly cards = new Map<string, Card>();
-  readonly root = element("div", { class: "streams" });
+  private readonly streams = element("div", { class: "stream-group" });
+  private readonly ledgers = element("div", { class: "stream-group" });
+  readonly root = element("div", { class: "streams" }, this.streams, this.ledgers);
 
   status(status: Status): void {
     const names = new Set(status.streams.map((stream) => stream.stream));
@@ -51,7 +53,7 @@ export class StreamsPanel {
     );
     const card = { root, rate, counts, spark };
     this.cards.set(name, card);
-    this.root.append(root);
+    (stream.kind === "ledger" ? this.ledgers : this.streams).append(root);
     return card;
   }
 }

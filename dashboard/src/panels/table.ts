@@ -5,7 +5,7 @@ import * as format from "../logic/format";
 import { canonical, keyOf } from "../logic/key";
 import type { Column, Row, View } from "../wire/contract";
 
-const SHOWN_MS = 1_600; // how long a changed row stays marked; the fade in CSS is as long
+const SHOWN_MS = 1_400; // how long a changed row stays marked; the fade in CSS is as long
 
 interface Line {
   root: HTMLTableRowElement;
@@ -15,11 +15,13 @@ interface Line {
 
 export class TablePanel {
   private readonly lines = new Map<string, Line>();
+  private readonly numbers: Set<string>;
   private readonly body = element("tbody");
   private readonly empty = element("p", { class: "empty" }, "No rows yet. They appear here as soon as events arrive.");
   readonly root: HTMLElement;
 
   constructor(private readonly view: View, order: string[]) {
+    this.numbers = new Set(view.columns.filter((column) => roleOf(column) === "number").map((column) => column.name));
     const head = element("tr", {}, ...view.columns.map((column) => heading(column, order)));
     this.root = element(
       "div",
@@ -64,6 +66,7 @@ export class TablePanel {
   private fill(line: Line, row: Row, fresh: boolean): void {
     for (const [name, target] of line.cells) {
       const value = row[name] ?? null;
+      const exact = typeof value === "string" && this.numbers.has(name);
       const raw = canonical(value);
       if (target.dataset["value"] === raw) {
         if (fresh) mark(target, "data-changed", null);
@@ -71,7 +74,7 @@ export class TablePanel {
       }
       if (fresh) mark(target, "data-changed", "");
       target.dataset["value"] = raw;
-      write(target, format.cell(value));
+      write(target, exact ? format.digits(value) : format.cell(value));
       mark(target, "data-null", value === null ? "" : null);
       mark(target, "title", target.textContent === value || typeof value === "number" ? null : raw.replace(/^"|"$/g, ""));
     }

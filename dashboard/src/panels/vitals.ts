@@ -20,8 +20,8 @@ export class VitalsPanel {
     tile("Accepted", this.accepted),
     tile("Rejected", this.rejected),
     tile("Late", this.late),
-    tile("Fresh, p50", this.p50, null, "From the moment an event was accepted to the moment its effect was on this screen: the median"),
-    tile("Fresh, p99", this.p99, null, "From the moment an event was accepted to the moment its effect was on this screen: 99 of 100 were faster"),
+    tile("Freshness p50", this.p50, null, "From the moment an event was accepted to the moment its effect was on this screen: the median"),
+    tile("Freshness p99", this.p99, null, "From the moment an event was accepted to the moment its effect was on this screen: 99 of 100 were faster"),
   );
 
   status(status: Status): void {

@@ -1,0 +1,111 @@
+"""The main of the `edge` process: one writer of the log, the door, the views and data access on one loop, and no JVM.
+
+It takes its lock, opens the log, then the port; `/healthz` answers from there on, while views load. On SIGTERM it
+stops listening, answers what it has begun, writes what waits, and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from contextlib import AsyncExitStack, suppress
+from typing import IO
+
+import uvloop
+from aiohttp import web
+
+from penstock.cli.housekeeping import Retainer
+from penstock.cli.offspring import announce
+from penstock.cli.ownership import WAIT_S, check_folder, flock, holder
+from penstock.cli.preflight import port_error
+from penstock.clock import SystemClock
+from penstock.collect.collection import Collect
+from penstock.config import Folder, Limits
+from penstock.declaration import Application
+from penstock.errors import FolderHeldError
+from penstock.log.group import GroupCommit
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.observe.metrics import Observer
+from penstock.views.current import Views
+
+SHUTDOWN_S = 3.0
+"""What requests that were begun get to be answered; subscribers are told at once."""
+
+_log = logging.getLogger(__name__)
+
+
+def run(application: Application, folder: Folder, host: str, port: int) -> None:
+    """Blocks until SIGTERM or SIGINT."""
+    check_folder(folder, application.name)
+    with _held(folder):
+        uvloop.run(_serve(application, folder, host, port))
+
+
+def _held(folder: Folder) -> IO[str]:
+    """The edge's lock; an edge that was killed a moment ago may still have it."""
+    file = folder.edge_lock.open("a+")
+    deadline = time.monotonic() + WAIT_S
+    while not flock(file):
+        if time.monotonic() > deadline:
+            raise FolderHeldError(
+                f"another edge works on the folder '{folder.root}'",
+                detail=f"process {holder(folder.edge_lock)} holds {folder.edge_lock.name}",
+                hint="end that process, or pass another folder with --data",
+            )
+        time.sleep(0.05)
+    return file
+
+
+async def _serve(application: Application, folder: Folder, host: str, port: int) -> None:
+    """Open everything in order, wait, and close it in the opposite order: first the door, last the log."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as opened:
+        web_app = await _open(application, folder, opened)
+        bound = await _listen(web_app, host, port, opened)
+        announce(folder, "edge", {"host": host, "port": bound})
+        _log.info("listening on %s:%d", host, bound)
+        await stop.wait()
+        _log.info("stopping")
+
+
+async def _open(application: Application, folder: Folder, opened: AsyncExitStack) -> web.Application:
+    limits, clock, observer = Limits(), SystemClock(), Observer()
+    log = SqliteLog.open(folder.edge_db, app=application.name, clock=clock)
+    opened.callback(log.close)
+    group = GroupCommit(log, unwritten_bytes=limits.unwritten_bytes)
+    opened.push_async_callback(asyncio.to_thread, group.close)
+    flows = SqliteLog.reader(folder.flows_db)
+    opened.callback(flows.close)
+    views = Views(application, flows, limits=limits, clock=clock, observer=observer)
+    collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
+    await views.start()
+    opened.push_async_callback(views.stop)
+    await collect.start()
+    opened.push_async_callback(collect.close)
+    keeping = asyncio.create_task(Retainer(application, log, group, flows, clock).run())
+    opened.push_async_callback(_cancel, keeping)
+    web_app = web.Application()
+    collect.add_routes(web_app)
+    return web_app
+
+
+async def _listen(web_app: web.Application, host: str, port: int, opened: AsyncExitStack) -> int:
+    """Bind the port and return it; the door unpacks bodies itself, within bounds."""
+    runner = web.AppRunner(web_app, access_log=None, auto_decompress=False, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    opened.push_async_callback(runner.cleanup)
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        raise port_error(host, port, error) from None
+    return int(runner.addresses[0][1])
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,105 @@
+"""The main of the `flows` process: the Spark driver, and a heartbeat that stops when it or its JVM stops.
+
+The flows run in a thread of their own. The main thread takes signals and touches `run/flows.beat` once a
+second, as long as the JVM answers too: a process that is stopped, a lock that is never released and a JVM
+that hangs all look the same from outside, and the supervisor starts a new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from penstock.cli.loading import Loaded
+from penstock.cli.offspring import announce
+from penstock.cli.ownership import check_folder
+from penstock.cli.terminal import FAILED
+from penstock.config import Folder
+from penstock.declaration import Application
+
+BEAT_S = 1.0
+JVM_SILENT_S = 5.0
+"""A JVM that has not answered for so long is not vouched for: garbage collection of a small heap takes
+less."""
+
+DYING_S = 3.0
+"""What the driver gets to end by itself when its JVM is gone."""
+
+_log = logging.getLogger(__name__)
+
+
+def run(loaded: Loaded, folder: Folder) -> None:
+    """Blocks until SIGTERM or SIGINT. Raises what ended the flows."""
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    check_folder(folder, loaded.application.name)
+    _for_workers(loaded.file.parent)
+    announce(folder, "flows", {})
+    _Flows(loaded.application, folder, stop).run()
+
+
+def _for_workers(folder: Path) -> None:
+    """Spark's Python workers import the app's own modules from where the app file lies."""
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{others}" if others else str(folder)
+
+
+class _Flows:
+    def __init__(self, application: Application, folder: Folder, stop: threading.Event) -> None:
+        self._application = application
+        self._folder = folder
+        self._stop = stop
+        self._failure: BaseException | None = None
+        self._answered = time.monotonic()
+
+    def run(self) -> None:
+        work = threading.Thread(target=self._work, name="flows")
+        work.start()
+        threading.Thread(target=self._ask_jvm, name="jvm-pulse", daemon=True).start()
+        beat = self._folder.run / "flows.beat"
+        while work.is_alive():
+            if time.monotonic() - self._answered < JVM_SILENT_S:
+                beat.touch()
+            work.join(BEAT_S)
+        if self._failure is not None:
+            raise self._failure
+
+    def _work(self) -> None:
+        from penstock.flows.runner import run
+
+        try:
+            run(self._application, self._folder, stop=self._stop)
+        except BaseException as error:
+            self._failure = error
+
+    def _ask_jvm(self) -> None:
+        """Before there is a JVM there is nothing to ask; when it has died, this process ends soon."""
+        try:
+            while True:
+                jvm = _jvm()
+                if jvm is not None:
+                    jvm.java.lang.System.nanoTime()
+                self._answered = time.monotonic()
+                time.sleep(BEAT_S)
+        except Exception:
+            _log.exception("the JVM does not answer any more")
+            time.sleep(DYING_S)
+            os._exit(FAILED)
+
+
+def _jvm() -> Any:
+    """The running session's JVM; does not import pyspark for it."""
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return getattr(context, "_jvm", None)

@@ -1,0 +1,86 @@
+"""Lets old events of the door's streams go, as their `retain=` says, and never before the flows have absorbed them.
+
+The floor of a stream is the commit below which every build that reads it, the one being served and the one that is
+catching up, has absorbed everything. It is read from the flows' own commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.clock import Clock
+from penstock.declaration import Application, StreamDef
+from penstock.log.builds import batch_meta
+from penstock.log.group import GroupCommit
+from penstock.log.log import Log, LogReader, Stream
+from penstock.log.retention import retaining
+
+EVERY_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class Retainer:
+    """Retention of the edge's streams; the deciding is done in a thread, the removing in slices by the writer."""
+
+    def __init__(self, application: Application, log: Log, group: GroupCommit, flows: LogReader, clock: Clock) -> None:
+        self._application = application
+        self._log = log
+        self._group = group
+        self._flows = flows
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Until cancelled. A failure is told, and tried again at the next round."""
+        while any(_retained(stream) for stream in self._application.streams):
+            try:
+                await asyncio.to_thread(self.once)
+            except Exception:
+                _log.exception("retention failed; it is tried again")
+            await asyncio.sleep(EVERY_S)
+
+    def once(self) -> int:
+        """One round over all streams; returns how many events went."""
+        return sum(self._trim(stream) for stream in self._application.streams if _retained(stream))
+
+    def _trim(self, declared: StreamDef) -> int:
+        stream = self._log.find(declared.name)
+        if stream is None:
+            return 0
+        steps = retaining(self._log, stream, declared.retain, self._floor(stream), self._clock.now_us())
+        return self._group.sliced(steps).result()
+
+    def _floor(self, stream: Stream) -> int | None:
+        """The commit below which everything was absorbed; None when no flow reads the stream."""
+        readers = [node.name for node in self._application.nodes if stream.name in node.inputs]
+        floors = [self._absorbed(stream, end) for name in readers for end in self._ends(name, stream)]
+        return min(floors, default=None)
+
+    def _ends(self, node: str, stream: Stream) -> Iterator[Any]:
+        """How far each build of a flow or view has read the stream: offsets, or None before its first batch."""
+        memory = self._flows.memory()
+        build = memory.get(f"build/{node}")
+        epochs = {memory.get(f"live/{node}"), build["epoch"] if build else None}
+        for epoch in epochs - {None} or {None}:
+            output = self._flows.find(node, epoch) if epoch else None
+            commit = self._flows.last_commit(output) if output else None
+            ends = batch_meta(commit.meta).end if commit and commit.meta else {}
+            at_epoch, offsets = ends.get(stream.name, (None, None))
+            yield offsets if at_epoch == stream.epoch else None
+
+    def _absorbed(self, stream: Stream, offsets: list[int] | None) -> int:
+        """The number behind the last commit that ends at or before these offsets."""
+        bounds = self._log.bounds(stream)
+        low, high = bounds.first_commit, bounds.next_commit if offsets else bounds.first_commit
+        while low < high:
+            middle = (low + high) // 2
+            (commit,) = self._log.commits(stream, middle, middle + 1)
+            inside = all(end <= offset for end, offset in zip(commit.ends, offsets or (), strict=True))
+            low, high = (middle + 1, high) if inside else (low, middle)
+        return low
+
+
+def _retained(stream: StreamDef) -> bool:
+    return stream.retain.age_us is not None or stream.retain.bytes is not None

@@ -1,0 +1,167 @@
+"""Turns what a user names on the command line (`app.py`, `app.py:app`, `pkg.mod:app`) into an `Application`.
+
+Whatever is wrong with the file is an `AppFileError` that begins with the user's file and line and shows
+that line. The module stays in `sys.modules`, where Spark's pickling and msgspec look for it, and its folder
+in `sys.path`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import linecache
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from penstock.app import App
+from penstock.config import Folder
+from penstock.declaration import Application, Place
+from penstock.errors import AppFileError, PenstockError
+
+_EXAMPLE = "give a file (app.py), a file and a name (app.py:app), or a module (pkg.mod:app)"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An app file that was imported: the words that named it, where it is, and what it declares."""
+
+    target: str
+    file: Path
+    application: Application
+
+    def folder(self, data: Path | None) -> Folder:
+        """The data folder: what `--data` says, else `.penstock/<app name>` beside the app file."""
+        return Folder((data or self.file.parent / ".penstock" / self.application.name).absolute())
+
+
+def load(target: str) -> Loaded:
+    """Import the app file or module and find its `App`.
+
+    Called once by each process. Raises `AppFileError`, or the `DeclarationError` that the file's own line
+    caused.
+    """
+    path, name = _split(target)
+    module = _import_file(Path(path)) if _is_file(path) else _import_module(path)
+    file = Path(module.__file__ or path).absolute()
+    return Loaded(target, file, _pick(module, file, name).declared())
+
+
+def _split(target: str) -> tuple[str, str | None]:
+    path, colon, name = target.rpartition(":")
+    return (path, name) if colon and path and name.isidentifier() else (target, None)
+
+
+def _is_file(path: str) -> bool:
+    return path.endswith(".py") or "/" in path or Path(path).exists()
+
+
+def _import_file(path: Path) -> ModuleType:
+    file = path.absolute()
+    if file.is_dir():
+        inside = file / "app.py"
+        hint = f"name the file in it: {path / 'app.py'}" if inside.exists() else _EXAMPLE
+        raise AppFileError(f"'{path}' is a folder, not an app file", hint=hint)
+    if not file.exists():
+        raise AppFileError(f"there is no file '{path}'", detail=f"looked for {file}", hint=_EXAMPLE)
+    name = _module_name(file.stem)
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise AppFileError(f"'{path}' is not a Python file", hint=_EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    _on_path(file.parent)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        raise _refused(error, file) from None
+    return module
+
+
+def _module_name(stem: str) -> str:
+    """The file's own name, so that workers can import it too, unless that is the name of something else."""
+    taken = stem in sys.modules or stem in sys.stdlib_module_names or not stem.isidentifier()
+    return f"{''.join(c if c.isalnum() else '_' for c in stem)}_app" if taken else stem
+
+
+def _import_module(name: str) -> ModuleType:
+    _on_path(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise AppFileError(f"there is no module '{error.name}'", hint=_EXAMPLE) from None
+        spec = importlib.util.find_spec(name)
+        raise _refused(error, Path(spec.origin if spec and spec.origin else name)) from None
+
+
+def _on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _refused(error: BaseException, file: Path) -> BaseException:
+    """Why the import failed, in the user's terms: their line, never ours."""
+    if isinstance(error, PenstockError | KeyboardInterrupt):
+        return error
+    if isinstance(error, SyntaxError):
+        return _syntax(error, file)
+    place = _user_place(error, file)
+    what = "it calls exit()" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
+    return AppFileError(f"{place}: {what}", detail=_source(place), hint=_hint(error))
+
+
+def _syntax(error: SyntaxError, file: Path) -> AppFileError:
+    place = Place(error.filename or str(file), error.lineno or 1)
+    line = (error.text or _source(place) or "").rstrip("\n").expandtabs(1)
+    stripped = line.lstrip()
+    at = max(0, (error.offset or 1) - 1 - (len(line) - len(stripped)))
+    detail = f"{stripped}\n{' ' * min(at, len(stripped))}^" if stripped else None
+    return AppFileError(f"{place}: {error.msg}", detail=detail, hint="correct this line and try again")
+
+
+def _user_place(error: BaseException, file: Path) -> Place:
+    """The innermost line of the app file's folder; the app file itself when none of its neighbours failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if _belongs(f.filename, file.parent)]
+    last = own[-1] if own else None
+    return Place(last.filename, last.lineno or 1) if last else Place(str(file), 1)
+
+
+def _belongs(filename: str, folder: Path) -> bool:
+    path = Path(filename)
+    ours = path.is_relative_to(Path(__file__).parents[1]) or "site-packages" in path.parts
+    return path.is_relative_to(folder) and not ours
+
+
+def _source(place: Place) -> str | None:
+    return linecache.getline(place.file, place.line).strip() or None
+
+
+def _hint(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").split(".")[0]
+        return f"install it into {sys.prefix} (pip install {package}), or correct its name"
+    if isinstance(error, SystemExit):
+        return "an app file only declares; take the call out, or put it under if __name__ == '__main__'"
+    return "correct this line and try again"
+
+
+def _pick(module: ModuleType, file: Path, name: str | None) -> App:
+    apps = {key: value for key, value in vars(module).items() if isinstance(value, App)}
+    if name is not None and name in apps:
+        return apps[name]
+    if name is not None:
+        there = f"its Apps are: {', '.join(apps)}" if apps else "it has no App at all"
+        raise AppFileError(f"{file.name} has no App called '{name}'", detail=there, hint=_EXAMPLE)
+    if not apps:
+        raise AppFileError(f"{file.name} has no App", hint='write app = App("name") in it')
+    if len({id(app) for app in apps.values()}) > 1:
+        raise AppFileError(
+            f"{file.name} has {len(apps)} Apps: {', '.join(apps)}",
+            hint=f"say which: {file.name}:{next(iter(apps))}",
+        )
+    return next(iter(apps.values()))

@@ -1,0 +1,306 @@
+"""The command line: one verb per function, and the one place where an error becomes a paragraph and an
+exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+from rich.live import Live
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from penstock.cli import drawing, offspring, reporting
+from penstock.cli.loading import load
+from penstock.cli.remote import DEFAULT_URL, Remote, path_of
+from penstock.cli.terminal import FAILED, INTERRUPTED, OK, Terminal, unexpected
+from penstock.declaration import Application
+from penstock.errors import BadRequestError, FolderMismatchError, PenstockError, UnknownViewError
+
+app = typer.Typer(
+    help="Events from the moment they happen to the screen, program or person that must act on them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+terminal = Terminal()
+
+AppArgument = Annotated[
+    str, typer.Argument(metavar="APP", help="The app: a file (app.py), app.py:app, or a module pkg.mod:app.")
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help="Data folder; default: .penstock/<app name> beside the app file.")
+]
+HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")]
+LogOption = Annotated[Literal["sqlite"], typer.Option("--log", help="The log that holds the streams.")]
+UrlOption = Annotated[str, typer.Option("--url", help="The server to talk to.")]
+ParentOption = Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+
+
+@app.command()
+def run(
+    target: AppArgument,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8080,
+    data: DataOption = None,
+    log: LogOption = "sqlite",
+) -> None:
+    """Run every tier of an app on this machine; prints `ready <address>` when it is."""
+    from penstock.cli import launch
+
+    loaded = load(target)
+    _exit(launch.run(launch.Request(loaded, loaded.folder(data), host, port), terminal))
+
+
+@app.command()
+def edge(
+    target: AppArgument,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8080,
+    data: DataOption = None,
+    log: LogOption = "sqlite",
+    parent: ParentOption = None,
+) -> None:
+    """Run only the edge of an app: collection, views and data access. `run` does this for you."""
+
+    def body() -> None:
+        from penstock.cli import edge as process
+
+        loaded = load(target)
+        process.run(loaded.application, loaded.folder(data), host, port)
+
+    _exit(offspring.live("edge", parent, data, body))
+
+
+@app.command()
+def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite", parent: ParentOption = None) -> None:
+    """Run only the flows of an app: the Spark driver. `run` does this for you."""
+
+    def body() -> None:
+        from penstock.cli import flows as process
+        from penstock.cli.preflight import check_java
+
+        check_java()
+        loaded = load(target)
+        process.run(loaded, loaded.folder(data))
+
+    _exit(offspring.live("flows", parent, data, body))
+
+
+@app.command()
+def check(target: AppArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Find what is wrong with an app, with the line, without starting it."""
+    from penstock.cli.preflight import check_java
+
+    loaded = load(target)
+    problems = loaded.application.problems()
+    folder = loaded.folder(data)
+    if not any(problem.level == "error" for problem in problems):
+        check_java()
+        from penstock.flows.check import check as check_plans
+
+        problems = check_plans(loaded.application, folder if folder.root.exists() else None)
+    if as_json:
+        terminal.data(json.dumps({"problems": [reporting.problem_body(problem) for problem in problems]}))
+    else:
+        terminal.problems(problems)
+        terminal.note(reporting.problem_count(problems))
+    _exit(FAILED if any(problem.level == "error" for problem in problems) else OK)
+
+
+@app.command()
+def graph(
+    target: AppArgument,
+    as_mermaid: Annotated[bool, typer.Option("--mermaid", help="Print Mermaid.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what flows into what: as a tree, as Mermaid, or as JSON."""
+    declared = load(target).application.graph()
+    if as_json:
+        terminal.data(json.dumps(declared))
+    elif as_mermaid:
+        terminal.data(drawing.mermaid(declared))
+    else:
+        terminal.out.print(drawing.tree(declared))
+
+
+@app.command()
+def send(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream to send to.")],
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="NDJSON; - is stdin.")] = "-",
+    producer: Annotated[
+        str | None, typer.Option("--producer", help="Resume under this name; default: the file's fingerprint.")
+    ] = None,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a file of JSON lines; the same command again goes on where it stopped."""
+    from penstock.cli import sending
+
+    path = None if file == "-" else Path(file)
+    if path is not None and not path.is_file():
+        raise BadRequestError(f"there is no file '{file}'", hint="give a file of JSON lines, or - for stdin")
+    name = producer or (sending.fingerprint(path) if path else sending.once())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    shown = Progress(*columns, console=terminal.err, transient=True, disable=not terminal.err.is_terminal)
+    with Remote(url) as remote, shown, path.open("rb") if path else sys.stdin.buffer as source:
+        sender = sending.Sender(remote, stream, name, terminal.note)
+        task = shown.add_task(stream, total=path.stat().st_size if path else None)
+        sent = sender.send(source, lambda size: shown.update(task, advance=size))
+    terminal.note(reporting.sent(stream, sent), "")
+    if as_json:
+        terminal.data(json.dumps(sent.body()))
+    _exit(FAILED if sent.rejected else OK)
+
+
+@app.command()
+def tail(
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="A stream; also dead and late.")],
+    since: Annotated[
+        str | None, typer.Option("--since", help="start, end or a position; default: the newest 10 events.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="End after so many events.")] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new events.")] = True,
+    where: Annotated[str | None, typer.Option("--where", help="Only events that meet this SQL condition.")] = None,
+    url: UrlOption = DEFAULT_URL,
+) -> None:
+    """Print the events of a stream as they come, one JSON object a line."""
+    from penstock.cli.tailing import Tail
+
+    with Remote(url) as remote:
+        for event in Tail(remote, stream, where, terminal.note).events(since, limit, follow):
+            terminal.data(json.dumps(event, ensure_ascii=False))
+
+
+@app.command()
+def watch(
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="The view to watch.")],
+    where: Annotated[str | None, typer.Option("--where", help="Only rows that meet this SQL condition.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many rows.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one change a line as JSON.")] = False,
+) -> None:
+    """Show a view as a table that moves with it."""
+    from penstock.cli import watching
+
+    with Remote(url) as remote:
+        table = watching.table_of(remote, view, limit)
+        messages = watching.messages(remote, view, {"where": where, "limit": limit}, table.says)
+        if as_json or not terminal.out.is_terminal:
+            for event in messages:
+                for line in watching.lines(event):
+                    terminal.data(line)
+        with Live(console=terminal.out, get_renderable=lambda: table.render(time.monotonic()), screen=True):
+            for event in messages:
+                table.apply(event, time.monotonic())
+
+
+@app.command()
+def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Show how an app is: its processes, streams, views and flows."""
+    with Remote(url) as remote:
+        body = remote.get("/status")
+    if as_json:
+        terminal.data(json.dumps(body))
+    else:
+        terminal.out.print(reporting.status(body))
+
+
+@app.command()
+def verify(
+    target: AppArgument,
+    names: Annotated[
+        list[str] | None, typer.Option("--view", help="Only this view or flow; may be given several times.")
+    ] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute every view anew from the log and compare, row by row, on a live or a stopped system."""
+    from penstock.cli.preflight import check_java
+
+    loaded = load(target)
+    folder = loaded.folder(data)
+    _known(loaded.application, names or ())
+    if not folder.root.exists():
+        raise FolderMismatchError(
+            f"there is no data folder '{folder.root}'", hint="run the app, or name it with --data"
+        )
+    check_java()
+    from penstock.flows import verify as proof
+
+    reports = proof.verify(loaded.application, folder, names or ())
+    for report in reports:
+        if as_json:
+            terminal.data(json.dumps(reporting.report_body(report)))
+        else:
+            terminal.out.print(reporting.report_text(report))
+    _exit(proof.exit_code(reports))
+
+
+@app.command()
+def rebuild(
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="The view to build anew from the log.")],
+    url: UrlOption = DEFAULT_URL,
+) -> None:
+    """Build a view anew from the log; its old rows are served until the new ones are level."""
+    with Remote(url) as remote:
+        reply = remote.request("POST", path_of("views", view, "rebuild"))
+    if reply.status not in (200, 202):
+        raise reply.error()
+    terminal.note(f"'{view}' is being rebuilt; `penstock status` shows when it is level")
+
+
+@app.command()
+def demo(
+    rate: Annotated[float, typer.Option("--rate", min=0.1, help="RSVPs per second.")] = 50,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8080,
+    data: Annotated[Path | None, typer.Option("--data", help="Keep the data here; default: nowhere.")] = None,
+) -> None:
+    """Run the Meetup example with its simulated feed."""
+    from penstock.cli.demo import demo as run_demo
+
+    _exit(run_demo(terminal, host=host, port=port, rate=rate, data=data))
+
+
+def _known(application: Application, names: Sequence[str]) -> None:
+    there = [node.name for node in application.nodes]
+    for name in names:
+        if name not in there:
+            raise UnknownViewError(f"the app has no view or flow '{name}'", hint=f"it has: {', '.join(there)}")
+
+
+def _exit(code: int) -> NoReturn:
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """The console script. Nothing that goes wrong below shows a stack trace."""
+    sys.exit(guarded(lambda: app(prog_name="penstock")))
+
+
+def guarded(body: Callable[[], object]) -> int:
+    """Run a verb; every way in which it can end is an exit code."""
+    try:
+        body()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FAILED if end.code else OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except PenstockError as error:
+        terminal.error(error)
+        return error.exit_code
+    except Exception as error:
+        terminal.error(unexpected(error))
+        return FAILED
+    return OK
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Who may work on a data folder: one app for ever, one `run` at a time, and not before a dead run's
+children are gone.
+
+1. The logs in the folder name their app; another app is refused before anything is touched.
+2. The supervisor holds `run.lock` (flock) as long as it lives; the file says who it is.
+3. The locks of a dying edge (flock) and of a dying JVM (POSIX, by java.nio) are waited for, since they
+   outlive a killed supervisor by a moment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import IO, Any
+
+from penstock.config import Folder
+from penstock.errors import FolderHeldError, FolderMismatchError
+from penstock.log.logs.sqlite_file import open_reader, refuse_network
+
+WAIT_S = 15.0
+"""How long a new run waits for the children of a run that died: they end within 2 s unless the machine is stuck."""
+_OURS = frozenset(
+    ["edge.db", "flows.db", "checkpoints", "logs", "run", "run.lock", "edge.lock", "flows.lock", "lost+found"]
+)
+
+
+def check_folder(folder: Folder, app: str) -> None:
+    """See that the folder is on a local disk and this app's, or free, and make it. Nothing is touched before."""
+    refuse_network(folder.edge_db)
+    if folder.root.is_dir():
+        _refuse_strangers(folder.root)
+        for path in (folder.edge_db, folder.flows_db):
+            _refuse_other_app(path, app)
+    _make(folder)
+
+
+def _refuse_strangers(root: Path) -> None:
+    """A folder with other files and no log in it was named by mistake."""
+    names = sorted(path.name for path in root.iterdir())
+    strangers = [name for name in names if name not in _OURS]
+    if strangers and not {"edge.db", "flows.db"} & set(names):
+        raise FolderMismatchError(
+            f"'{root}' is not a data folder of Penstock",
+            detail=f"it holds {', '.join(strangers[:5])}",
+            hint="pass an empty or new folder with --data",
+        )
+
+
+def _refuse_other_app(path: Path, app: str) -> None:
+    reader = open_reader(path)
+    if reader is None:
+        return
+    with closing(reader):
+        stored = reader.execute("SELECT value FROM meta WHERE key = 'app'").fetchone()
+    if stored is not None and stored[0] != app:
+        raise FolderMismatchError(
+            f"the folder '{path.parent}' belongs to the app '{stored[0]}', not to '{app}'",
+            hint="pass another folder with --data, or give the app its old name",
+        )
+
+
+def _make(folder: Folder) -> None:
+    try:
+        for path in (folder.root, folder.logs, folder.run):
+            path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderMismatchError(
+            f"the data folder '{folder.root}' cannot be made",
+            detail=str(error),
+            hint="pass another one with --data",
+        ) from None
+
+
+class RunLock:
+    """The supervisor's hold on the folder, from `take` until the process ends."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._file: IO[str] | None = None
+
+    def take(self, who: dict[str, Any]) -> None:
+        """Raises `FolderHeldError`, which says who holds it."""
+        file = self._folder.lock.open("a+")
+        if not flock(file):
+            file.close()
+            raise _held(self._folder)
+        self._file = file
+        self.describe(who)
+
+    def describe(self, who: dict[str, Any]) -> None:
+        """What a second `run` on this folder will tell its user."""
+        assert self._file is not None
+        self._file.seek(0)
+        self._file.truncate()
+        json.dump(who, self._file)
+        self._file.flush()
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _held(folder: Folder) -> FolderHeldError:
+    who = _read_json(folder.lock)
+    address = f", which serves http://{who['host']}:{who['port']}," if who.get("port") else ""
+    pid = who.get("pid") or holder(folder.lock)
+    return FolderHeldError(
+        f"another `penstock run` (pid {pid}){address} works on the folder '{folder.root}'",
+        detail=f"it was started at {who['started']}" if "started" in who else None,
+        hint=f"stop it (kill {pid}), or pass another folder with --data",
+    )
+
+
+def flock(file: IO[Any]) -> bool:
+    """Lock the whole file; False when another process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def wait_for_children(folder: Folder, tell: Callable[[str], None], wait_s: float = WAIT_S) -> None:
+    """Return when no child of an earlier run holds its lock; raise `FolderHeldError` when one does not
+    end."""
+    deadline = time.monotonic() + wait_s
+    told = False
+    while path := next((p for p in (folder.edge_lock, folder.flows_lock) if is_locked(p)), None):
+        if not told:
+            tell(f"waiting for the {path.stem} process of an earlier run to end")
+            told = True
+        if time.monotonic() > deadline:
+            raise _stuck(folder, path)
+        time.sleep(0.05)
+
+
+def _stuck(folder: Folder, path: Path) -> FolderHeldError:
+    pid = holder(path)
+    who = f"process {pid} ({command_of(pid)})" if pid else "a process"
+    return FolderHeldError(
+        f"{who} of an earlier run still works on the folder '{folder.root}'",
+        detail=f"it holds {path.name}",
+        hint=f"end it: kill -9 {pid}" if pid else "end it, or restart the machine",
+    )
+
+
+def is_locked(path: Path) -> bool:
+    """Whether any process holds a lock of either family on the file. Never call it in a process that
+    holds one."""
+    if not path.exists():
+        return False
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def holder(path: Path) -> int | None:
+    """The process that holds a lock on the file, as the kernel tells it."""
+    try:
+        inode = str(path.stat().st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if "->" not in fields and fields[5].rsplit(":", 1)[-1] == inode:
+                return int(fields[4])
+    except OSError:
+        pass
+    return None
+
+
+def command_of(pid: int | None) -> str:
+    """The command line of a process, shortened; empty when it cannot be known."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return b" ".join(words).decode(errors="replace").strip()[:100]
+    except OSError:
+        return ""
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace the file at once: a reader sees the old content or the new, never half."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(value, indent=1) + "\n")
+    fresh.replace(path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

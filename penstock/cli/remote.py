@@ -1,0 +1,151 @@
+"""The server named by `--url`, as the command line sees it: requests, long polls and event streams over HTTP.
+
+Every failure is a `PenstockError`: what the server said, or that nobody answers and how to start one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from email.message import Message
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from penstock.cli.terminal import revived
+from penstock.errors import BadRequestError, PenstockError, UnreachableError
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+ANSWER_S = 30.0
+SILENCE_S = 45.0
+"""An event stream has a heartbeat every 15 s; three missed ones are a dead connection."""
+
+Params = Mapping[str, str | int | float | None]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back: also errors, for callers that know what to do with them."""
+
+    status: int
+    headers: Message
+    body: dict[str, Any]
+
+    def error(self) -> PenstockError:
+        """The error that the body holds."""
+        body = self.body.get("error")
+        if isinstance(body, dict):
+            return revived(body)
+        return PenstockError(f"the server answered {self.status} without saying why")
+
+
+@dataclass(frozen=True)
+class ServerEvent:
+    """One block of an event stream; `id` is the newest position, also when the block had no data."""
+
+    event: str
+    data: dict[str, Any]
+    id: str | None
+
+
+class Remote:
+    """One server. Not for several threads: it keeps one connection open."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadRequestError(f"'{url}' is not an address", hint=f"write --url {DEFAULT_URL}")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(parts.hostname, parts.port, timeout=ANSWER_S)
+        self._prefix = parts.path
+
+    def get(self, path: str, params: Params | None = None) -> dict[str, Any]:
+        """The body of a 200; anything else is raised."""
+        reply = self.request("GET", _target(path, params))
+        if reply.status != 200:
+            raise reply.error()
+        return reply.body
+
+    def request(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """One exchange. Raises `UnreachableError` alone; what it asked may or may not have happened then."""
+        try:
+            self._connection.request(method, self._prefix + target, body, dict(headers or {}))
+            reply = self._connection.getresponse()
+            return Reply(reply.status, reply.headers, _json(reply.read()))
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise self._unreachable(error) from None
+
+    def events(self, path: str, params: Params, since: str | None = None) -> Iterator[ServerEvent]:
+        """An event stream until it breaks, which is an `UnreachableError`; `since` resumes behind a
+        position."""
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": since} if since else {})
+        try:
+            self._connection.timeout = SILENCE_S
+            self._connection.request("GET", self._prefix + _target(path, params), headers=headers)
+            reply = self._connection.getresponse()
+            if reply.status != 200:
+                raise Reply(reply.status, reply.headers, _json(reply.read())).error()
+            yield from _blocks(reply)
+            raise ConnectionError("the server closed the stream")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+        finally:
+            self._connection.close()
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        return UnreachableError(
+            f"no server answers at {self.url}",
+            detail=str(error) or type(error).__name__,
+            hint="start one with `penstock run app.py`, or name another with --url",
+        )
+
+
+def path_of(*parts: str) -> str:
+    """A path from names that may hold anything.
+
+    >>> path_of("views", "a/b")
+    '/views/a%2Fb'
+    """
+    return "".join("/" + quote(part, safe="") for part in parts)
+
+
+def _target(path: str, params: Params | None) -> str:
+    given = {key: value for key, value in (params or {}).items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _blocks(lines: http.client.HTTPResponse) -> Iterator[ServerEvent]:
+    """Server-Sent Events: blocks of fields between empty lines; lines that begin with a colon are
+    heartbeats."""
+    fields: dict[str, list[str]] = {}
+    while raw := lines.readline():
+        line = raw.decode().rstrip("\r\n")
+        if line:
+            name, _, value = line.partition(":")
+            fields.setdefault(name, []).append(value.removeprefix(" "))
+        elif fields.keys() & {"data", "id", "event"}:
+            data = "\n".join(fields.get("data", [])) or "{}"
+            position = fields["id"][-1] if "id" in fields else None
+            yield ServerEvent(fields.get("event", ["message"])[-1], _json(data.encode()), position)
+            fields = {}
+        else:
+            fields = {}

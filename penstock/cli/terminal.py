@@ -1,0 +1,122 @@
+"""How Penstock speaks in a terminal: data on stdout, notes on stderr, and an error as one paragraph in
+colour.
+
+No stack trace is ever the first thing that a user sees. What nobody expected is one paragraph too, and
+names the file that holds the trace.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from penstock.declaration import Problem
+from penstock.errors import PenstockError
+
+OK = 0
+FAILED = 1
+"""An error, problems that stop `run`, or differences that `verify` found."""
+UNSURE = 2
+"""A command line that cannot be read; of `verify`, that nothing differs but not everything can be proved."""
+USER_ERROR = 3
+"""Between processes only: a child that ends with it must not be started again; `run/<child>.error.json`
+says why."""
+INTERRUPTED = 130
+
+_LEVELS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+
+
+class Terminal:
+    """Both sides of the terminal; tests pass consoles that write into memory."""
+
+    def __init__(self, out: Console | None = None, err: Console | None = None) -> None:
+        wide = None if sys.stdout.isatty() else 200  # nothing is cut off in a pipe or a file
+        self.out = out or Console(highlight=False, soft_wrap=True, width=wide)
+        self.err = err or Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def data(self, line: str) -> None:
+        """One line for whoever reads stdout, at once and unchanged."""
+        self.out.file.write(line + "\n")
+        self.out.file.flush()
+
+    def note(self, text: str, style: str = "dim") -> None:
+        self.err.print(Text(text, style=style))
+
+    def warn(self, text: str) -> None:
+        self.err.print(Text.assemble(("! ", "bold yellow"), text))
+
+    def error(self, error: PenstockError) -> None:
+        self.err.print(paragraph(error.code, error.message, error.detail, error.hint))
+
+    def problems(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self.err.print(problem_text(problem))
+
+    def tail(self, title: str, lines: Iterable[str]) -> None:
+        """The last lines of a log, set apart from what Penstock says itself."""
+        self.err.print(Text(f"  {title}", style="dim"))
+        for line in lines:
+            self.err.print(Text(f"  │ {line}", style="dim"))
+
+
+def paragraph(code: str, message: str, detail: str | None, hint: str | None) -> Text:
+    """An error as a person reads it: the same words as `PenstockError.paragraph`, in colour."""
+    text = Text.assemble((code, "bold red"), ": ", (message, "bold"))
+    if detail:
+        text.append("\n" + _indented(detail))
+    if hint:
+        text.append("\n  What to do: ", style="cyan")
+        text.append(hint)
+    return text
+
+
+def problem_text(problem: Problem) -> Text:
+    """What `check` found, with the user's line first so that an editor can jump to it."""
+    text = Text.assemble((f"{problem.level} ", _LEVELS[problem.level]))
+    if problem.place:
+        text.append(f"{problem.place}: ")
+    text.append(problem.message, style="bold" if problem.level == "error" else "")
+    text.append(f"  [{problem.code}]", style="dim")
+    if problem.hint:
+        text.append("\n  What to do: ", style="cyan")
+        text.append(problem.hint)
+    return text
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def unexpected(error: BaseException, trace: Path | None = None) -> PenstockError:
+    """An exception that nobody foresaw, as a paragraph; its trace goes to a file that the paragraph names."""
+    trace = trace or Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}.log"
+    with trace.open("a") as file:
+        file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {' '.join(sys.argv)}\n")
+        traceback.print_exception(error, file=file)
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return PenstockError(
+        f"Penstock failed in a way that it does not know: {what}",
+        detail=f"the trace is in {trace}",
+        hint="please report it together with that file",
+    )
+
+
+def revived(body: dict[str, str | None]) -> PenstockError:
+    """The error that another process wrote down with `PenstockError.body`."""
+    kinds = {kind.code: kind for kind in _kinds(PenstockError)}
+    kind = kinds.get(str(body.get("code")), PenstockError)
+    return kind(str(body.get("message")), detail=body.get("detail"), hint=body.get("hint"))
+
+
+def _kinds(kind: type[PenstockError]) -> Iterable[type[PenstockError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)

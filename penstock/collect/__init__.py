@@ -1,0 +1,1 @@
+"""Stage 1, collection: takes events in, judges them, and never acknowledges what is not durable."""

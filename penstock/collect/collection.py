@@ -1,0 +1,91 @@
+"""Puts the stage together for the edge process: streams, door, acks and pulls over one log writer.
+
+collect = Collect(application, log, group, views.wait_absorbed, Limits(), SystemClock(), observer.emit)
+await collect.start()
+collect.add_routes(web_app)
+...
+await collect.close()
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from random import Random
+
+from aiohttp import web
+
+from penstock.clock import Clock
+from penstock.collect.acks import Acks
+from penstock.collect.admit import Judge
+from penstock.collect.counted import Group
+from penstock.collect.counts import Counts
+from penstock.collect.dead_letters import DeadLedger
+from penstock.collect.door import Door, WaitAbsorbed
+from penstock.collect.intake import Intake
+from penstock.collect.pull import Pulls
+from penstock.collect.receipts import Receipts
+from penstock.collect.reception import Reception
+from penstock.collect.signals import Signals
+from penstock.collect.stream_specs import make_dead, make_stream
+from penstock.collect.unanswered import Unanswered
+from penstock.config import Limits
+from penstock.declaration import Application, StreamDef
+from penstock.log.log import Log
+
+
+def _receipt_id() -> str:
+    return secrets.token_hex(8)
+
+
+class Collect:
+    """Stage 1 in one process. Made before the loop runs; its streams exist from then on."""
+
+    def __init__(
+        self,
+        application: Application,
+        log: Log,
+        group: Group,
+        wait_absorbed: WaitAbsorbed,
+        limits: Limits,
+        clock: Clock,
+        signals: Signals,
+        *,
+        random: Random | None = None,
+        new_id: Callable[[], str] = _receipt_id,
+    ) -> None:
+        """Raises `SchemaChangeError` when a stream's class no longer fits its stored events."""
+        self.counts = Counts(log.memory())
+        dead = DeadLedger(make_dead(log, group), group, self.counts, clock)
+        self.intakes = {s.name: self._intake(s, log, group, dead, limits, signals) for s in application.streams}
+        receipts = Receipts(log.memory(), clock)
+        reception = Reception(dead, clock, signals)
+        self._unanswered = Unanswered(reception, receipts, signals, new_id)
+        self._door = Door(
+            application, self.intakes, reception, self._unanswered, log.memory(), wait_absorbed, limits, signals
+        )
+        self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
+        self.pulls = Pulls(application, self.intakes, log.memory(), limits, clock, signals, random or Random())
+
+    def _intake(
+        self, declared: StreamDef, log: Log, group: Group, dead: DeadLedger, limits: Limits, signals: Signals
+    ) -> Intake:
+        stream = make_stream(log, group, declared)
+        end = stream.position(log.bounds(stream).ends)
+        return Intake(Judge(declared, limits), stream, end, group, dead, self.counts, signals)
+
+    def add_routes(self, app: web.Application) -> None:
+        """The runner of this app is best made with `auto_decompress=False`: the door unpacks bodies itself, bounded."""
+        app.router.add_post("/streams/{stream}", self._door.post)
+        app.router.add_get("/acks/{token}", self._acks.get)
+
+    async def start(self) -> None:
+        """Begin to pull."""
+        self.pulls.start()
+
+    async def close(self) -> None:
+        """Stop pulling and write what came with ack=none. The server has stopped taking requests before."""
+        await self.pulls.close()
+        await self._unanswered.drain()
+        for intake in self.intakes.values():
+            await intake.drain()

@@ -1,0 +1,140 @@
+"""Takes events in over HTTP: `POST /streams/{stream}`, the one way in that is always open.
+
+1. A 200 means that the accepted events, and the dead letters of the rejected ones, are on the disk.
+2. Whatever a sender sends, the answer is one of the contract's; no input is an error of the server.
+3. What cannot be read at all is kept, raw, in `dead`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from penstock.collect.intake import Intake, Outcome
+from penstock.collect.reception import Reception
+from penstock.collect.replies import ACK, error_reply, json_reply, outcome_reply
+from penstock.collect.request_body import Body, Room
+from penstock.collect.request_options import APPLIED_WAIT_S, ack_level, producer_of, wait_s
+from penstock.collect.signals import CollectFailed, RequestShed, Signals
+from penstock.collect.unanswered import Unanswered
+from penstock.config import Limits
+from penstock.declaration import LEDGERS, Application
+from penstock.errors import (
+    BadBodyError,
+    BadRequestError,
+    LogUnavailableError,
+    PenstockError,
+    ReadOnlyStreamError,
+    StaleTermError,
+    UnknownStreamError,
+)
+from penstock.log.control import producer_key
+from penstock.log.log import Producer, Stream
+from penstock.position import Position
+
+WaitAbsorbed = Callable[[Position, float], Awaitable[Mapping[str, Mapping[str, Any]]]]
+"""Waits until all views downstream of a position have absorbed it, or for so many seconds; by view, `applied` and
+`position`."""
+
+
+class Door:
+    """The handler of `POST /streams/{stream}`; lives on the edge's loop."""
+
+    def __init__(
+        self,
+        application: Application,
+        intakes: Mapping[str, Intake],
+        reception: Reception,
+        unanswered: Unanswered,
+        memory: Mapping[str, Any],
+        wait_absorbed: WaitAbsorbed,
+        limits: Limits,
+        signals: Signals,
+    ) -> None:
+        self._application, self._intakes, self._reception = application, intakes, reception
+        self._unanswered, self._memory, self._wait_absorbed = unanswered, memory, wait_absorbed
+        self._limits, self._signals = limits, signals
+        self._room = Room(limits.unwritten_bytes)
+
+    async def post(self, request: web.Request) -> web.StreamResponse:
+        """One request; never raises but for a lost connection."""
+        name = request.match_info["stream"]
+        try:
+            return await self._post(request, name)
+        except StaleTermError as error:
+            return self._shed(name, LogUnavailableError("another process writes this log now", detail=error.message))
+        except PenstockError as error:
+            return self._shed(name, error) if error.status in (503, 507) else error_reply(error)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            self._signals(CollectFailed(request.path, repr(error)))
+            return error_reply(PenstockError("the server met an error of its own", hint="see the server's log"))
+
+    def _shed(self, stream: str, error: PenstockError) -> web.Response:
+        self._signals(RequestShed(stream, error.code))
+        return error_reply(error)
+
+    async def _post(self, request: web.Request, name: str) -> web.StreamResponse:
+        intake = self._intakes.get(name) or self._refuse(name)
+        level, producer = ack_level(request), producer_of(request)
+        patience_s = wait_s(request, APPLIED_WAIT_S, self._limits.wait_s)
+        body = Body(request, self._limits, self._room)
+        if level == "none":
+            return await self._let_go(intake, body, request.remote, producer)
+        outcome = await self._take(intake, body, request.remote, producer)
+        reached = "logged"
+        if level == "applied" and not outcome.repeated and await self._applied(outcome.position, patience_s):
+            reached = "applied"
+        return outcome_reply(outcome, reached, self._expected(intake.stream, producer))
+
+    async def _take(self, intake: Intake, body: Body, sender: str | None, producer: Producer | None) -> Outcome:
+        try:
+            raw = await self._read(intake, body, sender)
+            return await self._reception.take(intake, raw, body.form, sender, producer)
+        finally:
+            body.close()
+
+    async def _read(self, intake: Intake, body: Body, sender: str | None) -> bytes:
+        try:
+            return await body.read()
+        except BadBodyError as error:
+            await self._reception.bury(intake, error, body.packed, sender)
+            raise
+
+    async def _let_go(
+        self, intake: Intake, body: Body, sender: str | None, producer: Producer | None
+    ) -> web.StreamResponse:
+        """ack=none: only the reading of the body is waited for."""
+        if producer is not None:
+            raise BadRequestError(
+                "a producer's sequence needs an answer", detail="ack=none", hint="use ack=logged with Producer-Seq"
+            )
+        self._unanswered.check_room()
+        try:
+            raw = await self._read(intake, body, sender)
+        except BaseException:
+            body.close()
+            raise
+        token = self._unanswered.take(intake, body, raw, sender).token()
+        return json_reply(202, {"ack": token, "level": "pending"}, {ACK: token})
+
+    async def _applied(self, position: Position, patience_s: float) -> bool:
+        views = await self._wait_absorbed(position, patience_s)
+        return all(view["applied"] for view in views.values())
+
+    def _expected(self, stream: Stream, producer: Producer | None) -> int | None:
+        """The number that the log expects next from this producer."""
+        if producer is None:
+            return None
+        mark = self._memory.get(producer_key(stream, producer))
+        return int(mark[1]) + 1 if mark else producer.sequence + 1
+
+    def _refuse(self, name: str) -> Intake:
+        names = ", ".join(self._intakes) or "none; declare one with app.stream(...)"
+        if self._application.flow(name) or name in LEDGERS:
+            what = "a ledger" if name in LEDGERS else "made by a flow"
+            raise ReadOnlyStreamError(f"the stream '{name}' is {what}", hint=f"post to one of: {names}")
+        raise UnknownStreamError(f"no stream is called '{name[:80]}'", hint=f"the streams are: {names}")

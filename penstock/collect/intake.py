@@ -1,0 +1,258 @@
+"""Takes judged events of many requests into the log together, and tells each request what became of its own.
+
+1. A request is answered when its events, its dead letters and their counts are durable, never before.
+2. Requests that wait for the same commit become one append: building columns and appending cost per call, not per
+   event. A request with a producer's number is an append of its own, because the number stands for it alone.
+3. Events and dead letters of a request go into one commit. With a producer the letters follow in the next: a refused
+   number (gap, fenced) leaves none, and a retry after a crash between the two leaves them once, by their id.
+4. The events of a stream reach the log in the order in which their requests were taken in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.collect.admit import Built, Decoded, Judge
+from penstock.collect.counted import Counted, Group, Tally, write
+from penstock.collect.counts import Counts
+from penstock.collect.dead_letters import DeadLedger, Letter
+from penstock.collect.rejection import Rejection
+from penstock.collect.signals import EventsTaken, Signals
+from penstock.log.log import Appended, Producer, Stream
+from penstock.position import Position
+
+TOGETHER_EVENTS = 500
+"""As many waiting events are appended at once without waiting for the commit under way; more gain nothing."""
+APART_EVENTS = 200
+"""Above it, events that do not fit their columns are looked for in a thread, not on the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one request's events."""
+
+    position: Position
+    accepted: int = 0
+    duplicates: int = 0
+    rejections: Sequence[Rejection] = ()
+    repeated: bool = False
+    token: str = ""
+    """The position's, made once for all requests of a commit."""
+
+
+Note = Callable[[Outcome], Mapping[str, Any]]
+"""Called inside the commit, in the writer's thread: keys to remember with the events, as in `Append.remember`."""
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """One request's events on their way into the log."""
+
+    decoded: Decoded
+    received_us: int
+    sender: str | None
+    done: asyncio.Future[Outcome]
+    producer: Producer | None = None
+    note: Note | None = None
+    rejections: list[Rejection] = field(default_factory=list)
+    accepted: int = 0
+
+
+class Intake:
+    """The way into one stream; lives on the edge's loop."""
+
+    def __init__(
+        self,
+        judge: Judge,
+        stream: Stream,
+        end: Position,
+        group: Group,
+        dead: DeadLedger,
+        counts: Counts,
+        signals: Signals,
+    ) -> None:
+        self.judge = judge
+        self.stream = stream
+        self.end = end
+        """Behind everything that this process knows to be durable."""
+        self._group, self._dead, self._counts, self._signals = group, dead, counts, signals
+        self._waiting: list[Claim] = []
+        self._waiting_events = 0
+        self._writing: set[asyncio.Task[None]] = set()
+        self._order = asyncio.Lock()
+
+    async def take(
+        self,
+        decoded: Decoded,
+        received_us: int,
+        sender: str | None,
+        producer: Producer | None = None,
+        note: Note | None = None,
+    ) -> Outcome:
+        """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ..."""
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections))
+        if producer is not None:
+            self._begin([claim])
+        else:
+            self._join(claim)
+        return await done
+
+    async def drain(self) -> None:
+        """Return when nothing is on its way into the log."""
+        while self._writing or self._waiting:
+            await asyncio.wait(list(self._writing)) if self._writing else await asyncio.sleep(0)
+
+    def _join(self, claim: Claim) -> None:
+        if not self._waiting and not self._writing:
+            asyncio.get_running_loop().call_soon(self._begin_waiting)
+        self._waiting.append(claim)
+        self._waiting_events += claim.decoded.received
+        if self._waiting_events >= TOGETHER_EVENTS:
+            self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        claims, self._waiting, self._waiting_events = self._waiting, [], 0
+        if claims:
+            self._begin(claims)
+
+    def _begin(self, claims: list[Claim]) -> None:
+        task = asyncio.get_running_loop().create_task(self._write(claims))
+        self._writing.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._writing.discard(task)
+        if not self._writing:
+            self._begin_waiting()
+
+    async def _write(self, claims: list[Claim]) -> None:
+        try:
+            async with self._order:
+                built = await self._build(claims)
+                writing = asyncio.get_running_loop().create_task(self._append(claims, built))
+            self._answer(claims, built, await writing)
+        except BaseException as error:
+            for claim in claims:
+                if not claim.done.done():
+                    claim.done.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+
+    # Columns
+
+    async def _build(self, claims: list[Claim]) -> Built:
+        events, unknown, received = _joined(claims)
+        built = self.judge.build(events, unknown, received)
+        if built is None and len(events) <= APART_EVENTS:
+            built = self.judge.build_apart(events, unknown, received)
+        elif built is None:
+            built = await asyncio.to_thread(self.judge.build_apart, events, unknown, received)
+        self._settle(claims, built)
+        return built
+
+    def _settle(self, claims: list[Claim], built: Built) -> None:
+        """Hand every event without a row back to the request that it came from."""
+        starts = _starts(claims)
+        for claim in claims:
+            claim.accepted = len(claim.decoded.events)
+        for row, why in built.faults:
+            owner = bisect_right(starts, row) - 1
+            claim = claims[owner]
+            place = claim.decoded.place(row - starts[owner])
+            claim.rejections.append(Rejection(place, why.reason, why.detail, claim.decoded.raw(place)))
+            claim.accepted -= 1
+        for claim in claims if built.faults else ():
+            claim.rejections.sort(key=lambda rejection: rejection.index)
+
+    # Appends
+
+    async def _append(self, claims: list[Claim], built: Built) -> Appended:
+        letters = [Letter(self.stream.name, r, c.sender, c.producer) for c in claims for r in c.rejections]
+        if claims[0].producer is not None:
+            (appended,) = await write(self._group, [self._events(claims, built)])
+            if letters:
+                await self._dead.keep(letters)
+            return appended
+        if built.batch.num_rows:
+            counted = [self._events(claims, built), *([self._dead.append(letters)] if letters else [])]
+            return (await write(self._group, counted))[0]
+        nothing = Appended(self.end, 0, 0)
+        if letters:
+            await self._dead.keep(letters, lambda: _noted(claims, self._outcomes(claims, built, nothing)))
+        return nothing
+
+    def _events(self, claims: list[Claim], built: Built) -> Counted:
+        noting = any(claim.note for claim in claims)
+
+        def remember(appended: Appended, tally: Tally) -> Mapping[str, Any]:
+            keys = tally.add(self.stream.name, duplicates=len(appended.duplicates))
+            return keys | _noted(claims, self._outcomes(claims, built, appended)) if noting else keys
+
+        return Counted.make(self.stream, built.batch, self._counts, remember, claims[0].producer)
+
+    # Answers
+
+    def _answer(self, claims: list[Claim], built: Built, appended: Appended) -> None:
+        if appended.position.covers(self.end):
+            self.end = appended.position
+        outcomes = self._outcomes(claims, built, appended)
+        self._signals(self._taken(outcomes))
+        for claim, outcome in zip(claims, outcomes, strict=True):
+            if not claim.done.done():
+                claim.done.set_result(outcome)
+
+    def _outcomes(self, claims: list[Claim], built: Built, appended: Appended) -> list[Outcome]:
+        at, token = appended.position, appended.position.token()
+        duplicates = [0] * len(claims)
+        if appended.duplicates:
+            starts = _starts(claims)
+            for row in appended.duplicates:
+                duplicates[bisect_right(starts, built.rows[row]) - 1] += 1
+        if appended.repeated:
+            return [Outcome(at, 0, c.decoded.received, repeated=True, token=token) for c in claims]
+        return [
+            Outcome(at, claim.accepted - known, known, claim.rejections, token=token)
+            for claim, known in zip(claims, duplicates, strict=True)
+        ]
+
+    def _taken(self, outcomes: Sequence[Outcome]) -> EventsTaken:
+        return EventsTaken(
+            self.stream.name,
+            sum(outcome.accepted for outcome in outcomes),
+            sum(outcome.duplicates for outcome in outcomes),
+            sum(len(outcome.rejections) for outcome in outcomes),
+        )
+
+
+def _joined(claims: list[Claim]) -> tuple[list[Any], list[str | None] | None, list[int]]:
+    """The events of all requests, their undeclared fields, and when each event came."""
+    events: list[Any] = []
+    received: list[int] = []
+    for claim in claims:
+        events += claim.decoded.events
+        received += [claim.received_us] * len(claim.decoded.events)
+    if claims[0].decoded.unknown is None:
+        return events, None, received
+    return events, [text for claim in claims for text in claim.decoded.unknown or ()], received
+
+
+def _starts(claims: list[Claim]) -> list[int]:
+    """The row at which each request's events begin."""
+    starts, at = [], 0
+    for claim in claims:
+        starts.append(at)
+        at += len(claim.decoded.events)
+    return starts
+
+
+def _noted(claims: list[Claim], outcomes: list[Outcome]) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
+    for claim, outcome in zip(claims, outcomes, strict=True):
+        if claim.note is not None:
+            keys |= claim.note(outcome)
+    return keys

@@ -1,0 +1,65 @@
+"""Takes one body into a stream: judges it where it costs the others least, and keeps in `dead` what cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.clock import Clock
+from penstock.collect.admit import SLICE_BYTES, Decoded, Form
+from penstock.collect.dead_letters import DeadLedger, Letter
+from penstock.collect.intake import Intake, Note, Outcome
+from penstock.collect.rejection import Rejection
+from penstock.collect.signals import EventsTaken, Signals
+from penstock.errors import BadBodyError
+from penstock.log.log import Producer
+
+INLINE_BYTES = 8 * 1024
+"""Smaller bodies are judged on the loop even event by event: a thread would take longer than the judgement."""
+
+BadNote = Callable[[BadBodyError], Mapping[str, Any]]
+"""What to remember in the commit that keeps an unreadable body."""
+
+
+class Reception:
+    """Shared by all streams; lives on the edge's loop."""
+
+    def __init__(self, dead: DeadLedger, clock: Clock, signals: Signals) -> None:
+        self._dead, self._clock, self._signals = dead, clock, signals
+
+    async def take(
+        self,
+        intake: Intake,
+        raw: bytes,
+        form: Form,
+        sender: str | None,
+        producer: Producer | None = None,
+        note: Note | None = None,
+        bad_note: BadNote | None = None,
+    ) -> Outcome:
+        """Durable on return. Raises `BadBodyError` after the body is in `dead`, and what the log raises."""
+        received_us = self._clock.now_us()
+        try:
+            decoded = await self._decode(intake, raw, form)
+        except BadBodyError as error:
+            await self.bury(intake, error, raw, sender, bad_note)
+            raise
+        return await intake.take(decoded, received_us, sender, producer, note)
+
+    async def bury(
+        self, intake: Intake, error: BadBodyError, raw: bytes, sender: str | None, bad_note: BadNote | None = None
+    ) -> None:
+        """Keep a body that cannot be read; it counts as one event."""
+        stream = intake.stream.name
+        letter = Letter(stream, Rejection(0, "bad_body", error.detail or error.message, raw), sender)
+        await self._dead.keep([letter], None if bad_note is None else lambda: bad_note(error))
+        self._signals(EventsTaken(stream, 0, 0, 1))
+
+    async def _decode(self, intake: Intake, raw: bytes, form: Form) -> Decoded:
+        decoded = intake.judge.decode(raw, form) if len(raw) <= SLICE_BYTES else None
+        if decoded is not None:
+            return decoded
+        if len(raw) <= INLINE_BYTES:
+            return intake.judge.decode_apart(raw, form)
+        return await asyncio.to_thread(intake.judge.decode_apart, raw, form)

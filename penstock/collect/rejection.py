@@ -1,0 +1,110 @@
+"""Says why an event was not taken: a stable code for programs; for people the field, what it should be, what it is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+Reason = Literal[
+    "malformed",
+    "wrong_type",
+    "missing_field",
+    "unknown_field",
+    "too_large",
+    "too_deep",
+    "out_of_range",
+    "from_the_future",
+    "bad_utf8",
+    "bad_body",
+    "map_failed",
+]
+"""`bad_body` is the reason of a body that cannot be read at all, `map_failed` of a pull's `map`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """One event that was not taken. `raw` is what the sender sent, for the stream `dead`."""
+
+    index: int
+    reason: Reason
+    detail: str
+    raw: bytes
+
+    def body(self) -> dict[str, Any]:
+        """As it appears in replies."""
+        return {"index": self.index, "reason": self.reason, "detail": self.detail}
+
+
+class Refused(Exception):
+    """Raised while one event is judged; it never leaves the stage."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+_AT = re.compile(r"(?P<what>.*?)(?: - at (?:the key in )?`\$?\.?(?P<path>.*)`)?", re.DOTALL)
+_GOT = re.compile(r"Expected `(.+)`, got `(.+)`")
+_MISSING = re.compile(r"Object missing required field `(.+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
+_BOUND = re.compile(r"Expected `(.+)` (.+)")
+_INVALID = re.compile(r"Invalid (.+)")
+
+
+def refused(error: Exception) -> Refused:
+    """What an error of decoding or of building columns says of the event that caused it.
+
+    >>> refused(msgspec.ValidationError("Expected `int`, got `str` - at `$.group.id`")).detail
+    "'group.id': expected int, found str"
+    """
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, RecursionError):
+        return Refused("too_deep", "nested deeper than can be read")
+    if isinstance(error, UnicodeError):
+        return Refused("bad_utf8", str(error))
+    if isinstance(error, msgspec.ValidationError):
+        return _invalid(str(error))
+    if isinstance(error, msgspec.DecodeError):
+        return Refused("malformed", str(error))
+    if isinstance(error, pa.ArrowInvalid | OverflowError):
+        return Refused("out_of_range", str(error))
+    return Refused("wrong_type", f"{type(error).__name__}: {error}")
+
+
+def _invalid(text: str) -> Refused:
+    match = _AT.fullmatch(text)
+    what, path = (match["what"], match["path"] or "") if match else (text, "")
+    if found := _GOT.fullmatch(what):
+        return Refused("wrong_type", f"{_field(path)}: expected {found[1]}, found {found[2]}")
+    if found := _MISSING.fullmatch(what):
+        return Refused("missing_field", f"{_field(path, found[1])}: expected a value, found nothing")
+    if found := _UNKNOWN.fullmatch(what):
+        return Refused("unknown_field", unknown_detail([_path(path, found[1])]))
+    if what.endswith("out of range"):
+        return Refused("out_of_range", f"{_field(path)}: expected a number that fits, found: {what.lower()}")
+    if found := _BOUND.fullmatch(what):
+        return Refused("out_of_range", f"{_field(path)}: expected {found[1]} {found[2]}")
+    if found := _INVALID.fullmatch(what):
+        return Refused("wrong_type", f"{_field(path)}: invalid {found[1]}")
+    return Refused("wrong_type", f"{_field(path)}: {what}")
+
+
+def unknown_detail(paths: list[str]) -> str:
+    """Which fields are not declared; a hundred of them help nobody."""
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return f"{', '.join(map(_field, paths[:5]))}{more}: not declared"
+
+
+def _path(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _field(path: str, name: str = "") -> str:
+    whole = _path(path, name) if name else path
+    return f"'{whole}'" if whole else "the event"

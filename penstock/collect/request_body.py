@@ -1,0 +1,143 @@
+"""Reads a request's body within its limits: what it says it is, how it is packed, and never more than is allowed.
+
+A body counts against the room for unwritten data from its first byte until it is answered, so that senders together
+cannot take the process's memory. Unpacking is done here, bounded: aiohttp's own lets unknown encodings through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+from aiohttp import web
+
+from penstock.collect.admit import SLICE_BYTES, Form
+from penstock.config import Limits
+from penstock.errors import (
+    BadBodyError,
+    BadRequestError,
+    OverloadedError,
+    TooLargeError,
+    UnsupportedContentError,
+)
+
+_FORMS: dict[str, Form] = {
+    "": "json",
+    "application/json": "json",
+    "application/x-ndjson": "lines",
+    "application/ndjson": "lines",
+    "application/jsonl": "lines",
+}
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+
+
+class Room:
+    """How many bytes of bodies wait for the log."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.taken_bytes = 0
+
+    def take(self, size: int) -> None:
+        if self.taken_bytes + size > self.most_bytes:
+            raise OverloadedError(
+                "the server holds as much unwritten data as it may",
+                detail=f"{self.taken_bytes} of {self.most_bytes} bytes wait for the log",
+                hint="send the same request again after the time in Retry-After",
+            )
+        self.taken_bytes += size
+
+    def give_back(self, size: int) -> None:
+        self.taken_bytes -= size
+
+
+class Body:
+    """One request's body and its share of the room, which the caller gives back when the request is done with."""
+
+    def __init__(self, request: web.Request, limits: Limits, room: Room) -> None:
+        self._request, self._limits, self._room = request, limits, room
+        self._taken = 0
+        self.packed = b""
+        """As it was sent."""
+        self.form = _form(request.headers.get("Content-Type", ""))
+        self._encoding = _encoding(request.headers.get("Content-Encoding", ""))
+
+    async def read(self) -> bytes:
+        """The unpacked bytes. Raises `TooLargeError`, `OverloadedError`, and `BadBodyError` where unpacking fails."""
+        packed = self.packed = await self._read_packed()
+        magic = _MAGIC.get(self._encoding or "")
+        # Without the magic number it was unpacked on the way here, or it is not what it says, which its JSON will show.
+        if magic is None or not packed.startswith(magic):
+            return packed
+        if len(packed) < SLICE_BYTES // 16:
+            return self._unpack(packed)
+        return await asyncio.to_thread(self._unpack, packed)
+
+    def close(self) -> None:
+        """Give the room back."""
+        self._room.give_back(self._taken)
+        self._taken = 0
+
+    async def _read_packed(self) -> bytes:
+        request = self._request
+        length = request.content_length
+        try:
+            if length is not None and self._encoding is None:
+                self._grow(length)
+                return await request.content.read()
+            parts = []
+            while part := await request.content.readany():
+                self._grow(len(part))
+                parts.append(part)
+            return b"".join(parts)
+        except web.RequestPayloadError as error:
+            raise BadRequestError("the body broke off", detail=str(error), hint="send the request again") from None
+
+    def _grow(self, size: int) -> None:
+        if self._taken + size > self._limits.body_bytes:
+            raise self._too_large()
+        self._room.take(size)
+        self._taken += size
+
+    def _unpack(self, packed: bytes) -> bytes:
+        try:
+            with pa.CompressedInputStream(pa.BufferReader(packed), self._encoding) as stream:
+                body: bytes = stream.read(self._limits.body_bytes + 1)
+        except (OSError, pa.ArrowException) as error:
+            raise BadBodyError(
+                f"the body is not {self._encoding}",
+                detail=str(error),
+                hint="leave out Content-Encoding, or send the packed data whole",
+            ) from None
+        if len(body) > self._limits.body_bytes:
+            raise self._too_large()
+        return body
+
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError(
+            f"the body is larger than {self._limits.body_bytes} bytes",
+            hint="send fewer events in one request; the limit counts what is unpacked",
+        )
+
+
+def _form(content_type: str) -> Form:
+    kind, _, parameters = content_type.partition(";")
+    form = _FORMS.get(kind.strip().lower())
+    charset = parameters.lower().partition("charset=")[2].strip(' "')
+    if form is None or charset not in ("", "utf-8", "utf8"):
+        raise UnsupportedContentError(
+            f"'{content_type[:80]}' is not a content type that streams take",
+            hint="send -H 'Content-Type: application/json' (an object or an array, UTF-8) or application/x-ndjson",
+        )
+    return form
+
+
+def _encoding(text: str) -> str | None:
+    encoding = text.strip().lower()
+    if encoding in ("", "identity"):
+        return None
+    if encoding not in _MAGIC:
+        raise UnsupportedContentError(
+            f"'{text[:80]}' is not a content encoding that streams take", hint="use gzip, zstd or none"
+        )
+    return encoding

@@ -1,0 +1,89 @@
+"""Everything that can happen at the door has a name here: one signal gives its log line and its metric.
+
+Received = accepted + duplicates + dead + shed, by stream, and each of the five is a counter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.observe.signals import Counts, Signal
+
+Signals = Callable[[Signal], None]
+"""Who is told: `Observer.emit`."""
+
+_RECEIVED = "penstock_collect_events_received_total"
+_RECEIVED_HELP = "Events that arrived: accepted, duplicates, dead and shed together."
+
+
+@dataclass(frozen=True, slots=True)
+class EventsTaken(Signal):
+    """Events of one or more requests were judged, and are durable or known to be."""
+
+    moves = (
+        Counts(_RECEIVED, _RECEIVED_HELP, ("stream",), by="received"),
+        Counts("penstock_collect_events_accepted_total", "Events taken.", ("stream",), by="accepted"),
+        Counts("penstock_collect_events_duplicate_total", "Events known already.", ("stream",), by="duplicates"),
+        Counts("penstock_collect_events_dead_total", "Events rejected into dead.", ("stream",), by="dead"),
+    )
+    stream: str
+    accepted: int
+    duplicates: int
+    dead: int
+
+    @property
+    def received(self) -> int:
+        return self.accepted + self.duplicates + self.dead
+
+
+@dataclass(frozen=True, slots=True)
+class RequestShed(Signal):
+    """A request was turned away unread, or could not be written; it counts as one event."""
+
+    level = logging.WARNING
+    moves = (
+        Counts(_RECEIVED, _RECEIVED_HELP, ("stream",)),
+        Counts("penstock_collect_events_shed_total", "Requests turned away unread or unwritten.", ("stream",)),
+    )
+    stream: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PullStateChanged(Signal):
+    """A pull connected, lost its source, or waits to try again."""
+
+    level = logging.INFO
+    moves = (Counts("penstock_collect_pull_states_total", "Changes of a pull's state.", ("stream", "state")),)
+    stream: str
+    url: str
+    state: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptLost(Signal):
+    """Events that were sent with ack=none could not be written after the 202."""
+
+    level = logging.ERROR
+    moves = (
+        Counts(_RECEIVED, _RECEIVED_HELP, ("stream",)),
+        Counts("penstock_collect_events_shed_total", "Requests turned away unread or unwritten.", ("stream",)),
+    )
+    stream: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class CollectFailed(Signal):
+    """A request at the door met an error of ours, not of the sender's."""
+
+    level = logging.ERROR
+    moves = (Counts("penstock_collect_request_failures_total", "Requests that ended in an unexpected error."),)
+    path: str
+    error: str
+
+
+SIGNALS: tuple[type[Signal], ...] = (EventsTaken, RequestShed, PullStateChanged, ReceiptLost, CollectFailed)

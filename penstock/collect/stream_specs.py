@@ -1,0 +1,33 @@
+"""Makes the door's streams in the log as they are declared, and says what to do when a class changed too much."""
+
+from __future__ import annotations
+
+from penstock.collect.counted import Group
+from penstock.declaration import StreamDef
+from penstock.errors import SchemaChangeError
+from penstock.log.folder import DEAD
+from penstock.log.log import Log, Stream, StreamSpec
+
+
+def stream_spec(declared: StreamDef) -> StreamSpec:
+    """How the log makes a declared stream."""
+    return StreamSpec(declared.name, declared.stored, declared.partitions, unique=bool(declared.id))
+
+
+def make_dead(log: Log, group: Group) -> Stream:
+    """The ledger of what was rejected; its letters are unique by their id, where they have one."""
+    return group.run(lambda: log.create(StreamSpec("dead", DEAD, unique=True))).result()
+
+
+def make_stream(log: Log, group: Group, declared: StreamDef) -> Stream:
+    """Make it or find it; a class that cannot read the events already stored is refused with the user's line."""
+    try:
+        return group.run(lambda: log.create(stream_spec(declared))).result()
+    except SchemaChangeError as error:
+        kind = declared.events.kind.__name__
+        raise SchemaChangeError(
+            f"{declared.place}: the class {kind} no longer fits the events that '{declared.name}' holds",
+            detail=error.detail or error.message,
+            hint=f"give new fields a default (field: int = 0), keep the types of old ones, or declare a new stream "
+            f"for the new {kind}",
+        ) from error

@@ -1,0 +1,1 @@
+"""Stage 3, analysis: runs the user's functions as Spark Structured Streaming queries."""

@@ -1,0 +1,139 @@
+"""Which build of a flow is continued and which begins anew, and when a new one takes over from the one that is served.
+
+A build is continued when its fingerprint and the epochs of its inputs are still what they were. Otherwise a new one
+begins under a new epoch with its own checkpoint, the old rows are served until it is level, and then it is live.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.change import Column
+from penstock.clock import Clock
+from penstock.config import Folder
+from penstock.declaration import FlowDef
+from penstock.flows.plan import Planned, flow_schema
+from penstock.flows.sink import Ends, changelog_schema
+from penstock.flows.source import Skips
+from penstock.log.builds import Build, batch_meta, build_of
+from penstock.log.log import LogReader, StreamSpec
+
+Memory = Mapping[str, Any]
+
+
+def continued(memory: Memory, made: Planned, inputs: Mapping[str, str], checkpoints: Path) -> Build | None:
+    """The build to go on with, or None: a new one must begin."""
+    stored = memory.get(f"build/{made.node.name}")
+    if stored is None:
+        return None
+    build = build_of(stored)
+    same = build.fingerprint == made.fingerprint and build.inputs == dict(inputs)
+    return build if same and not _set_aside(checkpoints, made.node.name, build.epoch) else None
+
+
+def why_rebuilt(memory: Memory, made: Planned, inputs: Mapping[str, str]) -> str | None:
+    """What `check` says of a build that will not be continued; None: it will, or there is none yet."""
+    stored = memory.get(f"build/{made.node.name}")
+    if stored is None:
+        return None
+    build = build_of(stored)
+    if build.fingerprint != made.fingerprint:
+        return "its code or schema changed"
+    return "what it reads begins anew" if build.inputs != dict(inputs) else None
+
+
+def new_build(made: Planned, inputs: Mapping[str, str], clock: Clock) -> Build:
+    kind = "flow" if isinstance(made.node, FlowDef) else "view"
+    return Build(
+        epoch=secrets.token_hex(6),
+        fingerprint=made.fingerprint,
+        kind=kind,  # type: ignore[arg-type]
+        inputs=dict(inputs),
+        columns=tuple(Column(f.name, f.dataType.simpleString()) for f in made.frame_schema.fields),
+        proof=made.proof,
+        proof_reasons=made.proof_reasons,
+        mode=made.mode,
+        started_us=clock.now_us(),
+    )
+
+
+def stream_spec(made: Planned, build: Build) -> StreamSpec:
+    """The stream that a build writes: a flow's events, or a view's changelog."""
+    node = made.node
+    if isinstance(node, FlowDef):
+        return StreamSpec(node.name, flow_schema(made), node.partitions, epoch=build.epoch)
+    return StreamSpec(node.name, changelog_schema(made), counts="commits", compact_by=node.key, epoch=build.epoch)
+
+
+def remembered(name: str, build: Build, memory: Memory) -> dict[str, Any]:
+    """What the control stream learns of a new build; the first one of a name is live at once."""
+    learned: dict[str, Any] = {f"build/{name}": msgspec.to_builtins(build)}
+    if f"live/{name}" not in memory:
+        learned[f"live/{name}"] = build.epoch
+    return learned
+
+
+def checkpoint_of(folder: Folder, name: str, epoch: str) -> Path:
+    return folder.checkpoints / name / epoch
+
+
+def set_aside(folder: Folder, name: str, epoch: str) -> None:
+    """Mark a checkpoint that cannot be used, and keep it for whoever wants to know why."""
+    path = checkpoint_of(folder, name, epoch)
+    if path.exists():
+        path.rename(path.with_name(f"{epoch}.lost"))
+
+
+def _set_aside(checkpoints: Path, name: str, epoch: str) -> bool:
+    return (checkpoints / name / f"{epoch}.lost").exists()
+
+
+def skips_of(memory: Memory, name: str, epoch: str) -> dict[str, Skips]:
+    """The events that a build leaves out, by stream."""
+    found: dict[str, set[tuple[int, int]]] = {}
+    for stream, partition, offset in memory.get(f"skip/{name}/{epoch}", []):
+        found.setdefault(stream, set()).add((partition, offset))
+    return {stream: frozenset(events) for stream, events in found.items()}
+
+
+class Takeover:
+    """Watches a new build catch up with the one that is served; `__call__` is the sink's `switch`."""
+
+    def __init__(self, made: Planned, build: Build, log: LogReader, logs: Mapping[str, LogReader]) -> None:
+        self.made = made
+        self.build = build
+        self.log = log
+        self.logs = logs
+        self.done = log.memory().get(f"live/{made.node.name}") == build.epoch
+        self.after: Callable[[str], None] = lambda old: None
+        """Called with the epoch that is no longer served."""
+
+    def __call__(self, end: Ends) -> Mapping[str, Any]:
+        name = self.made.node.name
+        if self.done or not self._level(end):
+            return {}
+        self.done = True
+        self.after(self.log.memory()[f"live/{name}"])
+        return {f"live/{name}": self.build.epoch}
+
+    def _level(self, end: Ends) -> bool:
+        name = self.made.node.name
+        old = self.log.find(name, self.log.memory()[f"live/{name}"])
+        last = self.log.last_commit(old) if old else None
+        reached = batch_meta(last.meta).end if last and last.meta else {}
+        return all(self._input_level(i, end[i], reached.get(i)) for i in self.made.inputs)
+
+    def _input_level(self, name: str, now: list[Any], before: list[Any] | None) -> bool:
+        """Level with the old build on an input both read; on one that began anew, level with its end."""
+        if before is not None and before[0] == now[0]:
+            return all(n >= b for n, b in zip(now[1], before[1], strict=True))
+        stream = self.logs[name].find(name, now[0])
+        if stream is None or self.log.memory().get(f"live/{name}", now[0]) != now[0]:
+            return False
+        return all(n >= e for n, e in zip(now[1], self.logs[name].bounds(stream).ends, strict=True))
+

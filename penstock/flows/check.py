@@ -1,0 +1,101 @@
+"""`penstock check`: everything that can be said of an app before a query starts, with the user's line."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.config import Folder
+from penstock.declaration import Application, FlowDef, Problem, StreamDef, ViewDef
+from penstock.errors import PenstockError
+from penstock.flows import building
+from penstock.flows.plan import Planned, Planner, flow_time
+from penstock.flows.session import open_session
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.schema import TIME, changes_refused
+
+
+def check(application: Application, folder: Folder | None) -> list[Problem]:
+    """Errors, warnings and notes; with a data folder also what will be rebuilt and whether its events still fit."""
+    problems = application.problems()
+    if any(p.level == "error" for p in problems):
+        return problems
+    spark = open_session(application.name)
+    with tempfile.TemporaryDirectory() as scratch:  # a check leaves no trace in the data folder
+        planned, found = Planner(spark, application, Folder(Path(scratch))).plan_all()
+    problems += found
+    for made in planned.values():
+        problems += _notes(application, made)
+    if folder is not None:
+        problems += _against_folder(application, planned, folder)
+    return problems
+
+
+
+
+def _notes(application: Application, made: Planned) -> Iterator[Problem]:
+    node = made.node
+    if isinstance(node, ViewDef):
+        why = f": {', '.join(made.proof_reasons)}" if made.proof_reasons else ""
+        yield Problem("note", f"proof_{made.proof}", f"'{node.name}' is {made.proof}{why}", node.place)
+        if not made.event_time and node.keep_us is None:
+            yield from _unbounded(application, made)
+    elif isinstance(node, FlowDef) and (len(made.inputs) > 1 or flow_time(made) != TIME):
+        if any(planned_time for planned_time in (made.node.late_after_us,)):
+            yield Problem(
+                "note",
+                "rebuild_may_differ",
+                f"lateness in '{node.name}' is judged on its own stream, so a rebuild may change it",
+                node.place,
+            )
+
+
+def _unbounded(application: Application, made: Planned) -> Iterator[Problem]:
+    for root in application.roots(made.node.name):
+        stream = application.stream(root)
+        if stream and (stream.retain.age_us or stream.retain.bytes):
+            yield Problem(
+                "warning",
+                "retained_input",
+                f"'{made.node.name}' counts over all time, but '{root}' keeps events only for a while: after that its "
+                "numbers can be neither rebuilt nor verified",
+                made.node.place,
+                "window the view, or let the stream keep everything",
+            )
+
+
+def _against_folder(application: Application, planned: dict[str, Planned], folder: Folder) -> Iterator[Problem]:
+    edge = SqliteLog.reader(folder.edge_db)
+    flows = SqliteLog.reader(folder.flows_db)
+    try:
+        for stream in application.streams:
+            yield from _schema_problems(stream, edge)
+        epochs = {s.name: found.epoch for s in application.streams if (found := edge.find(s.name))}
+        memory = flows.memory()
+        for name, made in planned.items():
+            stored = memory.get(f"build/{name}")
+            inputs = {i: epochs.get(i, "") for i in made.inputs}
+            why = building.why_rebuilt(memory, made, inputs)
+            if why:
+                yield Problem("note", "will_rebuild", f"'{name}' will be rebuilt: {why}", made.node.place)
+            epochs[name] = "new" if why or not stored else stored["epoch"]
+    except PenstockError as error:
+        yield Problem("error", error.code, error.message, None, error.hint)
+    finally:
+        edge.close()
+        flows.close()
+
+
+def _schema_problems(stream: StreamDef, edge: SqliteLog) -> Iterator[Problem]:
+    stored = edge.find(stream.name)
+    if stored is None:
+        return
+    for why in changes_refused(stored.schema, stream.stored):
+        yield Problem(
+            "error",
+            "incompatible_schema",
+            f"the stream '{stream.name}' holds events that its class no longer fits: {why}",
+            stream.place,
+            "give a new field a default; give a changed one a new name; or use another stream or --data folder",
+        )

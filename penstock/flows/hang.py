@@ -1,0 +1,76 @@
+"""A query that lives but makes no progress is dumped, stopped and started again, alone.
+
+Hung means: there is input beyond its last commit, no batch was committed for a declared time, and it has not failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from penstock.clock import Clock
+from penstock.config import Folder
+from penstock.flows.running import Flow
+
+_log = logging.getLogger(__name__)
+
+HUNG_S = float(os.environ.get("PENSTOCK_HUNG_S", "120"))
+"""How long a batch may take before its query counts as hung."""
+_STOP_S = 20.0
+EXIT_HUNG = 70
+
+
+class HangWatch:
+    """Remembers when each flow last moved."""
+
+    def __init__(self, folder: Folder, spark: SparkSession, clock: Clock) -> None:
+        self.folder = folder
+        self.spark = spark
+        self.clock = clock
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def look(self, flow: Flow, now: float) -> None:
+        """Restart the flow's query if it hangs."""
+        if flow.query is None or flow.sink is None:
+            self._seen.pop(flow.name, None)
+            return
+        progress, since = self._seen.get(flow.name, (-1, now))
+        if flow.sink.progress != progress or not self._waiting(flow):
+            self._seen[flow.name] = (flow.sink.progress, now)
+        elif now - since > HUNG_S:
+            self._seen.pop(flow.name)
+            self._restart(flow)
+
+    def _waiting(self, flow: Flow) -> bool:
+        """Whether there is input that the flow has not committed."""
+        assert flow.sink is not None
+        end = flow.sink.last.end if flow.sink.last else {}
+        for name, feed in flow.feeds.items():
+            bounds = flow.sink.logs[name].bounds(feed.stream)
+            if sum(bounds.ends) > sum(end[name][1] if name in end else [0]):
+                return True
+        return False
+
+    def _restart(self, flow: Flow) -> None:
+        path = self._dump(flow.name)
+        _log.error("the flow '%s' made no progress for %.0f s and is restarted; threads: %s", flow.name, HUNG_S, path)
+        ender = threading.Thread(target=flow.stop, name=f"stop {flow.name}", daemon=True)
+        ender.start()
+        ender.join(_STOP_S)
+        if ender.is_alive():
+            _log.error("the flow '%s' does not stop: the whole process is ended, to be started again", flow.name)
+            os._exit(EXIT_HUNG)
+        flow.restarts += 1
+        flow.start()
+
+    def _dump(self, name: str) -> str:
+        jvm: Any = self.spark._jvm
+        threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(True, True)
+        self.folder.logs.mkdir(parents=True, exist_ok=True)
+        path = self.folder.logs / f"hung-{name}-{self.clock.now_us() // 1_000_000}.txt"
+        path.write_text("\n".join(str(thread.toString()) for thread in threads))
+        return str(path)

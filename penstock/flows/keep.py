@@ -1,0 +1,85 @@
+"""`keep=`: rows that are too old against the newest event leave the view, by one rule that `verify` applies too.
+
+A row's time is the end of its window, else its `_time`. It goes when that lies more than `keep` behind the input's
+largest event time at the commit's frontier. Idle input lets nothing go.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.change import DELETE, OP
+from penstock.flows.rules import row_time
+from penstock.schema import simple_type
+
+Key = tuple[Any, ...]
+
+
+def row_times(table: pa.Table) -> pa.Array:
+    """Each row's time in microseconds."""
+    column = row_time({f.name: simple_type(f.type) for f in table.schema})
+    if column == "window":
+        times = table.column("window").combine_chunks().field("end")
+    else:
+        times = table.column("_time").combine_chunks()
+    return times.cast(pa.int64())
+
+
+def hashable(value: Any) -> Any:
+    """A key value that a dict takes: structs and lists become tuples."""
+    if isinstance(value, dict):
+        return tuple((name, hashable(item)) for name, item in value.items())
+    if isinstance(value, list):
+        return tuple(hashable(item) for item in value)
+    return value
+
+
+class Expiry:
+    """The rows that are in a view now, by time: what has become too old at each commit."""
+
+    def __init__(self, key: Sequence[str], keep_us: int) -> None:
+        self.key = list(key)
+        self.keep_us = keep_us
+        self._live: dict[Key, tuple[int, dict[str, Any]]] = {}
+        self._heap: list[tuple[int, int, Key]] = []
+        self._count = 0
+
+    def load(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Learn what the changelog holds."""
+        for batch in batches:
+            self._note(pa.Table.from_batches([batch]))
+
+    def _note(self, changes: pa.Table) -> None:
+        keys = changes.select(self.key).to_pylist()
+        for values, op, time in zip(keys, changes[OP].to_pylist(), row_times(changes).to_pylist(), strict=True):
+            key = tuple(hashable(v) for v in values.values())
+            if op == DELETE or time is None:
+                self._live.pop(key, None)
+            else:
+                self._live[key] = (time, values)
+                self._count += 1
+                heapq.heappush(self._heap, (time, self._count, key))
+
+    def apply(self, changes: pa.Table, max_us: int | None) -> pa.Table:
+        """The changes, with those turned into deletes, or added as deletes, that are too old at `max_us`."""
+        self._note(changes)
+        if max_us is None:
+            return changes
+        limit = max_us - self.keep_us
+        gone: dict[Key, dict[str, Any]] = {}
+        while self._heap and self._heap[0][0] < limit:
+            time, _, key = heapq.heappop(self._heap)
+            if key in self._live and self._live[key][0] == time:
+                gone[key] = self._live.pop(key)[1]
+        return self._with_deletes(changes, gone) if gone else changes
+
+    def _with_deletes(self, changes: pa.Table, gone: dict[Key, dict[str, Any]]) -> pa.Table:
+        rows = changes.select(self.key).to_pylist()
+        stays = [tuple(hashable(v) for v in row.values()) not in gone for row in rows]
+        kept = changes.filter(pa.array(stays, pa.bool_()))
+        deletes = pa.Table.from_pylist([{**row, OP: DELETE} for row in gone.values()], schema=changes.schema)
+        return pa.concat_tables([kept, deletes])

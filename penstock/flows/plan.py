@@ -1,0 +1,311 @@
+"""From declarations to Spark plans: the user's function called on the log, as a stream and as a batch.
+
+A function is called several times (to check it, to see which columns it needs, to run it, to verify it), so it must
+be pure. Its batch twin, over a range of offsets, is what makes a number provable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock import schema as columns_
+from penstock.config import Folder
+from penstock.declaration import Application, FlowDef, Node, Place, Problem, StreamDef, ViewDef
+from penstock.errors import PlanError
+from penstock.flows import proof, rules, tree
+from penstock.flows.fingerprint import fingerprint
+from penstock.flows.source import FORMAT, Feed, LogSource, Skips
+from penstock.log.builds import Proof
+from penstock.log.log import Stream
+
+_WATERMARK_EXTRA_US = 1_000
+"""Spark drops `time <= watermark`, the log calls late what is `< bound - late_after`: one millisecond between."""
+
+Ranges = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+"""Start and end offsets per input."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One stream that a node reads, before anything is known of the node's plan."""
+
+    name: str
+    path: str
+    schema: pa.Schema
+    late_after_us: int | None
+    partitions: int
+    unique: bool
+
+
+@dataclass(frozen=True)
+class Planned:
+    """All that is known of a flow or view before it runs."""
+
+    node: Node
+    inputs: dict[str, Input]
+    mode: rules.Mode
+    event_time: bool
+    """It holds state that event time evicts."""
+    drops_late: bool
+    """It, or something downstream of it, does: so it reads only what is not late."""
+    needed: tuple[str, ...]
+    frame_schema: StructType
+    ordered: bool
+    """Rows come in commit order, so that of two rows of one key the last one wins."""
+    aggregates: bool
+    proof: Proof
+    proof_reasons: tuple[str, ...]
+    fingerprint: str
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The function's output columns."""
+        return pa.schema([f.remove_metadata() for f in to_arrow_schema(self.frame_schema, timezone="UTC")])
+
+    @property
+    def late_after(self) -> dict[str, int | None]:
+        return {name: i.late_after_us if self.drops_late else None for name, i in self.inputs.items()}
+
+
+class Planner:
+    """Calls users' functions on feeds."""
+
+    def __init__(self, spark: SparkSession, application: Application, folder: Folder) -> None:
+        self.spark = spark
+        self.application = application
+        self.folder = folder
+        self._shapes: dict[tuple[str, tuple[str, ...], bool], DataFrame] = {}
+        spark.dataSource.register(LogSource)
+
+    # What is known before running
+
+    def plan_all(self) -> tuple[dict[str, Planned], list[Problem]]:
+        """Every flow and view, planned in order; nodes with problems, and what reads them, are left out."""
+        planned: dict[str, Planned] = {}
+        problems: list[Problem] = []
+        for node in self.application.ordered():
+            if any(i not in planned and self.application.stream(i) is None for i in node.inputs):
+                continue
+            try:
+                made, found = self._plan(node, planned)
+            except PlanError as error:
+                problems.append(Problem("error", error.code, error.message, node.place, error.hint))
+                continue
+            problems += found
+            if made is not None:
+                planned[node.name] = made
+        return self._with_lateness(planned), problems
+
+    def _plan(self, node: Node, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
+        inputs = {name: self.input(name, planned) for name in node.inputs}
+        plain = self.call(node, {name: self._empty(i, streaming=True) for name, i in inputs.items()})
+        timed = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
+        problems = [*rules.column_problems(node, plain), *rules.refused(node, plain)]
+        mode, said = rules.output_mode(self.spark, node, timed)
+        if mode == "append":
+            problems = [p for p in problems if p.code != rules.ABOVE]
+        elif mode is None and not problems:
+            hint = "an aggregation in a @app.flow needs a window over a stream with late_after=, so that it can close"
+            problems.append(Problem("error", "unsupported_plan", f"'{node.name}': {said}", node.place, hint))
+        if isinstance(node, ViewDef) and node.where is not None:
+            problems += self._where_problems(node, plain)
+        if mode is None or problems:
+            return None, problems
+        return self._described(node, inputs, plain, timed, mode, planned), problems
+
+    def _described(
+        self,
+        node: Node,
+        inputs: dict[str, Input],
+        plain: DataFrame,
+        timed: DataFrame,
+        mode: rules.Mode,
+        planned: Mapping[str, Planned],
+    ) -> Planned:
+        batch = self.call(node, {name: self._empty(i) for name, i in inputs.items()})
+        needed = tree.needed_columns(batch)
+        kinds = {tree.kind(n) for n in tree.nodes(tree.analyzed(plain))}
+        shown = {**inputs} if len(inputs) > 1 else {n: _narrow(i, needed) for n, i in inputs.items()}
+        grade, reasons = proof.proof_of(node, plain)
+        made = Planned(
+            node=node,
+            inputs=inputs,
+            mode=mode,
+            event_time=tree.event_time_state(tree.analyzed(timed)),
+            drops_late=False,
+            needed=tuple(sorted(needed)),
+            frame_schema=plain.schema,
+            ordered=not kinds & {"Union", "Join", "RepartitionByExpression", "Repartition", "Aggregate"},
+            aggregates="Aggregate" in kinds,
+            proof=grade,
+            proof_reasons=reasons,
+            fingerprint="",
+        )
+        return dataclasses.replace(made, fingerprint=self._fingerprint(made, shown, batch, planned))
+
+    def _fingerprint(
+        self, made: Planned, shown: dict[str, Input], batch: DataFrame, planned: Mapping[str, Planned]
+    ) -> str:
+        node = made.node
+        try:  # without the columns it does not need, a new field elsewhere is no change of this flow
+            batch = self.call(node, {name: self._empty(i) for name, i in shown.items()})
+        except PlanError:
+            shown = made.inputs
+        facts = {
+            "key": node.key,
+            "where": getattr(node, "where", None),
+            "keep": getattr(node, "keep_us", None),
+            "time": getattr(node, "time", None),
+            "mode": made.mode,
+            "late_after": {name: i.late_after_us for name, i in made.inputs.items()},
+            "columns": {name: [f"{f.name} {f.type}" for f in i.schema] for name, i in shown.items()},
+            "upstream": {name: planned[name].fingerprint for name in node.inputs if name in planned},
+        }
+        return fingerprint(self.spark, node, batch, facts)
+
+    def _with_lateness(self, planned: dict[str, Planned]) -> dict[str, Planned]:
+        """Mark every node that has event-time state, or feeds something that has."""
+        marked = {}
+        for name, made in planned.items():
+            below = [planned[n.name] for n in self.application.downstream(name) if n.name in planned]
+            drops = made.event_time or any(p.event_time for p in below)
+            marked[name] = dataclasses.replace(made, drops_late=drops)
+        return marked
+
+    def _where_problems(self, node: ViewDef, frame: DataFrame) -> list[Problem]:
+        try:
+            kind = frame.select(F.expr(node.where or "").alias("w")).schema["w"].dataType.simpleString()
+        except Exception as error:
+            said = str(error).split("\n")[0]
+            return [Problem("error", "bad_where", f"where= of '{node.name}': {said}", node.place, "use SQL over columns")]
+        if kind == "boolean":
+            return []
+        text = f"where= of '{node.name}' gives {kind}"
+        return [Problem("error", "bad_where", text, node.place, "it must be true or false for each row")]
+
+    # Inputs
+
+    def input(self, name: str, planned: Mapping[str, Planned]) -> Input:
+        stream = self.application.stream(name)
+        if stream is not None:
+            path = str(self.folder.edge_db)
+            return Input(name, path, stream.stored, stream.late_after_us, stream.partitions, bool(stream.id))
+        made = planned[name]
+        assert isinstance(made.node, FlowDef)
+        path = str(self.folder.flows_db)
+        return Input(name, path, flow_schema(made), flow_late_after(made), made.node.partitions, False)
+
+    def _empty(self, source: Input, *, streaming: bool = False) -> DataFrame:
+        """The shape of an input, with nothing in it: for looking at plans. Made once: Spark starts a process for it."""
+        shape = (source.name, tuple(source.schema.names), streaming)
+        if shape in self._shapes:
+            return self._shapes[shape]
+        stream = Stream(source.name, "-", source.partitions, source.unique, "events", (), source.schema)
+        reader = self.spark.readStream if streaming else self.spark.read
+        self._shapes[shape] = reader.format(FORMAT).options(**Feed(source.path, stream).options()).load()
+        return self._shapes[shape]
+
+    def _watermarked(self, source: Input) -> DataFrame:
+        return watermarked(self._empty(source, streaming=True), source.late_after_us)
+
+    # Frames that run
+
+    def feeds(self, made: Planned, streams: Mapping[str, Stream], skips: Mapping[str, Skips]) -> dict[str, Feed]:
+        """How to read each input of a node: the real streams, with what its plan needs and leaves out."""
+        return {
+            name: Feed(
+                path=source.path,
+                stream=dataclasses.replace(streams[name], schema=source.schema),
+                needed=made.needed,
+                late_after_us=made.late_after[name],
+                skips=skips.get(name, frozenset()),
+            )
+            for name, source in made.inputs.items()
+        }
+
+    def stream_frame(self, made: Planned, feeds: Mapping[str, Feed], max_rows: int) -> DataFrame:
+        frames = {}
+        for name, feed in feeds.items():
+            options = dataclasses.replace(feed, max_rows=max_rows).options()
+            frame = self.spark.readStream.format(FORMAT).options(**options).load()
+            frames[name] = watermarked(frame, made.late_after[name])
+        return self.call(made.node, frames)
+
+    def batch_frame(self, made: Planned, feeds: Mapping[str, Feed], ranges: Ranges) -> DataFrame:
+        frames = {}
+        for name, feed in feeds.items():
+            frames[name] = self.spark.read.format(FORMAT).options(**feed.options(*ranges[name])).load()
+        return self.call(made.node, frames)
+
+    def call(self, node: Node, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """The user's function on these frames; what it raises comes back with the user's line."""
+        arguments = {p: self.spark if p == "spark" else frames[p] for p in node.parameters}
+        try:
+            frame = node.function(**arguments)
+        except Exception as error:
+            place = user_line(node, error)
+            said = str(error).strip().split("\n")[0]
+            raise PlanError(
+                f"{place}: '{node.name}' raised {type(error).__name__}: {said}",
+                hint="the function is called with DataFrames of its inputs and must return a DataFrame",
+            ) from error
+        if not isinstance(frame, DataFrame):
+            raise PlanError(
+                f"{node.place}: '{node.name}' returned {type(frame).__name__}", hint="return a DataFrame"
+            )
+        return frame
+
+
+def watermarked(frame: DataFrame, late_after_us: int | None) -> DataFrame:
+    """Let Spark's watermark evict state; it never drops a row, because the log has left out what is late."""
+    if late_after_us is None:
+        return frame
+    return frame.withWatermark(columns_.TIME, f"{(late_after_us + _WATERMARK_EXTRA_US) // 1000} milliseconds")
+
+
+def user_line(node: Node, error: BaseException) -> Place:
+    """The innermost line of the app file that an exception went through, else where the function begins."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == node.place.file]
+    return Place(frames[-1].filename, frames[-1].lineno or node.place.line) if frames else node.place
+
+
+def _narrow(source: Input, needed: set[str]) -> Input:
+    return dataclasses.replace(source, schema=pa.schema([f for f in source.schema if f.name in needed]))
+
+
+def flow_schema(made: Planned) -> pa.Schema:
+    """What a flow's stream stores: the columns of its function, then the system's."""
+    own = [f for f in made.arrow if f.name not in _SYSTEM_NAMES]
+    return columns_.stored_schema(own)
+
+
+_SYSTEM_NAMES = {columns_.TIME, columns_.RECEIVED, columns_.ID, columns_.KEY, columns_.PARTITION, columns_.OFFSET}
+
+
+def flow_time(made: Planned) -> str | None:
+    """The column of a flow's rows that is their event time."""
+    assert isinstance(made.node, FlowDef)
+    if made.node.time is not None:
+        return made.node.time
+    return columns_.TIME if columns_.TIME in made.frame_schema.names else None
+
+
+def flow_late_after(made: Planned) -> int | None:
+    """A flow that hands `_time` on from one stream inherits its lateness; any other is judged by its own word."""
+    assert isinstance(made.node, FlowDef)
+    if made.node.late_after_us is None and flow_time(made) == columns_.TIME and len(made.inputs) == 1:
+        return next(iter(made.inputs.values())).late_after_us
+    return made.node.late_after_us
+
+
+__all__ = ["Input", "Planned", "Planner", "Ranges", "StreamDef", "flow_schema", "flow_time"]

@@ -1,0 +1,219 @@
+"""Runs all flows of an app in one Spark session: starts them in order, watches each alone, rebuilds what must be.
+
+It is the only writer of `flows.db`. It holds the checkpoints' lock inside the JVM before it opens the log, so that
+nothing of an earlier driver can still write.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+
+from penstock.clock import Clock, SystemClock
+from penstock.config import Folder
+from penstock.declaration import Application, Problem, ViewDef
+from penstock.errors import DeclarationError
+from penstock.flows import building, checkpoint
+from penstock.flows.hang import HangWatch
+from penstock.flows.plan import Planner
+from penstock.flows.running import Flow, Surroundings
+from penstock.flows.session import hold, open_session
+from penstock.log.builds import build_of
+from penstock.log.folder import DEAD, LATE
+from penstock.log.group import GroupCommit
+from penstock.log.log import Log, LogReader, Stream, StreamSpec
+from penstock.log.logs.sqlite import SqliteLog
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S = 0.1
+_CHORES_S = 5.0
+_OLD_BUILD_S = 30.0
+"""How long an old build's rows stay after another took over, so that the edge is done with them."""
+_WHOLE_US = 600_000_000
+_WHOLE_BYTES = 64 * 1024**2
+"""What compaction leaves of a changelog: the newest ten minutes, and at least this much."""
+
+
+def run(application: Application, folder: Folder, *, stop: threading.Event) -> None:
+    """Run until `stop` is set. Raises `DeclarationError` when the app cannot run as it is."""
+    spark = open_session(application.name)
+    lock = hold(spark, folder.flows_lock)
+    clock = SystemClock()
+    log = SqliteLog.open(folder.flows_db, app=application.name, clock=clock)
+    edge = SqliteLog.reader(folder.edge_db)
+    group = GroupCommit(log)
+    try:
+        planner = Planner(spark, application, folder)
+        Runner(planner, log, group, edge, clock, stop).run()
+    finally:
+        group.close()
+        log.close()
+        edge.close()
+        lock.release()
+        spark.stop()
+
+
+class Runner:
+    """The flows of one app while they run."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        log: Log,
+        group: GroupCommit,
+        edge: LogReader,
+        clock: Clock,
+        stop: threading.Event,
+    ) -> None:
+        self.planner = planner
+        self.application = planner.application
+        self.folder = planner.folder
+        self.log = log
+        self.group = group
+        self.edge = edge
+        self.clock = clock
+        self.stop = stop
+        self.flows: dict[str, Flow] = {}
+        self.streams: dict[str, Stream] = {}
+        self.chores_at = 0.0
+
+    def run(self) -> None:
+        self._make_flows()
+        if not self._await_door():
+            return
+        for flow in self.flows.values():
+            self.streams[flow.name] = flow.prepare(self.streams)
+        for flow in self.flows.values():
+            flow.start()
+        watch = HangWatch(self.folder, self.planner.spark, self.clock)
+        while not self.stop.wait(_LOOK_S):
+            now = self.clock.monotonic()
+            for flow in self.flows.values():
+                flow.look(now)
+                watch.look(flow, now)
+            self._rebuild_what_must()
+            if now >= self.chores_at:
+                self.chores_at = now + _CHORES_S
+                self._chores()
+        self._stop_all(list(self.flows.values()))
+
+    def _make_flows(self) -> None:
+        planned, problems = self.planner.plan_all()
+        if errors := [p for p in (*self.application.problems(), *problems) if p.level == "error"]:
+            raise problems_error(errors)
+        around = Surroundings(
+            planner=self.planner,
+            folder=self.folder,
+            log=self.log,
+            group=self.group,
+            edge=self.edge,
+            late=self._ledger("late", LATE),
+            dead=self._ledger("dead", DEAD),
+            clock=self.clock,
+            run=os.environ.get("PENSTOCK_RUN", ""),
+            random=random.Random(),
+        )
+        self.flows = {name: Flow(made, around) for name, made in planned.items()}
+        for flow in self.flows.values():
+            flow.tell("starting")
+
+    def _ledger(self, name: str, schema: object) -> Stream:
+        spec = StreamSpec(name, schema, unique=True)
+        return self.group.run(lambda: self.log.create(spec)).result()
+
+    def _await_door(self) -> bool:
+        """Wait until the edge has made the streams that it takes events for."""
+        while not self.stop.is_set():
+            found = {s.name: self.edge.find(s.name) for s in self.application.streams}
+            if all(found.values()):
+                self.streams = {name: stream for name, stream in found.items() if stream}
+                return True
+            time.sleep(0.05)
+        return False
+
+    # Rebuilding
+
+    def _rebuild_what_must(self) -> None:
+        """Rebuild flows whose checkpoint is lost or for which `penstock rebuild` asked, and what is downstream."""
+        asked = self._asked()
+        names = [name for name, flow in self.flows.items() if flow.lost or name in asked]
+        for name in names:
+            below = {n.name for n in self.application.downstream(name)}
+            affected = [flow for flow in self.flows.values() if flow.name == name or flow.name in below]
+            self._stop_all(affected)
+            for flow in affected:
+                flow.lost = False
+                self.streams[flow.name] = flow.prepare(self.streams, anew=True)
+            for flow in affected:
+                flow.start()
+        if asked:
+            self.group.submit([], {f"rebuilt/{name}": number for name, number in asked.items()}).result()
+
+    def _asked(self) -> dict[str, int]:
+        done = self.log.memory()
+        return {
+            name: number
+            for name in self.flows
+            if (number := self.edge.memory().get(f"rebuild/{name}")) and number != done.get(f"rebuilt/{name}")
+        }
+
+    def _stop_all(self, flows: list[Flow]) -> None:
+        threads = [threading.Thread(target=flow.stop, name=f"stop {flow.name}") for flow in flows]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    # Chores
+
+    def _chores(self) -> None:
+        for flow in self.flows.values():
+            self._drop_old_builds(flow)
+            if isinstance(flow.made.node, ViewDef) and flow.output is not None:
+                self._compact(flow.output)
+
+    def _drop_old_builds(self, flow: Flow) -> None:
+        """Remove rows and checkpoints of builds that are neither served nor being built."""
+        memory = self.log.memory()
+        stored = memory.get(f"build/{flow.name}")
+        if stored is None:
+            return
+        build = build_of(stored)
+        wanted = {build.epoch, memory.get(f"live/{flow.name}")}
+        if self.clock.now_us() - build.started_us < _OLD_BUILD_S * 1e6:
+            return
+        for stream in self.log.streams():
+            if stream.name == flow.name and stream.epoch not in wanted:
+                self.group.run(lambda s=stream: self.log.drop(s)).result()  # type: ignore[misc]
+                checkpoint.remove(building.checkpoint_of(self.folder, flow.name, stream.epoch))
+
+    def _compact(self, changelog: Stream) -> None:
+        before = compact_before(self.log, changelog, self.clock.now_us())
+        if before is not None:
+            self.group.run(lambda: self.log.compact(changelog, before)).result()
+
+
+def compact_before(log: LogReader, changelog: Stream, now_us: int) -> int | None:
+    """The commit below which a changelog may be merged: when that removes at least half of it."""
+    bounds = log.bounds(changelog)
+    commits = bounds.next_commit - bounds.first_commit
+    if bounds.bytes < 2 * _WHOLE_BYTES or commits < 100:
+        return None
+    spare = 1 - _WHOLE_BYTES / bounds.bytes
+    before = bounds.first_commit + int(commits * spare)
+    last = log.last_commit(changelog, before)
+    return before if last is not None and last.written_us < now_us - _WHOLE_US else None
+
+
+def problems_error(problems: list[Problem]) -> DeclarationError:
+    """What `check` found, as one error: each with its line and what to do."""
+    texts = [f"{p.place}: {p.message}" + (f"\n      {p.hint}" if p.hint else "") for p in problems]
+    return DeclarationError(
+        f"the app has {len(problems)} error{'s' * (len(problems) > 1)}", detail="\n  ".join(texts), hint="run penstock check"
+    )
+
+

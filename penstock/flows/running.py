@@ -1,0 +1,311 @@
+"""One flow as it runs: its build, its Spark query, and what happens to it alone when it fails, hangs or is rebuilt.
+
+A failure is retried with back-off. After three failures of one batch the events that alone make it fail are looked
+for; if there are none the flow stays stopped and says so. A checkpoint that Spark cannot load leads to a rebuild.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.clock import Clock
+from penstock.config import Folder
+from penstock.declaration import ViewDef
+from penstock.errors import CheckpointError, DiskFullError, PenstockError, PositionGoneError, StaleTermError
+from penstock.flows import building, checkpoint, failure, poison
+from penstock.flows.keep import Expiry
+from penstock.flows.plan import Planned, Planner
+from penstock.flows.sink import Sink
+from penstock.flows.source import Feed
+from penstock.log.builds import Build, FlowState, State, batch_meta
+from penstock.log.group import GroupCommit
+from penstock.log.log import Append, Appended, Log, LogReader, Stream
+
+_log = logging.getLogger(__name__)
+
+MAX_ROWS = 500_000
+"""Events in one batch: large enough for full speed when catching up, small enough for a commit every second."""
+TRIES = 3
+_BACKOFF_MOST_S = 30.0
+_SOURCE_S = 15.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all flows of a process share."""
+
+    planner: Planner
+    folder: Folder
+    log: Log
+    """`flows.db`, of which this process is the writer."""
+    group: GroupCommit
+    edge: LogReader
+    late: Stream
+    dead: Stream
+    clock: Clock
+    run: str
+    random: random.Random
+
+
+class Flow:
+    """A flow or view of the app, from start to stop. Called from the runner's thread only."""
+
+    def __init__(self, made: Planned, around: Surroundings) -> None:
+        self.made = made
+        self.around = around
+        self.name = made.node.name
+        self.query: StreamingQuery | None = None
+        self.build: Build | None = None
+        self.output: Stream | None = None
+        self.sink: Sink | None = None
+        self.feeds: dict[str, Feed] = {}
+        self.state: State = "starting"
+        self.error: PenstockError | None = None
+        self.failures = 0
+        self.failed_batch: int | None = None
+        self.restarts = 0
+        self.retry_at: float | None = None
+        self.lost = False
+        """The checkpoint is gone: the runner rebuilds this flow and what is downstream of it."""
+        self._counts = threading.Lock()
+
+    # Beginning
+
+    def prepare(self, streams: Mapping[str, Stream], *, anew: bool = False) -> Stream:
+        """Choose the build and make its stream; called in the order of the DAG, so that inputs are there."""
+        around = self.around
+        inputs = {name: streams[name].epoch for name in self.made.inputs}
+        build = building.continued(around.log.memory(), self.made, inputs, around.folder.checkpoints)
+        if build is None or anew:
+            build = building.new_build(self.made, inputs, around.clock)
+            self._refuse_if_cut(streams)
+            around.group.submit([], building.remembered(self.name, build, around.log.memory())).result()
+        self.build = build
+        self.output = around.group.run(lambda: around.log.create(building.stream_spec(self.made, build))).result()
+        skips = building.skips_of(around.log.memory(), self.name, build.epoch)
+        self.feeds = around.planner.feeds(self.made, streams, skips)
+        return self.output
+
+    def _refuse_if_cut(self, streams: Mapping[str, Stream]) -> None:
+        """A build from the log needs all of the log."""
+        for name in self.made.inputs:
+            if self._log_of(name).bounds(streams[name]).first_commit > 0:
+                _log.warning("the flow '%s' is built from '%s', whose oldest events are gone", self.name, name)
+                if f"live/{self.name}" in self.around.log.memory():
+                    raise CheckpointError(
+                        f"'{self.name}' must be rebuilt, but retention has removed the oldest events of '{name}'",
+                        hint="undo the change of the function, or give the view a new name",
+                    )
+
+    def start(self) -> None:
+        """Start the query from its checkpoint; what goes wrong is noted, never raised."""
+        try:
+            self._start()
+        except Exception as error:
+            self.failed(error)
+
+    def _start(self) -> None:
+        assert self.build is not None and self.output is not None
+        around = self.around
+        path = building.checkpoint_of(around.folder, self.name, self.build.epoch)
+        path.mkdir(parents=True, exist_ok=True)
+        self.sink = self._make_sink()
+        checkpoint.mend(path, self.sink.last.batch if self.sink.last else None)
+        spark = around.planner.spark
+        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(self.made.mode == "append").lower())
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        frame = around.planner.stream_frame(self.made, self.feeds, MAX_ROWS)
+        writer = frame.writeStream.queryName(self.name).outputMode(self.made.mode).foreachBatch(self.sink)
+        self.query = writer.option("checkpointLocation", str(path)).start()
+        self.retry_at = None
+        self._await_source()
+        self.tell("running" if self.sink.switch({}) == {} and self._live() else "rebuilding")
+
+    def _await_source(self) -> None:
+        """Wait until Spark has opened the log. It starts a Python process for that, gives it 10 seconds, and fails the
+        query if several queries start theirs at once on a busy machine: so flows start one by one."""
+        deadline = self.around.clock.monotonic() + _SOURCE_S
+        while self.query is not None and self.query.isActive and self.around.clock.monotonic() < deadline:
+            if "Initializing" not in self.query.status["message"]:
+                return
+            time.sleep(_POLL_S)
+
+    def _make_sink(self) -> Sink:
+        assert self.build is not None and self.output is not None
+        around = self.around
+        last = around.log.last_commit(self.output)
+        logs = {name: self._log_of(name) for name in self.made.inputs}
+        takeover = building.Takeover(self.made, self.build, around.log, logs)
+        takeover.after = self._taken_over
+        return Sink(
+            made=self.made,
+            output=self.output,
+            feeds=self.feeds,
+            logs=logs,
+            late=around.late,
+            group=around.group,
+            checkpoint=building.checkpoint_of(around.folder, self.name, self.build.epoch),
+            clock=around.clock,
+            last=batch_meta(last.meta) if last and last.meta else None,
+            expiry=self._expiry(),
+            switch=takeover,
+            count_late=self._count_late,
+        )
+
+    def _expiry(self) -> Expiry | None:
+        node = self.made.node
+        if not isinstance(node, ViewDef) or node.keep_us is None or self.output is None:
+            return None
+        expiry = Expiry(node.key, node.keep_us)
+        expiry.load(block.batch for block in self.around.log.read(self.output, 0, 0))
+        return expiry
+
+    def _log_of(self, name: str) -> LogReader:
+        return self.around.edge if self.around.planner.application.stream(name) else self.around.log
+
+    def _live(self) -> bool:
+        return self.build is not None and self.around.log.memory().get(f"live/{self.name}") == self.build.epoch
+
+    def _taken_over(self, old: str) -> None:
+        _log.info("the rebuilt '%s' is level and takes over from the build %s", self.name, old)
+
+    def _count_late(self, stream: str, done: Appended) -> Mapping[str, Any]:
+        with self._counts:
+            count = dict(self.around.log.memory().get(f"count/{stream}", {}))
+            count["late"] = count.get("late", 0) + done.accepted
+            return {f"count/{stream}": count}
+
+    # Watching
+
+    def look(self, now: float) -> None:
+        """See whether the query has failed, is due for another try, or has become level."""
+        if self.query is not None and not self.query.isActive:
+            error = self.sink.error if self.sink and self.sink.error else self.query.exception()
+            self.query = None
+            self.failed(error or RuntimeError("the query ended by itself"))
+        elif self.retry_at is not None and now >= self.retry_at:
+            self.start()
+        elif self.state in ("rebuilding", "retrying") and self.query is not None and self._moved():
+            self.tell("running" if self._live() else "rebuilding")
+
+    def _moved(self) -> bool:
+        return self.sink is not None and (self.sink.progress > 0 or self.state == "rebuilding")
+
+    def failed(self, error: BaseException) -> None:
+        """Decide what becomes of this flow; the others go on."""
+        if isinstance(error, StaleTermError):
+            raise error
+        batch = self._batch()
+        self.failures = self.failures + 1 if batch == self.failed_batch else 1
+        self.failed_batch = batch
+        self.restarts += 1
+        _log.error("the flow '%s' failed (%d): %s", self.name, self.failures, error)
+        if isinstance(error, PositionGoneError) or "position_gone" in str(error):
+            self._stop_with(error, batch)
+        elif failure.checkpoint_lost(error):
+            self._rebuild_after_loss(error, batch)
+        elif self.failures >= TRIES and not isinstance(error, DiskFullError):
+            self._bisect(error, batch)
+        else:
+            self._retry(error, batch)
+
+    def _batch(self) -> int | None:
+        """The batch that has not been committed."""
+        if self.sink is None:
+            return None
+        return 0 if self.sink.last is None else self.sink.last.batch + 1
+
+    def _retry(self, error: BaseException, batch: int | None) -> None:
+        wait = min(_BACKOFF_MOST_S, 0.5 * 2 ** min(self.failures, 10)) * self.around.random.uniform(0.5, 1.0)
+        self.retry_at = self.around.clock.monotonic() + wait
+        self.error = failure.told(self.made.node, error, batch, self._offsets(batch))
+        self.tell("retrying")
+
+    def _stop_with(self, error: BaseException, batch: int | None) -> None:
+        self.retry_at = None
+        self.error = failure.told(self.made.node, error, batch, self._offsets(batch))
+        self.tell("stopped")
+
+    def _rebuild_after_loss(self, error: BaseException, batch: int | None) -> None:
+        if self.failures > TRIES or self.build is None:
+            return self._stop_with(error, batch)
+        _log.error("the checkpoint of '%s' is lost and the flow is rebuilt from the log", self.name)
+        building.set_aside(self.around.folder, self.name, self.build.epoch)
+        self.lost = True
+        self.retry_at = None
+        self.tell("rebuilding")
+        return None
+
+    def _offsets(self, batch: int | None) -> str:
+        ranges = self._ranges(batch)
+        return ", ".join(f"{name} {list(start)} to {list(end)}" for name, (start, end) in ranges.items()) or "unknown"
+
+    def _ranges(self, batch: int | None) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        try:
+            if batch is None or self.sink is None:
+                return {}
+            span = self.sink.span(batch)
+        except PenstockError:
+            return {}
+        return {name: (tuple(span.start[name][1]), tuple(span.end[name][1])) for name in self.feeds}
+
+    def _bisect(self, error: BaseException, batch: int | None) -> None:
+        """Leave out the events that alone make the batch fail; if that is no explanation, stay stopped."""
+        ranges = self._ranges(batch)
+        found = poison.find(self.around.planner, self.made, self.feeds, ranges) if ranges else {}
+        if not found:
+            return self._stop_with(error, batch)
+        assert self.build is not None
+        key = f"skip/{self.name}/{self.build.epoch}"
+        known = list(self.around.log.memory().get(key, []))
+        logs = {name: self._log_of(name) for name in self.made.inputs}
+        now = self.around.clock.now_us()
+        letters = poison.letters(logs, self.feeds, self.name, found, now)
+        skipped = {key: [*known, *(list(event) for event in found)]}
+        self.around.group.submit([Append(self.around.dead, letters)], {**skipped, **self._dead_counts(found)}).result()
+        _log.error("the flow '%s' leaves out %d events that alone make it fail; see 'dead'", self.name, len(found))
+        skips = building.skips_of(self.around.log.memory(), self.name, self.build.epoch)
+        self.feeds = {n: replace(f, skips=skips.get(n, frozenset())) for n, f in self.feeds.items()}
+        self.failures = 0
+        self.retry_at = self.around.clock.monotonic()
+        return None
+
+    def _dead_counts(self, found: Mapping[poison.Event, str]) -> dict[str, Any]:
+        counts: dict[str, Any] = {}
+        for stream, _, _ in found:
+            count = counts.setdefault(f"count/{stream}", dict(self.around.log.memory().get(f"count/{stream}", {})))
+            count["dead"] = count.get("dead", 0) + 1
+        return counts
+
+    # Telling and ending
+
+    def tell(self, state: State) -> None:
+        """Let the edge, and through it people, know."""
+        if state == "running":
+            self.error = None
+        self.state = state
+        told = FlowState(
+            state=state,
+            error=self.error.body() if self.error else None,
+            batch=self.sink.last.batch if self.sink and self.sink.last else None,
+            restarts=self.restarts,
+            run=self.around.run,
+        )
+        self.around.group.submit([], {f"flow/{self.name}": msgspec.to_builtins(told)}).result()
+
+    def stop(self) -> None:
+        """End the query; a batch that is under way will replay."""
+        query, self.query = self.query, None
+        if query is not None:
+            query.stop()
+

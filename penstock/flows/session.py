@@ -1,0 +1,93 @@
+"""The one Spark session of an app, with the settings that were measured, and the lock that its JVM holds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from penstock.errors import FolderHeldError
+
+_LOCK_POLL_S = 0.05
+
+_SETTINGS = {
+    # Nobody looks at Spark's own page here, and it costs start-up time and a port.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    # Spark matches a recursive regular expression against the text of every failure; a long Python traceback
+    # overflows the default stack, and then the query's thread dies without a word.
+    "spark.driver.extraJavaOptions": "-Xss64m",
+    "spark.sql.session.timeZone": "UTC",
+    # Flows share the cores evenly instead of the first query starving the rest.
+    "spark.scheduler.mode": "FAIR",
+    # A row that cannot be computed is an error with a name, never a silent null.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.join.asofJoin.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # Plans are compared as text (fingerprint.py), so their text must be whole.
+    "spark.sql.debug.maxToStringFields": "100000",
+    "spark.sql.maxPlanStringLength": "2147483632",
+    # Between two looks for new data; Spark's default is 10.
+    "spark.sql.streaming.pollingDelay": "5ms",
+    "spark.sql.streaming.metricsEnabled": "false",
+    # The default forks about 80 processes per batch. Its rename is not exclusive: hence `hold`.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    # Version 1 can load the state of a failed attempt.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # Adaptive planning has nothing to gain in small batches and costs a planning round each.
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+def open_session(name: str, *, cores: int | None = None) -> SparkSession:
+    """Start the JVM, or join the session of this process."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    cores = cores or os.cpu_count() or 2
+    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
+    # Frozen in each checkpoint; the default of 200 costs seconds per batch.
+    builder = builder.config("spark.sql.shuffle.partitions", str(min(cores, 8)))
+    for key, value in _SETTINGS.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    # PySpark prints tens of kB of JSON for each error that it raises; the error itself is enough.
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    return spark
+
+
+def hold(spark: SparkSession, path: Path, *, timeout_s: float = 15.0) -> Any:
+    """Lock the checkpoints from inside the JVM, and keep what this returns for as long as flows run.
+
+    After a `kill -9` of the Python driver its JVM lives for a moment and may still write: only a lock that the JVM
+    itself holds keeps a new driver out until it is gone.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    channel = spark._jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
+    deadline = time.monotonic() + timeout_s
+    while (lock := channel.tryLock()) is None:
+        if time.monotonic() > deadline:
+            raise FolderHeldError(
+                "another process runs the flows of this data folder",
+                detail=f"the lock {path} is held",
+                hint="end that process, or choose another --data",
+            )
+        time.sleep(_LOCK_POLL_S)
+    return lock

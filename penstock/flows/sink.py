@@ -1,0 +1,270 @@
+"""A Spark batch becomes one commit of the log: visible all at once, once, however often Spark replays it.
+
+1. Exactly one Spark action per batch, also on a replay: without it Spark's own checkpoint breaks.
+2. The checkpoint is synced before the commit, so that the log never knows of a batch that the checkpoint may lose.
+3. One commit holds the changes, the batch's number, its start and end, and what of it was late.
+4. A known batch with the same range is discarded; with another range, or with a gap, the build must start anew.
+5. The log's term is checked inside the commit: a sink that outlived its driver cannot write.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from penstock import schema as columns_
+from penstock.change import DELETE, OP, UPSERT
+from penstock.clock import Clock
+from penstock.declaration import FlowDef, ViewDef
+from penstock.errors import BatchRangeError, DuplicateKeyError
+from penstock.flows import checkpoint
+from penstock.flows.keep import Expiry
+from penstock.flows.late import late_events
+from penstock.flows.plan import Planned, flow_schema, flow_time
+from penstock.flows.source import Feed
+from penstock.log.builds import BatchMeta, batch_meta
+from penstock.log.group import GroupCommit
+from penstock.log.log import Append, Appended, LogReader, Stream
+
+Ends = dict[str, Any]
+"""Positions by input, as a commit stores them: `{"rsvps": [epoch, [offsets]]}`."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one batch reads: positions before and behind it, and the commit numbers of both."""
+
+    start: Ends
+    end: Ends
+    start_commits: dict[str, int]
+    end_commits: dict[str, int]
+    watermark_us: int
+    planned_us: int
+    even: bool
+
+
+@dataclass
+class Sink:
+    """What `foreachBatch` calls for one build; its `error` holds what made a batch fail, with its type."""
+
+    made: Planned
+    output: Stream
+    feeds: Mapping[str, Feed]
+    logs: Mapping[str, LogReader]
+    """The log that holds each input."""
+    late: Stream
+    group: GroupCommit
+    checkpoint: Path
+    clock: Clock
+    last: BatchMeta | None
+    expiry: Expiry | None
+    switch: Callable[[Ends], Mapping[str, Any]]
+    """Called before each commit with its end; gives what the control stream must learn, such as that this build is
+    level and now the live one."""
+    count_late: Callable[[str, Appended], Mapping[str, Any]]
+    error: BaseException | None = None
+    progress: int = 0
+    """Batches taken since this sink began, for telling a hung query from an idle one."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        try:
+            with self.lock:
+                self._take(frame, batch)
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        span = self.span(batch)
+        rows = self._collect(frame)
+        done_us = self.clock.now_us()
+        if not self._known(batch, span):
+            meta = self._meta(batch, span, done_us)
+            checkpoint.sync(self.checkpoint)
+            self._commit(rows, span, meta)
+            self.last = meta
+        self.error = None
+        self.progress += 1
+
+    def span(self, batch: int) -> Span:
+        """The range of a batch, from the checkpoint."""
+        now = checkpoint.planned(self.checkpoint, batch)
+        if now is None:
+            raise BatchRangeError(f"batch {batch} of '{self.made.node.name}' has no offsets in its checkpoint")
+        before = checkpoint.planned(self.checkpoint, batch - 1)
+        start: Ends = {}
+        end: Ends = {}
+        start_commits: dict[str, int] = {}
+        end_commits: dict[str, int] = {}
+        for name, feed in self.feeds.items():
+            nothing = (feed.stream.epoch, 0, (0,) * feed.stream.partitions)
+            old = before.ends.get(name, nothing) if before else nothing
+            new = now.ends.get(name, old)
+            start[name], start_commits[name] = [old[0], list(old[2])], old[1]
+            end[name], end_commits[name] = [new[0], list(new[2])], new[1]
+        return Span(start, end, start_commits, end_commits, now.watermark_us, now.planned_us, now.even)
+
+    def _known(self, batch: int, span: Span) -> bool:
+        """Whether the log has this batch already; raises when the log and the checkpoint tell different stories."""
+        if self.last is None:
+            if batch == 0:
+                return False
+        elif batch == self.last.batch and (span.start, span.end) == (self.last.start, self.last.end):
+            return True
+        elif batch == self.last.batch + 1 and span.start == self.last.end:
+            return False
+        raise BatchRangeError(
+            f"Spark runs batch {batch} of '{self.made.node.name}' over another range than the log knows",
+            detail=f"checkpoint: {span.start} to {span.end}; log: {self.last}",
+        )
+
+    def _meta(self, batch: int, span: Span, done_us: int) -> BatchMeta:
+        commits = [self.logs[n].last_commit(f.stream, span.end_commits[n]) for n, f in self.feeds.items()]
+        newest = [c.max_us if c else None for c in commits]
+        accepted = [_accepted(c.meta, c.written_us) for c in commits if c]
+        return BatchMeta(
+            batch=batch,
+            start=span.start,
+            end=span.end,
+            even=span.even,
+            max_us=None if None in newest else min(n for n in newest if n is not None),
+            watermark_us=span.watermark_us if self.made.mode == "append" else None,
+            accepted_us=max(accepted, default=None),
+            planned_us=span.planned_us,
+            done_us=done_us,
+        )
+
+    # Rows
+
+    def _collect(self, frame: DataFrame) -> pa.Table:
+        """The batch's rows, by one action, in order."""
+        node = self.made.node
+        if isinstance(node, ViewDef):
+            op = F.when(F.expr(node.where), UPSERT).otherwise(DELETE) if node.where else F.lit(UPSERT)
+            frame = frame.withColumn(OP, op.cast("byte"))
+        table: pa.Table = frame.toArrow()
+        return table
+
+    def _commit(self, rows: pa.Table, span: Span, meta: BatchMeta) -> None:
+        now = self.clock.now_us()
+        batch = self._changes(rows, meta) if isinstance(self.made.node, ViewDef) else self._events(rows, now)
+        appends = [Append(self.output, batch, meta=msgspec.to_builtins(meta))]
+        for name, feed in self.feeds.items():
+            found = late_events(
+                self.logs[name], feed, self.made.node.name, span.start_commits[name], span.end_commits[name], now
+            )
+            if found is not None:
+                appends.append(Append(self.late, found, remember=lambda done, n=name: self.count_late(n, done)))
+        for outcome in self.group.submit(appends, self.switch(meta.end)).result():
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    def _changes(self, rows: pa.Table, meta: BatchMeta) -> pa.RecordBatch:
+        changes = one_row_per_key(rows, self.made)
+        if self.expiry is not None:
+            changes = self.expiry.apply(changes, meta.max_us)
+        return _one_batch(changes.select(self.output.schema.names).cast(self.output.schema))
+
+    def _events(self, rows: pa.Table, now_us: int) -> pa.RecordBatch:
+        return flow_events(rows, self.made, now_us)
+
+
+def _accepted(meta: dict[str, Any] | None, written_us: int) -> int:
+    """When the newest event behind a commit came through the door: a flow's commit hands it on."""
+    return (batch_meta(meta).accepted_us or written_us) if meta and "batch" in meta else written_us
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def changelog_schema(made: Planned) -> pa.Schema:
+    return pa.schema([*made.arrow, pa.field(OP, pa.int8())])
+
+
+def flow_events(rows: pa.Table, made: Planned, now_us: int) -> pa.RecordBatch:
+    """A flow's rows as events of its stream."""
+    assert isinstance(made.node, FlowDef)
+    target = flow_schema(made)
+    arrays: list[pa.Array | pa.ChunkedArray] = []
+    for wanted in target:
+        if wanted.name == columns_.TIME:
+            arrays.append(_event_times(rows, flow_time(made)))
+        elif wanted.name == columns_.RECEIVED and columns_.RECEIVED not in rows.column_names:
+            arrays.append(pa.repeat(pa.scalar(now_us, pa.int64()), rows.num_rows).cast(columns_.TIMESTAMP))
+        elif wanted.name == columns_.KEY:
+            arrays.append(_event_keys(rows, made.node.key))
+        elif wanted.name == columns_.ID:
+            arrays.append(pa.nulls(rows.num_rows, pa.string()))
+        else:
+            arrays.append(rows.column(wanted.name).cast(wanted.type))
+    return _one_batch(pa.Table.from_arrays(arrays, schema=target))
+
+
+def _event_times(rows: pa.Table, column: str | None) -> pa.ChunkedArray | pa.Array:
+    if column is None:
+        return pa.nulls(rows.num_rows, columns_.TIMESTAMP)
+    times = rows.column(column)
+    if pa.types.is_integer(times.type):
+        times = pa.compute.multiply(times.cast(pa.int64()), 1000)
+    return times.cast(columns_.TIMESTAMP)
+
+
+def _event_keys(rows: pa.Table, key: tuple[str, ...]) -> pa.Array | pa.ChunkedArray:
+    if not key:
+        return pa.nulls(rows.num_rows, pa.string())
+    if len(key) == 1 and not pa.types.is_nested(rows.schema.field(key[0]).type):
+        return rows.column(key[0]).cast(pa.string())
+    texts = [msgspec.json.encode(list(row.values())).decode() for row in rows.select(key).to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def latest_by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """The last row of each key, in the order of the rows."""
+    groups = _grouped(rows, key)
+    return rows if groups.num_rows == rows.num_rows else rows.take(groups.column("#_max").combine_chunks().sort())
+
+
+def _grouped(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """Per key the number of its last row and how many rows it has."""
+    keys = _flat_keys(rows, key)
+    numbered = keys.append_column("#", pa.array(range(rows.num_rows), pa.int64()))
+    return numbered.group_by(keys.column_names, use_threads=False).aggregate([("#", "max"), ("#", "count")])
+
+
+def one_row_per_key(rows: pa.Table, made: Planned) -> pa.Table:
+    """The rows, if no key has two; where rows are in commit order the last of a key wins; else an error names it."""
+    if made.ordered:
+        return latest_by_key(rows, made.node.key)
+    groups = _grouped(rows, made.node.key)
+    if groups.num_rows == rows.num_rows:
+        return rows
+    twice = groups.filter(pa.compute.greater(groups.column("#_count"), 1)).column("#_max")[0].as_py()
+    name = made.node.name
+    raise DuplicateKeyError(
+        f"'{name}' gives two rows for the key {rows.select(made.node.key).slice(twice, 1).to_pylist()[0]}",
+        detail="in one batch a key may have one row",
+        hint=f"group by {', '.join(made.node.key)}, or add to key= what tells the rows apart",
+    )
+
+
+def _flat_keys(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """The key's columns as ones that Arrow can group by: structs flattened, other nested values as text."""
+    keys = rows.select(key)
+    while any(pa.types.is_struct(f.type) for f in keys.schema):
+        keys = keys.flatten()
+    for index, column in enumerate(keys.schema):
+        if pa.types.is_nested(column.type):
+            texts = pa.array([repr(value) for value in keys.column(index).to_pylist()])
+            keys = keys.set_column(index, column.name, texts)
+    return keys.rename_columns([str(i) for i in range(keys.num_columns)])

@@ -1,0 +1,271 @@
+"""Spark reads the log here: a Python DataSource whose batches are whole commits and whose rows stay Arrow.
+
+1. A batch is a whole number of commits, also when its limit is smaller than the next one.
+2. `latestOffset` is a pure function of its arguments and the log: the planner and `read` run in different processes.
+3. Late events are left out by the log's own rule: `_time < bound - late_after`, where the bound is stored with the
+   commit. So what a flow sees does not depend on where batches are cut.
+4. Only the columns that the plan needs are decoded; the others are null arrays, since Spark prunes nothing here.
+5. Splits are contiguous and in order, so that rows collected in order are in commit order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from penstock import schema as columns_
+from penstock.log.log import Block, LogReader, Stream
+from penstock.log.logs.sqlite import SqliteLog
+
+FORMAT = "penstock"
+_FEED = "feed"
+_ONE_SPLIT_ROWS = 10_000
+"""Below this a second task costs more than it saves."""
+_SPLITS = 2
+_BATCH_ROWS = 50_000
+"""Small blocks are joined up to this many rows: a record batch costs Spark about as much as 500 rows."""
+
+Offset = dict[str, Any]
+Skips = frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """All that a relation needs to read one stream; travels to the planner and the executors."""
+
+    path: str
+    stream: Stream
+    """With the schema that the app declares, whatever was stored."""
+    needed: tuple[str, ...] | None = None
+    """Columns that the plan uses; None: all."""
+    late_after_us: int | None = None
+    """None: nothing is left out as late."""
+    skips: Skips = field(default=frozenset())
+    """Partition and offset of events that poisoned a batch."""
+    max_rows: int | None = None
+
+    def options(self, start: Sequence[int] = (), end: Sequence[int] = ()) -> dict[str, str]:
+        """The relation's options. The feed itself goes by a file beside the log: Spark matches regular expressions
+        against every option, and one of a few kB overflows its stack."""
+        packed = pickle.dumps(self)
+        path = Path(self.path).parent / "run" / "feeds" / f"{hashlib.sha256(packed).hexdigest()[:24]}.feed"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(f".{os.getpid()}")
+            fresh.write_bytes(packed)
+            fresh.rename(path)
+        return {_FEED: str(path), "start": _joined(start), "end": _joined(end)}
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> Feed:
+        feed: Feed = pickle.loads(Path(options[_FEED]).read_bytes())
+        return feed
+
+    @property
+    def spark_schema(self) -> StructType:
+        return from_arrow_schema(columns_.read_schema(self.stream.schema))
+
+    def open(self) -> LogReader:
+        return SqliteLog.reader(Path(self.path))
+
+
+@dataclass(frozen=True)
+class Split(InputPartition):
+    """Consecutive offsets of one partition: the work of one task."""
+
+    partition: int
+    start: int
+    end: int
+
+
+def offset_of(stream: Stream, commit: int, ends: Sequence[int]) -> Offset:
+    """A source offset as Spark stores it in `offsets/N`; the stream's name tells sources of one query apart."""
+    return {"stream": stream.name, "epoch": stream.epoch, "commit": commit, "ends": _joined(ends)}
+
+
+def ends_of(offset: Offset) -> tuple[int, ...]:
+    return _parsed(offset["ends"])
+
+
+def _joined(offsets: Sequence[int]) -> str:
+    return ",".join(map(str, offsets))
+
+
+def _parsed(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+class LogSource(DataSource):
+    """`spark.readStream.format("penstock")`; made by `plan.py` only."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return Feed.parse(self.options).spark_schema
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return LogStreamReader(Feed.parse(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        start, end = (_parsed(self.options.get(name, "")) for name in ("start", "end"))
+        return LogBatchReader(Feed.parse(self.options), start, end)
+
+
+class LogStreamReader(DataSourceStreamReader):
+    """The stream form: planner calls in one process, `read` in the executors' workers."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self._log: LogReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"feed": self.feed, "_log": None}
+
+    @property
+    def log(self) -> LogReader:
+        if self._log is None:
+            self._log = self.feed.open()
+        return self._log
+
+    def initialOffset(self) -> Offset:
+        return offset_of(self.feed.stream, 0, [0] * self.feed.stream.partitions)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self.feed.max_rows is None else ReadMaxRows(self.feed.max_rows)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        stream = self.feed.stream
+        next_commit = self.log.bounds(stream).next_commit
+        if next_commit <= start["commit"]:
+            return start
+        if isinstance(limit, ReadMaxRows):
+            next_commit = self.log.commit_within(stream, start["commit"], limit.max_rows)
+        last = self.log.last_commit(stream, next_commit)
+        if last is None or last.ends == ends_of(start):  # a commit without events is no reason for a batch
+            return start
+        return offset_of(stream, next_commit, last.ends)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return splits(ends_of(start), ends_of(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return read_split(self.feed, partition)
+
+
+class LogBatchReader(DataSourceReader):
+    """The batch form, for `verify`, for bisecting poison, and for asking Spark which columns a plan needs."""
+
+    def __init__(self, feed: Feed, start: tuple[int, ...], end: tuple[int, ...]) -> None:
+        self.feed = feed
+        self.start = start
+        self.end = end
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return splits(self.start, self.end) or [Split(0, 0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return read_split(self.feed, partition)
+
+
+def splits(starts: Sequence[int], ends: Sequence[int]) -> list[Split]:
+    """Cut the ranges into tasks: one for little, one per core for much, contiguous and in order."""
+    rows = sum(ends) - sum(starts)
+    parts = 1 if rows < _ONE_SPLIT_ROWS else _SPLITS
+    size = -(-rows // parts)
+    cut: list[Split] = []
+    for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        for at in range(start, end, max(size, 1)):
+            cut.append(Split(partition, at, min(at + size, end)))
+    return cut
+
+
+def read_split(feed: Feed, split: Split) -> Iterator[pa.RecordBatch]:
+    """The rows of a split that the flow may see, as few large record batches."""
+    if split.start >= split.end:
+        return
+    log = feed.open()
+    try:
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for block in log.read(feed.stream, split.partition, split.start, split.end, _stored_columns(feed)):
+            batch = shown(feed, block)
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= _BATCH_ROWS:
+                yield pa.concat_batches(waiting)
+                waiting, rows = [], 0
+        if rows:
+            yield pa.concat_batches(waiting)
+    finally:
+        log.close()
+
+
+def _stored_columns(feed: Feed) -> list[str]:
+    wanted = set(feed.stream.schema.names if feed.needed is None else feed.needed)
+    if feed.late_after_us is not None or not wanted & set(feed.stream.schema.names):
+        wanted.add(columns_.TIME)
+    return [name for name in feed.stream.schema.names if name in wanted]
+
+
+def shown(feed: Feed, block: Block) -> pa.RecordBatch:
+    """A block as the flow sees it: late and skipped events left out, all columns there, those unneeded null."""
+    batch, offsets = block.batch, block.offsets
+    keep = _kept(feed, block)
+    if keep is not None:
+        batch, offsets = batch.filter(keep), offsets.filter(keep)
+    target = columns_.read_schema(feed.stream.schema)
+    return pa.RecordBatch.from_arrays([_shown_column(feed, block, batch, offsets, f) for f in target], schema=target)
+
+
+def _kept(feed: Feed, block: Block) -> pa.Array | None:
+    keep: pa.Array | None = None
+    late = late_mask(block, feed.late_after_us)
+    if late is not None:
+        keep = pc.invert(late)
+    skipped = [offset for partition, offset in feed.skips if partition == block.partition]
+    if skipped:
+        left = pc.invert(pc.is_in(block.offsets, pa.array(skipped, pa.int64())))
+        keep = left if keep is None else pc.and_(keep, left)
+    return keep
+
+
+def late_mask(block: Block, late_after_us: int | None) -> pa.Array | None:
+    """Which events of a block are late; None: none is."""
+    if late_after_us is None or block.bound_us is None:
+        return None
+    times = block.batch.column(columns_.TIME).cast(pa.int64())
+    late = pc.fill_null(pc.less(times, block.bound_us - late_after_us), False)
+    return late if pc.any(late).as_py() else None
+
+
+def _shown_column(
+    feed: Feed, block: Block, batch: pa.RecordBatch, offsets: pa.Array, target: pa.Field
+) -> pa.Array:
+    rows = batch.num_rows
+    if target.name == columns_.OFFSET:
+        return offsets
+    if target.name == columns_.PARTITION:
+        return pa.repeat(pa.scalar(block.partition, pa.int32()), rows)
+    index = batch.schema.get_field_index(target.name)
+    if index < 0:
+        return pa.nulls(rows, target.type)
+    if target.name == columns_.ID and not feed.stream.unique:
+        return pc.binary_join_element_wise(feed.stream.name, str(block.partition), offsets.cast(pa.string()), "/")
+    return batch.column(index)
+

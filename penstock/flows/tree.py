@@ -1,0 +1,104 @@
+"""Spark's own plan trees, walked from Python: what nodes and expressions a user's function is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+Plan = Any
+"""A `LogicalPlan` of Catalyst, through py4j."""
+Expression = Any
+
+_DELAY = "spark.watermarkDelayMs"
+LEAVES = ("StreamingRelationV2", "RelationV2", "DataSourceV2Relation", "DataSourceV2ScanRelation")
+"""Nodes that stand for one of the log's streams."""
+
+
+def analyzed(frame: DataFrame) -> Plan:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def optimized(frame: DataFrame) -> Plan:
+    return frame._jdf.queryExecution().optimizedPlan()
+
+
+def items(seq: Any) -> Iterator[Any]:
+    """The elements of a Scala sequence or set."""
+    iterator = seq.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def nodes(plan: Plan) -> Iterator[Plan]:
+    """A plan and all below it, top down."""
+    yield plan
+    for child in items(plan.children()):
+        yield from nodes(child)
+
+
+def kind(node: Any) -> str:
+    """The Scala class of a node or expression, without its package."""
+    name: str = node.getClass().getSimpleName()
+    return name.rstrip("$")
+
+
+def expressions(node: Plan) -> Iterator[Expression]:
+    """Every expression of one node, with those inside them."""
+    for expression in items(node.expressions()):
+        yield from _inside(expression)
+
+
+def _inside(expression: Expression) -> Iterator[Expression]:
+    yield expression
+    for child in items(expression.children()):
+        yield from _inside(child)
+
+
+def is_log(node: Plan) -> bool:
+    return kind(node) in LEAVES
+
+
+def carries_time(expression: Expression) -> bool:
+    """Whether an expression is, or holds, an attribute that Spark's watermark moves."""
+    return any(
+        kind(part) == "AttributeReference" and part.metadata().contains(_DELAY) for part in _inside(expression)
+    )
+
+
+def event_time_state(plan: Plan) -> bool:
+    """Whether the plan holds state that event time evicts: an operator whose keys or condition carry the watermark."""
+    for node in nodes(plan):
+        name = kind(node)
+        if name == "Aggregate" and any(carries_time(e) for e in items(node.groupingExpressions())):
+            return True
+        if name in ("Deduplicate", "DeduplicateWithinWatermark"):
+            if name == "DeduplicateWithinWatermark" or any(carries_time(key) for key in items(node.keys())):
+                return True
+        if name == "Join" and _streaming_join(node) and any(carries_time(e) for e in expressions(node)):
+            return True
+        if name in ("FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark", "TransformWithStateInPandas"):
+            return True
+    return False
+
+
+def _streaming_join(node: Plan) -> bool:
+    return bool(node.left().isStreaming() and node.right().isStreaming())
+
+
+def needed_columns(batch: DataFrame) -> set[str]:
+    """Columns of the log's streams that a plan uses, as far as Spark's own pruning knows.
+
+    Every column name that any node above a relation refers to, or that the plan gives out.
+    """
+    plan = optimized(batch)
+    ids: dict[int, str] = {}
+    for node in nodes(plan):
+        if is_log(node):
+            ids |= {attribute.exprId().id(): attribute.name() for attribute in items(node.output())}
+    used = {attribute.exprId().id() for attribute in items(plan.outputSet())}
+    for node in nodes(plan):
+        if not is_log(node):
+            used |= {attribute.exprId().id() for attribute in items(node.references())}
+    return {ids[i] for i in used if i in ids}

@@ -1,0 +1,294 @@
+"""`penstock verify`: every view and flow stream recomputed as a batch query of the user's own function, row by row.
+
+At frontier F a view equals its function run over the log up to F, minus what the `late` ledger and the skip list
+name. This module checks exactly that, on a live or a stopped system, with nothing but the log: it is the oracle of
+the tests too. It goes link by link: a view behind a flow is computed from that flow's own stream.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+from penstock.change import OP, UPSERT
+from penstock.config import Folder
+from penstock.declaration import Application, ViewDef
+from penstock.flows import building
+from penstock.flows.keep import hashable, row_times
+from penstock.flows.plan import Planned, Planner, flow_schema
+from penstock.flows.session import open_session
+from penstock.flows.sink import flow_events, latest_by_key
+from penstock.log.builds import BatchMeta, batch_meta, build_of
+from penstock.log.log import Commit, LogReader, Stream
+from penstock.log.logs.sqlite import SqliteLog
+
+Result = Literal["equal", "different", "unverifiable"]
+TOLERANCE = 1e-9
+_SHOWN = 20
+"""Differences that are told; the rest is counted."""
+
+Rows = dict[Any, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found of one view or flow stream."""
+
+    name: str
+    kind: Literal["view", "flow"]
+    result: Result
+    rows: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    differences: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    """Why something could not be proved, or what part of it is still open."""
+
+
+def exit_code(reports: Sequence[Report]) -> int:
+    """0: all equal; 1: something differs; 2: nothing differs, but something could not be proved."""
+    results = {report.result for report in reports}
+    return 1 if "different" in results else 2 if "unverifiable" in results else 0
+
+
+def verify(application: Application, folder: Folder, names: Sequence[str] = ()) -> list[Report]:
+    """Recompute and compare; without names, everything that the app declares."""
+    spark = open_session(f"{application.name} verify")
+    planner = Planner(spark, application, folder)
+    planned, _ = planner.plan_all()
+    edge, flows = SqliteLog.reader(folder.edge_db), SqliteLog.reader(folder.flows_db)
+    try:
+        verifier = Verifier(planner, edge, flows)
+        wanted = [made for name, made in planned.items() if not names or name in names]
+        missing = [n.name for n in application.nodes if n.name not in planned and (not names or n.name in names)]
+        broken = [Report(name, "view", "unverifiable", reasons=["it has errors: run penstock check"]) for name in missing]
+        return [*(verifier.report(made) for made in wanted), *broken]
+    finally:
+        edge.close()
+        flows.close()
+
+
+class Verifier:
+    """Compares builds of one data folder with their functions."""
+
+    def __init__(self, planner: Planner, edge: LogReader, flows: LogReader) -> None:
+        self.planner = planner
+        self.edge = edge
+        self.flows = flows
+
+    def report(self, made: Planned) -> Report:
+        """Compare one view or flow stream at its newest commit."""
+        began = time.monotonic()
+        kind: Literal["view", "flow"] = "view" if isinstance(made.node, ViewDef) else "flow"
+        name = made.node.name
+        output, reason = self._output(made)
+        commit = self._commit(output) if output is not None else None
+        if output is None or commit is None or commit.meta is None:
+            return Report(name, kind, "unverifiable", reasons=[reason or "it has absorbed nothing yet"])
+        if made.proof == "unverifiable":
+            return Report(name, kind, "unverifiable", reasons=list(made.proof_reasons))
+        meta = batch_meta(commit.meta)
+        return self._compare(made, kind, output, commit, meta, began)
+
+    def _output(self, made: Planned) -> tuple[Stream | None, str]:
+        """The live build's stream, if it was made by the function as it is now."""
+        memory = self.flows.memory()
+        live, stored = memory.get(f"live/{made.node.name}"), memory.get(f"build/{made.node.name}")
+        if live is None or stored is None:
+            return None, "it has not been built yet"
+        build = build_of(stored)
+        if build.epoch != live:
+            return None, "it is being rebuilt"
+        if build.fingerprint != made.fingerprint:
+            return None, "the app changed since it was built: run it, then verify"
+        return self.flows.find(made.node.name, live), ""
+
+    def _commit(self, output: Stream) -> Commit | None:
+        """The newest commit at which a comparison means something."""
+        below: int | None = None
+        while (commit := self.flows.last_commit(output, below)) is not None:
+            if commit.meta is None or batch_meta(commit.meta).even:
+                return commit
+            below = commit.number
+        return None
+
+    def _compare(
+        self,
+        made: Planned,
+        kind: Literal["view", "flow"],
+        output: Stream,
+        commit: Commit,
+        meta: BatchMeta,
+        began: float,
+    ) -> Report:
+        inside, reasons = self._inside(made, meta)
+        if inside is None:
+            return Report(made.node.name, kind, "unverifiable", reasons=reasons)
+        right = inside(self._computed(made, output, meta))
+        left = inside(self._held(made, output, commit))
+        if kind == "view":
+            differences, rows = compare_rows(left, right, made)
+        else:
+            differences, rows = compare_events(left, right)
+        events = sum(sum(end) for _, end in meta.end.values())
+        result: Result = "different" if differences else "unverifiable" if reasons else "equal"
+        seconds = time.monotonic() - began
+        return Report(made.node.name, kind, result, rows, events, seconds, differences, reasons)
+
+    # The two sides
+
+    def _computed(self, made: Planned, output: Stream, meta: BatchMeta) -> pa.Table:
+        """What the function gives as a batch query over the log up to the frontier."""
+        memory = self.flows.memory()
+        streams = {name: self._stream(name, meta) for name in made.inputs}
+        feeds = self.planner.feeds(made, streams, building.skips_of(memory, made.node.name, output.epoch))
+        ranges = {
+            name: (self._log_of(name).bounds(streams[name]).starts, tuple(meta.end[name][1])) for name in made.inputs
+        }
+        frame = self.planner.batch_frame(made, feeds, ranges)
+        node = made.node
+        if isinstance(node, ViewDef) and node.where is not None:
+            frame = frame.where(F.expr(node.where))
+        table = self._closed(frame.toArrow(), made, meta)
+        if isinstance(node, ViewDef) and node.keep_us is not None and meta.max_us is not None:
+            table = table.filter(pc.greater_equal(row_times(table), meta.max_us - node.keep_us))
+        if not isinstance(node, ViewDef):
+            table = pa.Table.from_batches([flow_events(table, made, 0)])
+        elif made.ordered:
+            table = latest_by_key(table, node.key)
+        return table.select(self._names(made))
+
+    def _held(self, made: Planned, output: Stream, commit: Commit) -> pa.Table:
+        """What the log holds of the output at that commit."""
+        if isinstance(made.node, ViewDef):
+            batches = [b.batch for b in self.flows.read(output, 0, self.flows.bounds(output).starts[0], commit.number + 1)]
+            table = pa.Table.from_batches(batches, schema=output.schema)
+            table = latest_by_key(table, made.node.key)
+            table = table.filter(pc.equal(table.column(OP), UPSERT))
+        else:
+            starts = self.flows.bounds(output).starts
+            batches = [
+                block.batch
+                for partition, (start, end) in enumerate(zip(starts, commit.ends, strict=True))
+                for block in self.flows.read(output, partition, start, end)
+            ]
+            table = pa.Table.from_batches(batches, schema=output.schema)
+        return table.select(self._names(made))
+
+    def _names(self, made: Planned) -> list[str]:
+        if isinstance(made.node, ViewDef):
+            return list(made.arrow.names)
+        return [name for name in flow_schema(made).names if name not in ("_received", "_id")]
+
+    def _closed(self, table: pa.Table, made: Planned, meta: BatchMeta) -> pa.Table:
+        """Append mode gives a window's row when it has closed: leave out those that are open at this commit."""
+        if made.mode != "append" or not made.aggregates or meta.watermark_us is None:
+            return table
+        ends = table.column("window").combine_chunks().field("end").cast(pa.int64())
+        return table.filter(pc.less_equal(ends, meta.watermark_us))
+
+    def _inside(
+        self, made: Planned, meta: BatchMeta
+    ) -> tuple[Callable[[pa.Table], pa.Table] | None, list[str]]:
+        """What part of the rows can be proved: all, or the windows that lie wholly in what retention has left."""
+        bounds = [self._cut(name, meta) for name in made.inputs]
+        if made.mode == "append" and made.aggregates and "window" not in made.arrow.names:
+            return None, ["append mode without a column 'window'"]
+        if not any(bounds):
+            return (lambda table: table), []
+        if "window" not in made.arrow.names:
+            return None, ["retention has removed events that it counts"]
+        cut = max(bound for bound in bounds if bound)
+
+        def inside(table: pa.Table) -> pa.Table:
+            starts = table.column("window").combine_chunks().field("start").cast(pa.int64())
+            return table.filter(pc.greater(starts, cut))
+
+        return inside, ["windows that begin before what retention has left"]
+
+    def _cut(self, name: str, meta: BatchMeta) -> int | None:
+        """The largest event time among what retention has removed of an input; None: nothing was removed."""
+        stream = self._stream(name, meta)
+        bounds = self._log_of(name).bounds(stream)
+        if bounds.first_commit == 0:
+            return None
+        first = self._log_of(name).commits(stream, bounds.first_commit, limit=1)
+        return first[0].bound_us or 0 if first else 0
+
+    def _stream(self, name: str, meta: BatchMeta) -> Stream:
+        stream = self._log_of(name).find(name, meta.end[name][0])
+        assert stream is not None, f"the log has lost the epoch of '{name}' that a commit names"
+        return stream
+
+    def _log_of(self, name: str) -> LogReader:
+        return self.edge if self.planner.application.stream(name) else self.flows
+
+
+# Comparing
+
+
+def compare_rows(left: pa.Table, right: pa.Table, made: Planned) -> tuple[list[str], int]:
+    """Differences between the view (left) and the batch query (right), by key."""
+    if made.proof == "exact" and left.num_rows == right.num_rows and _same_sorted(left, right):
+        return [], left.num_rows
+    held, computed = _by_key(left, made.node.key), _by_key(right, made.node.key)
+    different: list[str] = []
+    for key in held.keys() | computed.keys():
+        mine, theirs = held.get(key), computed.get(key)
+        if not _equal(mine, theirs, made.proof == "tolerance"):
+            different.append(f"{_shown(mine, theirs, made.node.key)}: view {mine}, batch {theirs}")
+    return _few(sorted(different)), len(held)
+
+
+def compare_events(left: pa.Table, right: pa.Table) -> tuple[list[str], int]:
+    """Differences between a flow's stream (left) and the batch query (right), as multisets."""
+    held = Counter(hashable(row) for row in left.to_pylist())
+    computed = Counter(hashable(row) for row in right.to_pylist())
+    different = [f"{count} too many in the stream: {dict(row)}" for row, count in (held - computed).items()]
+    different += [f"{count} missing in the stream: {dict(row)}" for row, count in (computed - held).items()]
+    return _few(different), left.num_rows
+
+
+def _same_sorted(left: pa.Table, right: pa.Table) -> bool:
+    """A fast answer for the common case: equal after sorting by flat columns."""
+    if any(pa.types.is_nested(f.type) and not pa.types.is_struct(f.type) for f in left.schema):
+        return False
+    left, right = left.flatten(), right.flatten()
+    if left.num_columns == 0 or any(pa.types.is_nested(f.type) for f in left.schema):
+        return False
+    order = [(name, "ascending") for name in left.column_names]
+    return bool(left.sort_by(order).equals(right.cast(left.schema).sort_by(order)))
+
+
+def _by_key(table: pa.Table, key: Sequence[str]) -> Rows:
+    return {tuple(hashable(row[name]) for name in key): row for row in table.to_pylist()}
+
+
+def _equal(mine: Any, theirs: Any, tolerant: bool) -> bool:
+    if isinstance(mine, float) and isinstance(theirs, float):
+        if math.isnan(mine) or math.isnan(theirs):
+            return math.isnan(mine) and math.isnan(theirs)
+        return math.isclose(mine, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE) if tolerant else mine == theirs
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        return mine.keys() == theirs.keys() and all(_equal(mine[k], theirs[k], tolerant) for k in mine)
+    if isinstance(mine, list) and isinstance(theirs, list):
+        return len(mine) == len(theirs) and all(_equal(m, t, tolerant) for m, t in zip(mine, theirs, strict=True))
+    return bool(mine == theirs)
+
+
+def _shown(mine: dict[str, Any] | None, theirs: dict[str, Any] | None, key: Sequence[str]) -> str:
+    row = mine or theirs or {}
+    return ", ".join(f"{name}={row.get(name)}" for name in key)
+
+
+def _few(different: list[str]) -> list[str]:
+    more = len(different) - _SHOWN
+    return different if more <= 0 else [*different[:_SHOWN], f"and {more} more"]

@@ -1,0 +1,201 @@
+"""Reads both files of a data folder by the names of their streams, so that nobody else has to know which is where.
+
+`edge.db` holds the door's streams, `flows.db` those of the flows. The ledger `dead` has a partition in each: partition
+0 is what the door rejected, partition 1 what died in a flow. Its epoch is both epochs joined, `-` for a side that is
+not there yet.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.config import Folder
+from penstock.errors import PositionGoneError, UnknownStreamError
+from penstock.log.log import Block, Bounds, LogReader, Stream
+from penstock.log.logs.sqlite_reader import SqliteReader
+from penstock.position import Position
+from penstock.schema import SYSTEM, TIMESTAMP
+
+DEAD = pa.schema(
+    [
+        pa.field("stream", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("raw", pa.binary()),
+        pa.field("sender", pa.string()),
+        pa.field("flow", pa.string()),
+        *SYSTEM,
+    ]
+)
+"""What was rejected, at the door or by a flow, with the reason."""
+
+LATE = pa.schema(
+    [
+        pa.field("flow", pa.string()),
+        pa.field("stream", pa.string()),
+        pa.field("position", pa.string()),
+        pa.field("bound", TIMESTAMP),
+        pa.field("event", pa.string()),
+        *SYSTEM,
+    ]
+)
+"""What came too late for a flow: the event as JSON, where it stands, and the bound that it missed."""
+
+_ABSENT = "-"
+_NOTHING = Bounds((0,), (0,), 0, 0, 0, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file's share of a stream; `stream` None: that file does not have it yet."""
+
+    log: LogReader
+    stream: Stream | None
+
+    @property
+    def epoch(self) -> str:
+        return self.stream.epoch if self.stream else _ABSENT
+
+    def bounds(self) -> Bounds:
+        return self.log.bounds(self.stream) if self.stream else _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stream of the folder, whichever files it is in. Its partitions are those of its parts, one after another."""
+
+    name: str
+    schema: pa.Schema
+    parts: tuple[Part, ...]
+
+    @property
+    def epoch(self) -> str:
+        return ".".join(part.epoch for part in self.parts)
+
+    def position(self, offsets: Sequence[int]) -> Position:
+        return Position("stream", self.name, self.epoch, tuple(offsets))
+
+    def bounds(self) -> Bounds:
+        """Of a stream in both files the numbers of commits are added up: they count, but number nothing."""
+        each = [part.bounds() for part in self.parts]
+        times = [bounds.max_us for bounds in each if bounds.max_us is not None]
+        return Bounds(
+            starts=tuple(offset for bounds in each for offset in bounds.starts),
+            ends=tuple(offset for bounds in each for offset in bounds.ends),
+            first_commit=sum(bounds.first_commit for bounds in each),
+            next_commit=sum(bounds.next_commit for bounds in each),
+            rows=sum(bounds.rows for bounds in each),
+            bytes=sum(bounds.bytes for bounds in each),
+            max_us=max(times, default=None),
+        )
+
+    def places(self) -> list[tuple[Part, int]]:
+        """For each partition, whose it is and its number there."""
+        return [(part, number) for part in self.parts for number in range(part.stream.partitions if part.stream else 1)]
+
+
+class FolderLog:
+    """The streams of a data folder by name; any process, any thread."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.edge: LogReader = SqliteReader(folder.edge_db)
+        self.flows: LogReader = SqliteReader(folder.flows_db)
+
+    def close(self) -> None:
+        self.edge.close()
+        self.flows.close()
+
+    def tick(self) -> tuple[int, int]:
+        """Differs when anything was committed in either file since the last call in this thread."""
+        return self.edge.tick(), self.flows.tick()
+
+    def find(self, name: str) -> Found:
+        """The stream of that name; of a flow's stream the build that is served. Raises `UnknownStreamError`."""
+        door, made = self.edge.find(name), self._served(name)
+        stream = door or made
+        if stream is None or stream.counts != "events" or name.startswith("_"):
+            raise UnknownStreamError(f"there is no stream '{name}'", hint="GET /streams lists them")
+        if name == "dead":
+            return Found(name, stream.schema, (Part(self.edge, door), Part(self.flows, made)))
+        return Found(name, stream.schema, (Part(self.edge if door else self.flows, stream),))
+
+    def _served(self, name: str) -> Stream | None:
+        epoch = self.flows.memory().get(f"live/{name}")
+        return (self.flows.find(name, epoch) if epoch else None) or self.flows.find(name)
+
+    def bounds(self, name: str) -> Bounds:
+        return self.find(name).bounds()
+
+    def position_end(self, name: str) -> Position:
+        """Behind everything that the stream holds now."""
+        found = self.find(name)
+        return found.position(found.bounds().ends)
+
+    def read_after(self, name: str, position: Position | None, limit: int) -> tuple[list[Block], Position]:
+        """At most `limit` events from a position on (None: from the beginning), and the position behind exactly these.
+
+        Blocks come in the order in which they were committed, so that no partition waits for another. A position of
+        another epoch, or one that retention has passed, raises `PositionGoneError`.
+        """
+        found = self.find(name)
+        bounds = found.bounds()
+        offsets = list(bounds.starts) if position is None else _offsets(found, position, bounds)
+        blocks: list[Block] = []
+        for block in _merged(found, offsets):
+            taken = _first(block, limit)
+            limit -= taken.batch.num_rows
+            offsets[taken.partition] = taken.end
+            blocks.append(taken)
+            if not limit:
+                break
+        return blocks, found.position(offsets)
+
+
+def _offsets(found: Found, position: Position, bounds: Bounds) -> list[int]:
+    """Where to go on; a side of `dead` that was not there when the position was given begins at its beginning."""
+    theirs, ours = position.epoch.split("."), found.epoch.split(".")
+    known = len(theirs) == len(ours) and all(t in (o, _ABSENT) for t, o in zip(theirs, ours, strict=True))
+    within = len(position.offsets) == len(bounds.ends) and all(
+        offset <= end for offset, end in zip(position.offsets, bounds.ends, strict=True)
+    )
+    if known and within:
+        return list(position.offsets)
+    raise PositionGoneError(
+        f"the stream '{found.name}' no longer holds this position",
+        detail=f"it is of epoch '{position.epoch}' and the stream of '{found.epoch}'" if not known else None,
+        hint="begin again from the start of the stream",
+    )
+
+
+def _merged(found: Found, offsets: Sequence[int]) -> Iterator[Block]:
+    """The blocks of all partitions in the order of their commits, numbered as in the whole stream."""
+    readers = [
+        _numbered(part.log.read(part.stream, number, offset), place)
+        for place, ((part, number), offset) in enumerate(zip(found.places(), offsets, strict=True))
+        if part.stream is not None
+    ]
+    return heapq.merge(*readers, key=_arrival if len(found.parts) > 1 else _order)
+
+
+def _numbered(blocks: Iterator[Block], partition: int) -> Iterator[Block]:
+    return (replace(block, partition=partition) for block in blocks)
+
+
+def _order(block: Block) -> tuple[int, int]:
+    return block.commit, block.partition
+
+
+def _arrival(block: Block) -> tuple[int, int]:
+    """Numbers of commits mean nothing across files; times do, near enough, and the order is the same every time."""
+    return block.written_us, block.partition
+
+
+def _first(block: Block, rows: int) -> Block:
+    if block.batch.num_rows <= rows:
+        return block
+    offsets = block.offsets.slice(0, rows)
+    return replace(block, end=offsets[-1].as_py() + 1, batch=block.batch.slice(0, rows), offsets=offsets)

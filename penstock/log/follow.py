@@ -1,0 +1,54 @@
+"""Notices that another process has committed, by asking the log a cheap question every few milliseconds."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+INTERVAL_S = 0.005
+"""Asking harder gains nothing that a person or a batch of Spark would notice, and costs CPU when nothing happens."""
+
+_log = logging.getLogger(__name__)
+
+
+class Follower:
+    """One thread that calls `changed` after each change of `tick`, and once at the start.
+
+    `changed` is called on that thread and must return quickly: from there an asyncio loop is woken by
+    `call_soon_threadsafe`.
+    """
+
+    def __init__(self, tick: Callable[[], Any], changed: Callable[[], None], *, interval_s: float = INTERVAL_S) -> None:
+        self._tick = tick
+        self._changed = changed
+        self._interval_s = interval_s
+        self._ended = threading.Event()
+        self._failed = False
+        self._thread = threading.Thread(target=self._follow, name="log-follower", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        last: Any = object()
+        while not self._ended.is_set():
+            last = self._look(last)
+            self._ended.wait(self._interval_s)
+
+    def _look(self, last: Any) -> Any:
+        """The newest tick. A failure is told once and asked over: a follower that died would be silence."""
+        try:
+            tick = self._tick()
+            if tick != last:
+                self._changed()
+            self._failed = False
+            return tick
+        except Exception:
+            if not self._failed:
+                _log.exception("the log cannot be followed; trying on")
+            self._failed = True
+            return last

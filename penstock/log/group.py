@@ -1,0 +1,257 @@
+"""Joins the appends of many callers into few commits, so that they share the fsync, on the one thread that writes.
+
+1. Whatever waits when a commit ends goes into the next one; an append that finds the log idle is written at once.
+2. Appends are written in the order in which they were submitted.
+3. What a commit fails with goes to each of its callers, and writing goes on. A caller whose append cannot be written
+   at all (its columns are wrong) fails alone.
+4. What waits is bounded: above it `OverloadedError` is raised at once, and nothing was taken.
+5. Housekeeping runs on the same thread, one slice between two commits, so it never holds up more than one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, StaleTermError
+from penstock.log.log import Append, Appended, Log
+
+T = TypeVar("T")
+Results = list[Appended | Exception]
+
+UNWRITTEN_BYTES = 128 * 1024**2
+COMMIT_BYTES = 16 * 1024**2
+"""What goes into one commit at most: about 30 ms of writing, so that the next caller does not wait for ever."""
+TIDY_S = 1.0
+"""How long the log must be idle before it is looked through for things to tidy up."""
+
+
+_SHARED = (DiskFullError, LogUnavailableError, StaleTermError)
+"""Failures of the log itself: no caller is to blame, and trying each alone would only fail as often."""
+
+
+class _Waiting:
+    """One submission on its way to the log, and who waits for it: a thread, or a task of `loop`."""
+
+    __slots__ = ("appends", "future", "loop", "remember", "size")
+
+    def __init__(
+        self,
+        appends: Sequence[Append],
+        remember: Mapping[str, Any | None],
+        future: Future[Results] | asyncio.Future[Results],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.appends = appends
+        self.remember = remember
+        self.future = future
+        self.loop = loop
+        self.size = sum(append.batch.nbytes for append in appends)
+
+
+class GroupCommit:
+    """The owner of a log's writer. Any thread may submit; `close` writes what waits and ends the thread."""
+
+    def __init__(self, log: Log, *, unwritten_bytes: int = UNWRITTEN_BYTES, commit_bytes: int = COMMIT_BYTES) -> None:
+        self._log = log
+        self._unwritten_bytes = unwritten_bytes
+        self._commit_bytes = commit_bytes
+        self._wake = threading.Condition()
+        self._queue: deque[_Waiting] = deque()
+        self._chores: deque[_Chore] = deque()
+        self._unwritten = 0
+        self._closing = False
+        self._untidy = True
+        self._thread = threading.Thread(target=self._work, name="group-commit", daemon=True)
+        self._thread.start()
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """What waits for the log now."""
+        return self._unwritten
+
+    def submit(self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None) -> Future[Results]:
+        """Append in the next commit: the future holds one result per append, as `Log.append` gives them."""
+        future: Future[Results] = Future()
+        self._enqueue(_Waiting(appends, remember or {}, future))
+        return future
+
+    async def append(self, append: Append) -> Appended:
+        """Append one in the next commit, from an asyncio loop; an error in its place is raised."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Results] = loop.create_future()
+        self._enqueue(_Waiting((append,), {}, future, loop))
+        (result,) = await future
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def run(self, work: Callable[[], T]) -> Future[T]:
+        """Call something on the writer's thread, between two commits."""
+        future: Future[T] = Future()
+        self._add(_Chore(_once(work, future)))
+        return future
+
+    def sliced(self, steps: Iterator[int]) -> Future[int]:
+        """Go through the steps of `trimming`, `compacting` or `dropping`, one between two commits; gives their sum."""
+        future: Future[int] = Future()
+        self._add(_Chore(_summed(steps, future)))
+        return future
+
+    def close(self) -> None:
+        """Write what waits, finish the chores, end the thread. Later submissions are refused."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    # Taking
+
+    def _enqueue(self, waiting: _Waiting) -> None:
+        with self._wake:
+            self._refuse_when_closed()
+            if self._unwritten and self._unwritten + waiting.size > self._unwritten_bytes:
+                raise OverloadedError(
+                    "too much waits for the log",
+                    detail=f"{self._unwritten} bytes wait, {self._unwritten_bytes} may",
+                    hint="send again in a moment",
+                )
+            self._unwritten += waiting.size
+            self._queue.append(waiting)
+            self._wake.notify()
+
+    def _add(self, chore: _Chore) -> None:
+        with self._wake:
+            self._refuse_when_closed()
+            self._chores.append(chore)
+            self._wake.notify()
+
+    def _refuse_when_closed(self) -> None:
+        if self._closing:
+            raise LogUnavailableError("the log is being closed", hint="send again when it is back")
+
+    # Writing
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._queue or self._chores or self._closing):
+                    if not self._wake.wait(TIDY_S if self._untidy else None):
+                        self._tidy_up()
+                batch = self._take()
+                chore = self._chores[0] if self._chores else None
+                if not batch and chore is None:
+                    return
+            if batch:
+                self._commit(batch)
+            if chore is not None and not chore.step():
+                self._chores.popleft()
+
+    def _take(self) -> list[_Waiting]:
+        """What goes into the next commit: all that waits, up to a size, and one `meta` per stream."""
+        batch: list[_Waiting] = []
+        size = 0
+        metas: set[tuple[str, str]] = set()
+        while self._queue and (not batch or size + self._queue[0].size <= self._commit_bytes):
+            theirs = {(a.stream.name, a.stream.epoch) for a in self._queue[0].appends if a.meta is not None}
+            if metas & theirs:
+                break
+            metas |= theirs
+            size += self._queue[0].size
+            batch.append(self._queue.popleft())
+        return batch
+
+    def _tidy_up(self) -> None:
+        self._untidy = False
+        future: Future[int] = Future()
+        self._chores.append(_Chore(_summed(self._log.tidying(), future)))
+
+    def _commit(self, batch: Sequence[_Waiting]) -> None:
+        try:
+            results = self._log.append(
+                [append for waiting in batch for append in waiting.appends],
+                {key: value for waiting in batch for key, value in waiting.remember.items()},
+            )
+        except Exception as error:
+            if len(batch) == 1 or isinstance(error, _SHARED):
+                self._settle([(waiting, None, error) for waiting in batch])
+            else:
+                for waiting in batch:
+                    self._commit([waiting])
+        else:
+            self._untidy = True
+            self._settle(list(_shared_out(batch, results)))
+
+    def _settle(self, outcomes: Sequence[_Outcome]) -> None:
+        """Wake everybody; the tasks of one loop by one call, because waking a loop costs a system call."""
+        with self._wake:
+            self._unwritten -= sum(waiting.size for waiting, _, _ in outcomes)
+        loops: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+        for outcome in outcomes:
+            if outcome[0].loop is None:
+                _resolve(outcome)
+            else:
+                loops.setdefault(outcome[0].loop, []).append(outcome)
+        for loop, theirs in loops.items():
+            with suppress(RuntimeError):  # the loop has ended: nobody waits there any more
+                loop.call_soon_threadsafe(_resolve_all, theirs)
+
+
+_Outcome = tuple[_Waiting, Results | None, Exception | None]
+
+
+def _shared_out(batch: Sequence[_Waiting], results: Results) -> Iterator[_Outcome]:
+    at = 0
+    for waiting in batch:
+        yield waiting, results[at : at + len(waiting.appends)], None
+        at += len(waiting.appends)
+
+
+def _resolve(outcome: _Outcome) -> None:
+    waiting, results, error = outcome
+    if waiting.future.done():  # the caller has gone; its events are in the log all the same
+        return
+    if error is not None:
+        waiting.future.set_exception(error)
+    elif results is not None:
+        waiting.future.set_result(results)
+
+
+def _resolve_all(outcomes: Sequence[_Outcome]) -> None:
+    for outcome in outcomes:
+        _resolve(outcome)
+
+
+class _Chore:
+    """Something that the writer's thread does step by step between commits."""
+
+    def __init__(self, steps: Iterator[Any]) -> None:
+        self._steps = steps
+
+    def step(self) -> bool:
+        """Do one; False when that was the last."""
+        return next(self._steps, self) is not self
+
+
+def _once(work: Callable[[], T], future: Future[T]) -> Iterator[None]:
+    try:
+        future.set_result(work())
+    except Exception as error:
+        future.set_exception(error)
+    yield from ()
+
+
+def _summed(steps: Iterator[int], future: Future[int]) -> Iterator[None]:
+    total = 0
+    try:
+        for count in steps:
+            total += count
+            yield
+        future.set_result(total)
+    except Exception as error:
+        future.set_exception(error)

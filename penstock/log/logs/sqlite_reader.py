@@ -1,0 +1,365 @@
+"""Reads an SQLite log from any process and thread, while its writer writes or when there is none.
+
+1. Every thread has its own connection, and every call sees all that was committed before it.
+2. A page of blocks is read in one short look at the file, so that readers never keep the writer's WAL from being
+   cut back. The exception is a compacted stream read from its beginning: that is one look, because half of it from
+   before a compaction and half from behind would be neither.
+3. Merged blocks are given only to a reader that begins at the stream's beginning: whoever stands inside the merged
+   range would miss its deletes, and gets `PositionGoneError`.
+4. Blocks must follow each other without a gap: one that is missing is an error, never a silent skip.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import CorruptBlockError, PositionGoneError
+from penstock.log.control import Recall
+from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream
+from penstock.log.logs.sqlite_file import checksum, failures, open_reader
+from penstock.schema import adapt
+
+_PAGE_BLOCKS = 64
+_FIRST_PAGE_BLOCKS = 8
+"""The first page is small: most readers want the newest few blocks."""
+
+_COMMIT = "number, ends, rows, total_rows, bound_us, max_us, min_us, written_us, meta, bytes"
+_BLOCK = (
+    "b.stream, b.partition, b.start, b.piece, b.stop, b.number, b.version, b.rows, b.merged, b.bound_us,"
+    " b.written_us, b.checksum, p.data, p.offsets"
+)
+_FIRST_PAGE = f"""
+SELECT {_BLOCK} FROM blocks b LEFT JOIN payloads p ON p.id = b.payload
+WHERE b.stream = :stream AND b.partition = :partition AND b.start < :end AND b.start >= coalesce(
+    (SELECT max(start) FROM blocks WHERE stream = :stream AND partition = :partition AND start <= :at), :at)
+ORDER BY b.start, b.piece LIMIT :limit"""
+_NEXT_PAGE = f"""
+SELECT {_BLOCK} FROM blocks b LEFT JOIN payloads p ON p.id = b.payload
+WHERE b.stream = :stream AND b.partition = :partition AND (b.start, b.piece) > (:start, :piece) AND b.start < :end
+ORDER BY b.start, b.piece LIMIT :limit"""
+
+
+class Stored(NamedTuple):
+    """A block as it lies in the file."""
+
+    stream: int
+    partition: int
+    start: int
+    piece: int
+    stop: int
+    number: int
+    version: int
+    rows: int
+    merged: int
+    bound_us: int | None
+    written_us: int
+    checksum: int
+    data: bytes | None
+    offsets: bytes | None
+
+
+class _Range(NamedTuple):
+    """What one call of `read` asks for."""
+
+    stream: Stream
+    ident: int
+    partition: int
+    start: int
+    end: int
+    target: pa.Schema
+    whole: bool
+
+
+class SqliteReader:
+    """A reader of one file; it may be pickled, and opens the file by itself where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._connections_lock = threading.Lock()
+        self._memory_lock = threading.Lock()
+        self._connections: list[tuple[weakref.ref[threading.Thread], sqlite3.Connection]] = []
+        self._schemas: dict[tuple[int, int], pa.Schema] = {}
+        self._recall = Recall()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SqliteReader, (self.path,)
+
+    # Streams
+
+    def streams(self) -> list[Stream]:
+        return [self._stream(row) for row in self._rows(_STREAMS + " ORDER BY id")]
+
+    def find(self, name: str, epoch: str | None = None) -> Stream | None:
+        named = " AND name = ?" if epoch is None else " AND name = ? AND epoch = ?"
+        values = (name,) if epoch is None else (name, epoch)
+        rows = self._rows(f"{_STREAMS}{named} ORDER BY id DESC LIMIT 1", values)
+        return self._stream(rows[0]) if rows else None
+
+    def bounds(self, stream: Stream) -> Bounds:
+        rows = self._rows(_BOUNDS, (stream.name, stream.epoch))
+        if not rows:
+            raise _gone(stream)
+        starts, removed, first, last, ends, total_rows, total_bytes, max_us = rows[0]
+        begin = tuple(msgspec.json.decode(starts))
+        if last is None:
+            return Bounds(begin, begin, 0, 0, 0, 0, None)
+        behind = tuple(msgspec.json.decode(ends))
+        return Bounds(begin, behind, first, last + 1, total_rows, total_bytes - removed, max_us)
+
+    def _stream(self, row: Sequence[Any]) -> Stream:
+        ident, name, epoch, partitions, unique, counts, compact_by, version = row
+        keys = tuple(msgspec.json.decode(compact_by))
+        return Stream(name, epoch, partitions, bool(unique), counts, keys, self._schema(ident, version))
+
+    def _schema(self, ident: int, version: int) -> pa.Schema:
+        if (ident, version) not in self._schemas:
+            rows = self._rows("SELECT arrow FROM schemas WHERE stream = ? AND version = ?", (ident, version))
+            if not rows:
+                raise CorruptBlockError(f"version {version} of a stream's schema is missing", detail=str(self.path))
+            self._schemas[ident, version] = pa.ipc.read_schema(pa.py_buffer(rows[0][0]))
+        return self._schemas[ident, version]
+
+    def ident(self, stream: Stream) -> int:
+        """The number under which the file knows a stream; another one when it was dropped and made again."""
+        rows = self._rows(_IDENT, (stream.name, stream.epoch))
+        if not rows:
+            raise _gone(stream)
+        return int(rows[0][0])
+
+    # Commits
+
+    def commits(self, stream: Stream, start: int, end: int | None = None, limit: int | None = None) -> list[Commit]:
+        rows = self._rows(
+            f"SELECT {_COMMIT} FROM commits WHERE stream = ? AND number >= ? AND number < ? ORDER BY number LIMIT ?",
+            (self.ident(stream), start, 2**62 if end is None else end, -1 if limit is None else limit),
+        )
+        return [_commit(row) for row in rows]
+
+    def last_commit(self, stream: Stream, below: int | None = None) -> Commit | None:
+        rows = self._rows(
+            f"SELECT {_COMMIT} FROM commits WHERE stream = ? AND number < ? ORDER BY number DESC LIMIT 1",
+            (self.ident(stream), 2**62 if below is None else below),
+        )
+        return _commit(rows[0]) if rows else None
+
+    def commit_within(self, stream: Stream, start: int, rows: int) -> int:
+        bounds = self.bounds(stream)
+        low = max(start, bounds.first_commit)
+        first = self.commits(stream, low, limit=1)
+        if not first:
+            return start
+        most = first[0].total_rows - first[0].rows + rows
+        return self.first_where(stream, low + 1, bounds.next_commit, lambda commit: commit.total_rows > most)
+
+    def first_where(self, stream: Stream, low: int, high: int, true: Callable[[Commit], bool]) -> int:
+        """The first commit in [low, high) for which `true` holds, if it holds for all later ones too; else `high`.
+
+        Numbers are dense, so the range is halved again and again: no scan over a million commits.
+        """
+        while low < high:
+            middle = (low + high) // 2
+            found = self.commits(stream, middle, limit=1)
+            if found and not true(found[0]):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # Events
+
+    def read(
+        self,
+        stream: Stream,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Block]:
+        bounds = self.bounds(stream)
+        begin, behind = bounds.starts[partition], bounds.ends[partition]
+        if start < begin:
+            raise _gone(stream, f"it begins at {begin} and {start} was asked for")
+        fields = None if columns is None else [stream.schema.field(name) for name in columns]
+        target = stream.schema if fields is None else pa.schema(fields)
+        whole = bool(stream.compact_by) and start == begin
+        last = behind if end is None else min(end, behind)
+        wanted = _Range(stream, self.ident(stream), partition, start, last, target, whole)
+        return self._in_one_look(wanted) if whole else self._in_pages(wanted)
+
+    def _in_one_look(self, wanted: _Range) -> Iterator[Block]:
+        connection = open_reader(self.path)
+        if connection is None:
+            return
+        try:
+            with failures(self.path):
+                connection.execute("BEGIN")
+                connection.execute("SELECT 1 FROM meta LIMIT 1").fetchall()
+            yield from self._in_pages(wanted, connection)
+        finally:
+            connection.close()
+
+    def _in_pages(self, wanted: _Range, look: sqlite3.Connection | None = None) -> Iterator[Block]:
+        """Page after page, each in a look of its own unless one is given."""
+        at, last = wanted.start, None
+        while at < wanted.end:
+            page = self._page(wanted, look, at, last)
+            if not page:
+                raise self._lost(wanted, at)
+            for row in page:
+                self._check_place(wanted, row, at, last)
+                at, last = row.stop, row
+                yield self._block(wanted, row)
+
+    def _page(
+        self, wanted: _Range, look: sqlite3.Connection | None, at: int, last: Stored | None
+    ) -> list[Stored]:
+        values = {"stream": wanted.ident, "partition": wanted.partition, "at": at, "end": wanted.end}
+        values["limit"] = _FIRST_PAGE_BLOCKS if last is None else _PAGE_BLOCKS
+        if last is not None:
+            values |= {"start": last.start, "piece": last.piece}
+        rows = self._rows(_FIRST_PAGE if last is None else _NEXT_PAGE, values, look)
+        return [Stored._make(row) for row in rows]
+
+    def _check_place(self, wanted: _Range, row: Stored, at: int, last: Stored | None) -> None:
+        follows = row.start == at or (last is not None and row.start == last.start and row.piece == last.piece + 1)
+        if not (row.start <= at < row.stop if last is None else follows):
+            raise self._lost(wanted, at)
+        if row.merged and not (wanted.whole and wanted.end >= row.stop):
+            raise _gone(wanted.stream, f"what stood at {at} was merged with what came later")
+
+    def _lost(self, wanted: _Range, at: int) -> PositionGoneError | CorruptBlockError:
+        """Why no block follows at `at`: it was removed while we read, or it is missing."""
+        begin = self.bounds(wanted.stream).starts[wanted.partition]
+        if at < begin:
+            return _gone(wanted.stream, f"it begins at {begin} now and {at} was to be read")
+        return CorruptBlockError(
+            f"the stream '{wanted.stream.name}' has no block for offset {at} of partition {wanted.partition}",
+            detail=str(self.path),
+            hint="restore the file from a copy",
+        )
+
+    def _block(self, wanted: _Range, row: Stored) -> Block:
+        batch = adapt(self.decode(row, wanted.stream), wanted.target)
+        start, end = max(row.start, wanted.start), min(row.stop, wanted.end)
+        offsets = _offsets(row, wanted.stream)
+        if not row.merged and wanted.stream.counts == "events":
+            batch = batch.slice(start - row.start, end - start)
+            offsets = offsets.slice(start - row.start, end - start)
+        return Block(row.partition, start, end, row.number, row.bound_us, row.written_us, batch, offsets)
+
+    def decode(self, row: Stored, stream: Stream) -> pa.RecordBatch:
+        """A stored block's events under the schema they were written with, once the checksum has been verified."""
+        if row.data is None or _checksum(row) != row.checksum:
+            raise CorruptBlockError(
+                f"a block of the stream '{stream.name}' has another checksum than its bytes",
+                detail=f"partition {row.partition}, offsets {row.start} to {row.stop}, in {self.path}",
+                hint="the disk returned something else than was written; restore the file from a copy",
+            )
+        return pa.ipc.read_record_batch(pa.py_buffer(row.data), self._schema(row.stream, row.version))
+
+    # Memory and change
+
+    def memory(self) -> Mapping[str, Any]:
+        with self._memory_lock:
+            stream = self.find(CONTROL)
+            return self._recall.refreshed(self, stream) if stream else {}
+
+    def tick(self) -> int:
+        rows = self._rows("PRAGMA data_version")
+        return int(rows[0][0]) if rows else -1
+
+    # Connections
+
+    def close(self) -> None:
+        with self._connections_lock:
+            for _, connection in self._connections:
+                connection.close()
+            self._connections.clear()
+            self._local = threading.local()
+
+    def _rows(
+        self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), look: sqlite3.Connection | None = None
+    ) -> list[Any]:
+        """The whole answer at once, so that no statement stays open and pins an old state of the file."""
+        connection = look or self._connection()
+        if connection is None:
+            return []
+        with failures(self.path):
+            return connection.execute(sql, values).fetchall()
+
+    def _connection(self) -> sqlite3.Connection | None:
+        """This thread's own; another one after a fork, because SQLite's do not survive it."""
+        mine: tuple[int, sqlite3.Connection] | None = getattr(self._local, "mine", None)
+        if mine is not None and mine[0] == os.getpid():
+            return mine[1]
+        connection = open_reader(self.path)
+        if connection is not None:
+            self._local.mine = (os.getpid(), connection)
+            self._register(connection)
+        return connection
+
+    def _register(self, connection: sqlite3.Connection) -> None:
+        """Remember it for `close`, and close those whose thread has ended."""
+        with self._connections_lock:
+            for thread, old in self._connections:
+                if not _alive(thread()):
+                    old.close()
+            self._connections = [pair for pair in self._connections if _alive(pair[0]())]
+            self._connections.append((weakref.ref(threading.current_thread()), connection))
+
+
+def _alive(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
+
+
+_STREAMS = """
+SELECT id, name, epoch, partitions, unique_ids, counts, compact_by,
+       (SELECT max(version) FROM schemas WHERE stream = id)
+FROM streams WHERE dropped = 0"""
+
+_IDENT = "SELECT id FROM streams WHERE name = ? AND epoch = ? AND dropped = 0"
+
+_BOUNDS = """
+SELECT s.starts, s.removed_bytes, (SELECT min(number) FROM commits WHERE stream = s.id), c.number, c.ends,
+       c.total_rows, c.total_bytes, c.max_us
+FROM streams s LEFT JOIN commits c ON c.stream = s.id
+     AND c.number = (SELECT max(number) FROM commits WHERE stream = s.id)
+WHERE s.name = ? AND s.epoch = ? AND s.dropped = 0"""
+
+
+def _commit(row: Sequence[Any]) -> Commit:
+    number, ends, rows, total_rows, bound_us, max_us, min_us, written_us, meta, size = row
+    behind = tuple(msgspec.json.decode(ends))
+    facts = None if meta is None else msgspec.json.decode(meta)
+    return Commit(number, behind, rows, total_rows, bound_us, max_us, min_us, written_us, facts, size)
+
+
+def _checksum(row: Stored) -> int:
+    return checksum(*row[:11], row.data, row.offsets)
+
+
+def _offsets(row: Stored, stream: Stream) -> pa.Array:
+    if row.offsets is not None:
+        return pa.Array.from_buffers(pa.int64(), row.rows, [None, pa.py_buffer(row.offsets)])
+    if stream.counts == "commits":
+        return pa.array(np.full(row.rows, row.start, np.int64))
+    return pa.array(np.arange(row.start, row.stop, dtype=np.int64))
+
+
+def _gone(stream: Stream, detail: str | None = None) -> PositionGoneError:
+    return PositionGoneError(
+        f"the stream '{stream.name}' no longer holds what was asked for",
+        detail=detail or f"there is no epoch '{stream.epoch}' of it",
+        hint="begin again from its start",
+    )

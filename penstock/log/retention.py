@@ -1,0 +1,101 @@
+"""Decides how far a stream may be trimmed, so that retention never makes a number unprovable in silence.
+
+What is older than the declared age, or beyond the declared size, may go, but only below the *floor*: the commit below
+which every flow has absorbed everything. Retention waits for the floor until the stream is larger than a maximum;
+then it goes on regardless, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.declaration import Retention
+from penstock.log.log import Bounds, Commit, Log, Stream
+
+COMMITS_AT_ONCE = 1000
+"""Oldest commits looked at in one decision."""
+_PATIENCE = 2
+"""How many times its declared size a stream may reach while it waits for the flows."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Commits below `before` may go. `overrun`: some of them had not been absorbed by every flow."""
+
+    before: int
+    overrun: bool = False
+
+
+def decide(
+    retention: Retention,
+    bounds: Bounds,
+    oldest: Sequence[Commit],
+    floor: int | None,
+    now_us: int,
+    most_bytes: int | None = None,
+) -> Decision:
+    """How far to trim. `oldest` are the stream's first commits, in order; `floor` None: no flow reads the stream.
+
+    `most_bytes` is the size up to which the floor is waited for: twice the declared size unless given, without bound
+    where only an age is declared.
+    """
+    wanted = max(_by_age(retention, oldest, now_us), _by_size(retention, bounds, oldest))
+    wanted = min(wanted, bounds.next_commit - 1)
+    if floor is None or wanted <= floor:
+        return Decision(max(wanted, bounds.first_commit))
+    most = most_bytes if most_bytes is not None else _most(retention)
+    forced = bounds.first_commit if most is None else _below_size(bounds, oldest, most)
+    return Decision(max(bounds.first_commit, floor, min(forced, wanted)), overrun=min(forced, wanted) > floor)
+
+
+def _most(retention: Retention) -> int | None:
+    return None if retention.bytes is None else retention.bytes * _PATIENCE
+
+
+def _by_age(retention: Retention, oldest: Sequence[Commit], now_us: int) -> int:
+    """The first commit that is young enough."""
+    if retention.age_us is None or not oldest:
+        return 0
+    for commit in oldest:
+        if commit.written_us >= now_us - retention.age_us:
+            return commit.number
+    return oldest[-1].number + 1
+
+
+def _by_size(retention: Retention, bounds: Bounds, oldest: Sequence[Commit]) -> int:
+    return 0 if retention.bytes is None else _below_size(bounds, oldest, retention.bytes)
+
+
+def _below_size(bounds: Bounds, oldest: Sequence[Commit], most: int) -> int:
+    """The first commit from which on the stream holds at most `most` bytes."""
+    size = bounds.bytes
+    for commit in oldest:
+        if size <= most:
+            return commit.number
+        size -= commit.bytes
+    return oldest[-1].number + 1 if oldest else bounds.first_commit
+
+
+def retaining(
+    log: Log, stream: Stream, retention: Retention, floor: int | None, now_us: int, most_bytes: int | None = None
+) -> Iterator[int]:
+    """Trim as far as `decide` says, one slice at each step; gives the rows that went."""
+    while True:
+        bounds = log.bounds(stream)
+        oldest = log.commits(stream, bounds.first_commit, limit=COMMITS_AT_ONCE)
+        decision = decide(retention, bounds, oldest, floor, now_us, most_bytes)
+        if decision.before <= bounds.first_commit:
+            return
+        if decision.overrun:
+            _log.warning(
+                "the stream '%s' is so large that events are removed which not every flow has absorbed: "
+                "commits %d to %d",
+                stream.name,
+                max(bounds.first_commit, floor or 0),
+                decision.before - 1,
+            )
+        yield from log.trimming(stream, decision.before)

@@ -1,0 +1,1 @@
+"""What the system says of itself: signals become log lines and metrics."""

@@ -1,0 +1,145 @@
+"""Reads what a client asks for, the same over every transport: from query parameters or from a socket's message."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+
+from penstock.change import Key
+from penstock.config import Limits
+from penstock.errors import BadQueryError, BadRequestError
+from penstock.views.query import DEFAULT, Limit, Names, Query, parse_query
+from penstock.views.store import Content, View
+from penstock.views.unpack import frozen
+from penstock.views.where_types import SqlType, parse_type
+
+WAIT_S = 5.0
+"""How long a request waits unless it says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which rows of a view, as the client wrote it; a query is made of it once the view's columns are known."""
+
+    where: str | None = None
+    select: Names = None
+    order_by: Names = None
+    limit: Limit = DEFAULT
+
+    def query(self, view: View, content: Content) -> Query:
+        """Raises `BadQueryError`."""
+        definition = view.definition
+        return parse_query(
+            content.columns,
+            definition.key,
+            where=self.where,
+            select=self.select,
+            order_by=self.order_by,
+            limit=self.limit,
+            defaults=(definition.order_by, definition.limit),
+        )
+
+
+def asked_in(fields: Mapping[str, Any]) -> Asked:
+    """From query parameters or a message; what is not there, or null where that is no value, is the view's default."""
+    where = fields.get("where")
+    if where is not None and not isinstance(where, str):
+        raise BadQueryError("'where' must be a text.", hint="where=rsvps > 10")
+    return Asked(where or None, _names(fields, "select"), _names(fields, "order_by"), fields.get("limit", DEFAULT))
+
+
+def _names(fields: Mapping[str, Any], name: str) -> Names:
+    value = fields.get(name)
+    if value is None or isinstance(value, str | list):
+        return value or None
+    raise BadQueryError(f"'{name}' must be a text or a list of names.", hint=f"{name}=topic,rsvps")
+
+
+def seconds(fields: Mapping[str, str], limits: Limits, default: float = WAIT_S) -> float:
+    """The parameter `wait`."""
+    text = fields.get("wait")
+    if text is None:
+        return default
+    try:
+        wait = float(text)
+    except ValueError:
+        wait = -1.0
+    if not 0 <= wait <= limits.wait_s:
+        raise BadRequestError(f"wait={text} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}")
+    return wait
+
+
+def whole(fields: Mapping[str, str], name: str, default: int, most: int) -> int:
+    """A whole number from 1 to `most`."""
+    text = fields.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+        raise BadRequestError(f"{name}={text} is not possible", hint=f"use a whole number from 1 to {most}")
+    return int(text)
+
+
+# Keys
+
+
+def key_in(text: str, view: View, content: Content) -> Key:
+    """The parameter `key`: the value of a single key column, or a JSON object of all of them."""
+    types = {column.name: parse_type(column.type) for column in content.columns}
+    names = view.definition.key
+    given = {names[0]: text} if len(names) == 1 and types[names[0]].kind != "struct" else _object(text, names)
+    if len(names) == 1 and names[0] not in given:
+        given = {names[0]: given}
+    if set(given) != set(names):
+        raise BadQueryError("'key' does not name the key's columns.", hint=f"The key is {', '.join(names)}.")
+    return tuple(frozen(_typed(given[name], types[name])) for name in names)
+
+
+def _object(text: str, names: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        example = ", ".join(f'"{name}": ...' for name in names)
+        raise BadQueryError("'key' must be a JSON object.", hint=f"key={{{example}}}") from None
+
+
+def _typed(value: Any, kind: SqlType) -> Any:
+    """A key's value as it stands in a row, from JSON or from the text of a parameter."""
+    try:
+        return _converted(value, kind)
+    except (ValueError, TypeError, AttributeError, InvalidOperation, KeyError):
+        raise BadQueryError(f"'{value}' is not a {kind}.", hint="Write it as it appears in the view's rows.") from None
+
+
+def _converted(value: Any, kind: SqlType) -> Any:
+    if value is None:
+        return None
+    if kind.kind == "struct":
+        return {name: _converted(value[name], inner) for name, inner in zip(kind.names, kind.args, strict=True)}
+    if kind.kind == "array":
+        return [_converted(item, kind.args[0]) for item in value]
+    if kind.kind == "timestamp":
+        moment = dt.datetime.fromisoformat(value)
+        return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    if kind.kind == "boolean" and isinstance(value, str):
+        return {"true": True, "false": False}[value.lower()]
+    convert = _CONVERT.get(kind.kind)
+    return value if convert is None else convert(value)
+
+
+_CONVERT: dict[str, Any] = {
+    "tinyint": int,
+    "smallint": int,
+    "int": int,
+    "bigint": int,
+    "float": float,
+    "double": float,
+    "decimal": Decimal,
+    "timestamp_ntz": dt.datetime.fromisoformat,
+    "date": dt.date.fromisoformat,
+    "string": str,
+}

@@ -1,0 +1,210 @@
+"""Reads streams for whoever wants the events themselves: a page at a time, or following as they come.
+
+The log is the buffer: a slow reader just reads later, so nobody is ever cut here, and what was read has no gaps.
+
+1. Each event carries the position behind it: reading on from there gives exactly the rest.
+2. A page looks at a bounded number of events, so that a `where` that nothing passes holds up no one.
+3. Whoever resumes from what retention has removed is told `reset` and begins at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.change import Column
+from penstock.declaration import LEDGERS, Application
+from penstock.errors import NotReadyError, PositionGoneError, UnknownStreamError
+from penstock.log.folder import FolderLog
+from penstock.log.follow import Follower
+from penstock.log.log import Block
+from penstock.position import Position
+from penstock.protocol import wire
+from penstock.schema import ID, KEY, RECEIVED, TIME, simple_type
+from penstock.serve.asked import Asked
+from penstock.serve.messages import Message, reset
+from penstock.serve.sharing import Receiver
+from penstock.views.query import Query, parse_query
+from penstock.views.unpack import rows_of
+
+START, END = "start", "end"
+PAGE_EVENTS = 1_000
+SCAN_EVENTS = 50_000
+"""Events looked at for one reply when a `where` lets few pass."""
+POSITION_S = 15.0
+_SYSTEM = (ID, KEY, TIME, RECEIVED)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some events as JSON objects, and the position behind all that was looked at."""
+
+    events: list[dict[str, Any]]
+    next: Position
+    looked_at: int
+
+
+class StreamReads:
+    """Reading streams. The calls are made on the edge's loop; the reading happens in threads."""
+
+    def __init__(self, application: Application, log: FolderLog) -> None:
+        self._log = log
+        self._names = {s.name for s in application.streams} | {f.name for f in application.flows} | set(LEDGERS)
+        self._waiting: set[asyncio.Event] = set()
+        self._follower: Follower | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._follower = await asyncio.to_thread(Follower, self._log.tick, lambda: self._committed(loop))
+
+    async def stop(self) -> None:
+        if self._follower is not None:
+            await asyncio.to_thread(self._follower.close)
+
+    def known(self, name: str) -> None:
+        """Raises `UnknownStreamError` unless the app has a stream of this name."""
+        if name not in self._names:
+            names = ", ".join(sorted(self._names))
+            raise UnknownStreamError(f"there is no stream '{name}'", hint=f"the app has: {names}")
+
+    async def page(self, name: str, after: Position | str, asked: Asked, limit: int) -> Page:
+        """At most `limit` events behind `after` (a position, or `start` or `end`)."""
+        return await asyncio.to_thread(self._page, name, after, asked, limit)
+
+    async def page_within(self, name: str, after: Position | str, asked: Asked, limit: int, wait_s: float) -> Page:
+        """The same, waiting until there is one or time is up."""
+        with self._news() as news:
+            page = await self.page(name, after, asked, limit)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    while not page.events:
+                        if not page.looked_at:
+                            await news.wait()
+                        news.clear()
+                        page = await self.page(name, page.next, asked, limit)
+            return page
+
+    async def follow(self, name: str, since: Position | str, asked: Asked, receiver: Receiver) -> None:
+        """Send every event behind `since`, until cancelled."""
+        with self._news() as news:
+            told = since = await self._beginning(name, since, asked, news)
+            while True:
+                news.clear()
+                try:
+                    page = await self.page(name, since, asked, PAGE_EVENTS)
+                except PositionGoneError as gone:
+                    await receiver.send(reset(gone.message))
+                    since = START
+                    continue
+                since = page.next
+                if page.events:
+                    await receiver.send(_message(name, page))
+                    told = since
+                elif not page.looked_at and not await _within(news, POSITION_S) and told != since:
+                    await receiver.send(Message({"type": "position", "position": since.token()}, 0))
+                    told = since
+
+    async def _beginning(self, name: str, since: Position | str, asked: Asked, news: asyncio.Event) -> Position | str:
+        """Where to start, once the stream is there; what is wrong with the query is told here."""
+        while True:
+            news.clear()
+            try:
+                if since == END:
+                    since = await asyncio.to_thread(self._log.position_end, name)
+                found = await asyncio.to_thread(self._log.find, name)
+                _query(found.schema, asked)
+                return since
+            except UnknownStreamError:
+                await news.wait()
+
+    # In threads
+
+    def _page(self, name: str, after: Position | str, asked: Asked, limit: int) -> Page:
+        try:
+            found = self._log.find(name)
+        except UnknownStreamError:
+            raise NotReadyError(
+                f"the stream '{name}' is not there yet",
+                detail="the process that writes it has not started",
+                hint="ask again, or look at `penstock status`",
+            ) from None
+        query = _query(found.schema, asked)
+        at = self._log.position_end(name) if after == END else after if isinstance(after, Position) else None
+        events: list[dict[str, Any]] = []
+        looked_at = 0
+        while True:
+            blocks, behind = self._log.read_after(name, at, limit - len(events))
+            before = found.position(found.bounds().starts) if at is None else at
+            events += _events(blocks, before, query)
+            count = sum(block.batch.num_rows for block in blocks)
+            looked_at, at = looked_at + count, behind
+            if not count or len(events) >= limit or looked_at >= SCAN_EVENTS:
+                return Page(events, behind, looked_at)
+
+    # Waiting
+
+    def _committed(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(lambda: [event.set() for event in self._waiting])
+
+    def _news(self) -> _News:
+        return _News(self._waiting)
+
+
+class _News:
+    """An event that is set whenever something was committed."""
+
+    def __init__(self, waiting: set[asyncio.Event]) -> None:
+        self._waiting = waiting
+        self._event = asyncio.Event()
+
+    def __enter__(self) -> asyncio.Event:
+        self._waiting.add(self._event)
+        return self._event
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.discard(self._event)
+
+
+async def _within(news: asyncio.Event, timeout_s: float) -> bool:
+    try:
+        await asyncio.wait_for(news.wait(), timeout_s)
+        return True
+    except TimeoutError:
+        return False
+
+
+def after_in(fields: Mapping[str, Any], name: str, field: str = "after", default: str = START) -> Position | str:
+    """A position, `start` or `end`."""
+    value = fields.get(field) or default
+    return value if value in (START, END) else Position.parse(str(value), "stream", name)
+
+
+def _query(schema: Any, asked: Asked) -> Query:
+    columns = [Column(field.name, simple_type(field.type)) for field in schema]
+    return parse_query(columns, (), where=asked.where, select=asked.select)
+
+
+def _message(name: str, page: Page) -> Message:
+    body = {"type": "events", "stream": name, "position": page.next.token(), "events": page.events}
+    return Message(body, 0)
+
+
+def _events(blocks: list[Block], before: Position, query: Query) -> list[dict[str, Any]]:
+    """The events that pass, each with the position behind it in this order of reading."""
+    offsets = list(before.offsets)
+    names = [column.name for column in query.output]
+    order = [*(n for n in _SYSTEM if n in names), *(n for n in names if n not in _SYSTEM)]
+    events = []
+    for block in blocks:
+        rows = rows_of(block.batch, [column.name for column in query.columns])
+        for offset, row in zip(block.offsets.to_pylist(), rows, strict=True):
+            offsets[block.partition] = offset + 1
+            if query.passes(row):
+                values = dict(zip(names, query.project(row), strict=True))
+                position = Position("stream", before.name, before.epoch, tuple(offsets)).token()
+                events.append({"_position": position} | {name: wire(values[name]) for name in order})
+    return events

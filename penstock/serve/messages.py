@@ -1,0 +1,129 @@
+"""Encodes what subscribers get once, however many of them there are, in the forms that their transports need.
+
+A message is JSON bytes. A socket's frame has the subscription's id spliced in front; subscribers that chose the same
+id share that frame too. A Server-Sent Event carries the position as its id, but only where a client may resume from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock import protocol
+from penstock.change import Key, Row
+from penstock.clock import rfc3339
+from penstock.log.builds import BatchMeta
+from penstock.protocol import encode, wire
+from penstock.serve.delivery import socket_frame, sse_frame
+from penstock.views.query import Query
+from penstock.views.where_types import SqlType, parse_type
+
+_SHARED_FRAMES = 16
+"""Frames kept per message: clients mostly count their subscriptions from the same beginning."""
+_AS_THEY_ARE = frozenset({"string", "boolean", "tinyint", "smallint", "int"})
+"""Types whose values go into JSON unchanged."""
+
+
+class Message:
+    """One message, encoded once. `end` is the offset behind it; `position` is None where nobody may resume."""
+
+    __slots__ = ("_frames", "_sse", "end", "kind", "payload", "position", "whole")
+
+    def __init__(self, body: protocol.Message, end: int, *, resumable: bool = True, whole: bool = True) -> None:
+        self.kind: str = body["type"]
+        self.end = end
+        self.position: str | None = body.get("position") if resumable else None
+        self.payload = encode(body)
+        self.whole = whole
+        """The client has something that stands alone once it has this: not so for a reset or the part of a snapshot."""
+        self._sse: bytes | None = None
+        self._frames: dict[str | None, bytes] = {}
+
+    def sse(self) -> bytes:
+        if self._sse is None:
+            event = None if self.kind == "position" else self.kind
+            self._sse = sse_frame(event, self.payload, self.position)
+        return self._sse
+
+    def socket(self, id: str | None) -> bytes:
+        frame = self._frames.get(id)
+        if frame is None:
+            frame = socket_frame(self.payload if id is None else with_id(self.payload, id))
+            if len(self._frames) < _SHARED_FRAMES:
+                self._frames[id] = frame
+        return frame
+
+
+def with_id(payload: bytes, id: str) -> bytes:
+    """The JSON object with an `id` in front.
+
+    >>> with_id(b'{"type":"reset"}', "s1")
+    b'{"id":"s1","type":"reset"}'
+    """
+    return b'{"id":%b,%b' % (encode(id), payload[1:])
+
+
+class RowCodec:
+    """Turns the rows and keys of one query into JSON objects."""
+
+    def __init__(self, query: Query) -> None:
+        self._names = [column.name for column in query.output]
+        self._convert = [column.name for column in query.output if column.type not in _AS_THEY_ARE]
+        types = {column.name: column.type for column in query.columns}
+        self._key = [(name, parse_type(types[name])) for name in query.key]
+
+    def row(self, row: Row) -> dict[str, Any]:
+        made = dict(zip(self._names, row, strict=True))
+        for name in self._convert:
+            made[name] = wire(made[name])
+        return made
+
+    def rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        row = self.row
+        return [row(r) for r in rows]
+
+    def key(self, key: Key) -> dict[str, Any]:
+        """A delete: an object of the key's columns."""
+        return {name: wire(thawed(value, kind)) for (name, kind), value in zip(self._key, key, strict=True)}
+
+
+def thawed(value: Any, kind: SqlType) -> Any:
+    """The reverse of `frozen`: a key's value as it stands in a row."""
+    if value is None:
+        return None
+    if kind.kind == "struct":
+        return {n: thawed(v, k) for n, v, k in zip(kind.names, value, kind.args, strict=True)}
+    if kind.kind == "array":
+        return [thawed(item, kind.args[0]) for item in value]
+    return value
+
+
+class MessageMaker:
+    """Makes the messages of one query on one build of a view."""
+
+    def __init__(self, view: str, query: Query, tokens: Callable[[int], str]) -> None:
+        """`tokens` gives the position token of an offset."""
+        self._view = view
+        self._token = tokens
+        self.codec = RowCodec(query)
+
+    def changes(self, upserts: Sequence[Row], deletes: Sequence[Key], end: int, meta: BatchMeta | None) -> Message:
+        accepted = None if meta is None or meta.accepted_us is None else rfc3339(meta.accepted_us)
+        gone = [self.codec.key(key) for key in deletes]
+        return Message(protocol.changes(self._view, self._token(end), self.codec.rows(upserts), gone, accepted), end)
+
+    def snapshot(self, rows: Sequence[Any], end: int, part: int = 1, parts: int = 1) -> Message:
+        last = part == parts
+        body = protocol.snapshot(self._view, self._token(end), rows, part, parts)
+        return Message(body, end, resumable=last, whole=last)
+
+    def moved(self, end: int) -> Message:
+        return Message(protocol.position_moved(self._token(end)), end)
+
+
+def reset(reason: str) -> Message:
+    return Message(protocol.reset(reason), 0, resumable=False, whole=False)
+
+
+def error(body: Mapping[str, Any]) -> Message:
+    return Message(protocol.error(body), 0, resumable=False)

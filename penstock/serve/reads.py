@@ -1,0 +1,108 @@
+"""Answers `GET /views/{view}`: rows at one position, after waiting for what the caller has written."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from aiohttp import web
+
+from penstock.clock import Clock
+from penstock.config import Limits
+from penstock.errors import NotYetError, PositionGoneError
+from penstock.position import Position, frontier_body
+from penstock.protocol import encode
+from penstock.serve.answers import answer, json_parts
+from penstock.serve.asked import Asked, asked_in, key_in, seconds
+from penstock.serve.longpoll import poll
+from penstock.serve.messages import RowCodec
+from penstock.serve.replies import JSON
+from penstock.serve.subscription import Hub
+from penstock.views.current import Views
+from penstock.views.query import Query
+from penstock.views.store import Content, View
+
+_CACHE = {"Cache-Control": "public, no-cache"}
+"""Shared proxies may keep an answer, but must ask whether it is still the present one."""
+
+
+class ViewReads:
+    """Reading views, one request at a time."""
+
+    def __init__(self, views: Views, hub: Hub, limits: Limits, clock: Clock) -> None:
+        self._views = views
+        self._hub = hub
+        self._limits = limits
+        self._clock = clock
+
+    async def read(self, request: web.Request) -> web.StreamResponse:
+        view = self._views.view(request.match_info["view"])
+        asked = asked_in(request.query)
+        deadline = self._clock.monotonic() + seconds(request.query, self._limits)
+        if since := request.query.get("since"):
+            position = Position.parse(since, "view", view.name)
+            return await poll(self._hub, view, asked, position, self._left(deadline))
+        asked.query(view, await view.loaded(self._left(deadline)))  # what is wrong with it is told before waiting
+        if after := request.query.get("after"):
+            await self._views.wait_after(view, Position.parse(after, "stream"), self._left(deadline))
+        if at_least := request.query.get("at_least"):
+            await self._wait_at_least(view, Position.parse(at_least, "view", view.name), self._left(deadline))
+        content = await view.loaded(self._left(deadline))
+        return await self._answer(request, view, content, asked)
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._clock.monotonic())
+
+    async def _wait_at_least(self, view: View, position: Position, timeout_s: float) -> None:
+        def reached() -> bool:
+            return view.content is not None and view.content.position.covers(position)
+
+        if await view.until(reached, timeout_s):
+            return
+        if view.content is not None and view.content.epoch != position.epoch:
+            raise PositionGoneError(
+                f"the view '{view.name}' was rebuilt since this position was given",
+                hint="leave at_least out, and keep the new position",
+            )
+        raise NotYetError(
+            f"the view '{view.name}' has not reached this position within {timeout_s:g} s",
+            detail=f"its frontier is {frontier_body(view.frontier)}",
+            hint="ask again with a longer wait=",
+        )
+
+    async def _answer(self, request: web.Request, view: View, content: Content, asked: Asked) -> web.StreamResponse:
+        """The rows, position and frontier of one moment: nothing is awaited between taking them."""
+        query = asked.query(view, content)
+        head = {"view": view.name, "position": content.position.token(), "frontier": frontier_body(view.frontier)}
+        key = request.query.get("key")
+        headers = _CACHE | {"ETag": _etag(head, query, key)}
+        if headers["ETag"] in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+        if key is not None:
+            row = content.rows.get(key_in(key, view, content))
+            rows = [query.project(row)] if row is not None and query.passes(row) else []
+        else:
+            rows = await answer(query, content)
+        return await self._send(request, head, RowCodec(query), rows, headers)
+
+    async def _send(
+        self, request: web.Request, head: dict[str, Any], codec: RowCodec, rows: list[Any], headers: dict[str, str]
+    ) -> web.StreamResponse:
+        start = encode(head)[:-1] + b',"rows":['
+        if len(rows) <= self._limits.snapshot_part_rows:
+            parts = [part async for part in json_parts(codec, rows, self._limits.snapshot_part_rows)]
+            body = start + encode(parts[0])[1:-1] + b"]}"
+            return web.Response(body=body, content_type=JSON, charset="utf-8", headers=headers)
+        response = web.StreamResponse(headers=headers | {"Content-Type": f"{JSON}; charset=utf-8"})
+        await response.prepare(request)
+        async for part in json_parts(codec, rows, self._limits.snapshot_part_rows):
+            await response.write(start + encode(part)[1:-1])
+            start = b","
+        await response.write(b"]}")
+        await response.write_eof()
+        return response
+
+
+def _etag(head: dict[str, Any], query: Query, key: str | None) -> str:
+    facts = (head, str(query.where), query.select, [str(item) for item in query.order_by], query.limit, key)
+    return f'"{hashlib.blake2b(encode(facts), digest_size=12).hexdigest()}"'

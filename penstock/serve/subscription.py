@@ -1,0 +1,101 @@
+"""Serves one subscription from beginning to end: over every build of its view, with `reset` where changes cannot lead.
+
+1. Who cannot be brought up to date by changes (its position is too old or of another build, or the build was replaced)
+   is told `reset` and gets a snapshot; it is never left guessing.
+2. A subscription that arrives while its view is loading waits.
+3. Equal queries on one build share one `Group`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.config import Limits
+from penstock.observe.metrics import Observer
+from penstock.observe.signals import SubscriberReset
+from penstock.position import Position
+from penstock.serve.asked import Asked
+from penstock.serve.messages import reset
+from penstock.serve.sharing import Gone, Group, Receiver
+from penstock.views.query import Query
+from penstock.views.store import Content, View
+
+POSITION_S = 15.0
+"""A subscriber learns at least this often how far it has come when batches passed it by."""
+AHEAD_S = 5.0
+"""How long an edge that is behind a subscriber's position tries to catch up before it says `reset`."""
+
+
+class Hub:
+    """All subscriptions of an edge. Belongs to its loop."""
+
+    def __init__(self, limits: Limits, observer: Observer, *, position_s: float = POSITION_S) -> None:
+        self.limits = limits
+        self.observer = observer
+        self._position_s = position_s
+        self._groups: dict[tuple[str, Query], Group] = {}
+        self._announcing: asyncio.Task[None] | None = None
+        observer.gauge(
+            "penstock_serve_subscribers", "Subscriptions that are open.", ("view",), self._subscribers_by_view
+        )
+
+    async def start(self) -> None:
+        self._announcing = asyncio.create_task(self._announce(), name="announce positions")
+
+    async def stop(self) -> None:
+        if self._announcing is not None:
+            self._announcing.cancel()
+        for group in self._groups.values():
+            group.stop()
+        await asyncio.gather(*(group.ended.wait() for group in self._groups.values()))
+
+    async def subscribe(self, view: View, asked: Asked, since: Position | None, receiver: Receiver) -> None:
+        """Tell `receiver` everything behind `since`, or a snapshot and everything behind it, until cancelled.
+
+        Raises `BadQueryError`, `OverBudgetError`, or what `receiver.send` raises.
+        """
+        while True:
+            content = await view.loaded()
+            query = asked.query(view, content)
+            try:
+                offset = await self._offset(view, content, since)
+                await self._group(view, content, query).follow(receiver, offset)
+                reason = "the server fell behind" if view.content is content else "the view was rebuilt"
+            except Gone as gone:
+                reason = str(gone)
+            since = None
+            self.observer.emit(SubscriberReset(view.name, reason))
+            await receiver.send(reset(reason))
+
+    def announce(self, receiver: Receiver | None = None) -> None:
+        """Tell subscribers (this one, or all) how far they have come, where batches have passed them by."""
+        for group in self._groups.values():
+            group.announce(receiver)
+
+    async def _offset(self, view: View, content: Content, since: Position | None) -> int | None:
+        if since is None:
+            return None
+        if since.epoch != content.epoch or len(since.offsets) != 1:
+            raise Gone("the position is of another build of the view")
+        offset = since.offsets[0]
+        if not await view.until(lambda: content.offset >= offset or view.content is not content, AHEAD_S):
+            raise Gone("the position is ahead of this server")
+        return offset
+
+    def _group(self, view: View, content: Content, query: Query) -> Group:
+        group = self._groups.get((view.name, query))
+        if group is None or group.content is not content or group.ended.is_set():
+            group = self._groups[view.name, query] = Group(view, content, query, self.limits, self.observer)
+        return group
+
+    async def _announce(self) -> None:
+        while True:
+            await asyncio.sleep(self._position_s / 2)
+            self._groups = {key: group for key, group in self._groups.items() if not group.ended.is_set()}
+            self.announce()
+
+    def _subscribers_by_view(self) -> dict[tuple[str, ...], float]:
+        counts: dict[tuple[str, ...], float] = {}
+        for (view, _), group in self._groups.items():
+            counts[view,] = counts.get((view,), 0.0) + len(group.members)
+        return counts

@@ -1,0 +1,259 @@
+"""Keeps every view of an app current: loads its build, follows its changelog, and swaps in a build that becomes live.
+
+    views = Views(application, flows_reader, limits=limits, clock=clock, observer=observer)
+    await views.start()            # returns at once; views load in the background
+    view = views.view("topics")    # UnknownViewError when the app has none of that name
+    await views.wait_absorbed(position, timeout_s=5)
+    await views.stop()
+
+1. Reading and decoding happen in threads; only the application of a prepared batch happens on the loop.
+2. Each view is followed by its own task: a large or broken one holds up no other.
+3. A failure is told (`FollowFailed`) and tried again; what was applied stays applied and served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from penstock.clock import Clock, SystemClock
+from penstock.config import Limits
+from penstock.declaration import Application, FlowDef, ViewDef
+from penstock.errors import BadRequestError, NotYetError, PositionGoneError, UnknownViewError
+from penstock.log.builds import FlowState, state_of
+from penstock.log.follow import Follower
+from penstock.log.log import LogReader
+from penstock.observe.metrics import Observer
+from penstock.observe.signals import BatchApplied, FollowFailed, ViewLoaded, ViewOverBudget
+from penstock.position import Frontier, Position, frontier_body
+from penstock.views.budget import OverBudgetError
+from penstock.views.frontier import FrontierComposer
+from penstock.views.loader import Changelog, Decoded
+from penstock.views.store import SWAP_CHANGES, Content, View
+
+T = TypeVar("T")
+
+RETRY_S = 1.0
+PREPARE_CHANGES = 2_000
+"""Above this a batch is prepared in the thread: on the loop it would take over 1 ms."""
+_FRESHNESS_SAMPLES = 1_000
+
+
+class Views:
+    """All views of an app. Belongs to the edge's loop."""
+
+    def __init__(
+        self,
+        application: Application,
+        log: LogReader,
+        *,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.application = application
+        self.limits = limits or Limits()
+        self.observer = observer or Observer()
+        self.memory: Mapping[str, Any] = {}
+        """What flows keep in the control stream of their log, as of the last look."""
+        self.freshness_s: deque[float] = deque(maxlen=_FRESHNESS_SAMPLES)
+        self._clock = clock or SystemClock()
+        self._log = log
+        self._composer = FrontierComposer(application, log)
+        self._views = {d.name: View(d, self.limits) for d in application.views}
+        self._changelogs: dict[str, Changelog] = {}
+        self._news = {name: asyncio.Event() for name in self._views}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._follower: Follower | None = None
+        self._threads = ThreadPoolExecutor(4, "penstock-views")
+        self._measure()
+
+    def __iter__(self) -> Iterator[View]:
+        return iter(self._views.values())
+
+    def view(self, name: str) -> View:
+        """The view of that name."""
+        found = self._views.get(name)
+        if found is None:
+            names = ", ".join(self._views) or "none"
+            raise UnknownViewError(f"there is no view '{name}'", hint=f"the app has: {names}")
+        return found
+
+    def flow_state(self, name: str) -> FlowState:
+        """How the flow of a view or of a flow stream is."""
+        stored = self.memory.get(f"flow/{name}")
+        return FlowState(state="starting") if stored is None else state_of(stored)
+
+    @property
+    def ready(self) -> bool:
+        """Every view is served, or its flow says why it has nothing to serve."""
+        return all(
+            view.content or view.problem or self.flow_state(view.name).state in ("stopped", "retrying") for view in self
+        )
+
+    # Waiting for events to be absorbed
+
+    def downstream(self, stream: str) -> list[View]:
+        """The views that read this stream, directly or through flows."""
+        return [view for view in self if stream in self.application.roots(view.name)]
+
+    async def wait_absorbed(self, position: Position, timeout_s: float) -> dict[str, dict[str, Any]]:
+        """Wait until every view downstream has absorbed `position`, at most `timeout_s`; say which have.
+
+        For `ack=applied` and `GET /acks`: `{"topics": {"applied": True, "position": token or None}}`.
+        """
+        views = self.downstream(position.name)
+        waits = (view.until(lambda view=view: covers(view.frontier, position), timeout_s) for view in views)  # type: ignore[misc]
+        applied = await asyncio.gather(*waits)
+        return {
+            view.name: {"applied": done, "position": view.content.position.token() if view.content else None}
+            for view, done in zip(views, applied, strict=True)
+        }
+
+    async def wait_after(self, view: View, position: Position, timeout_s: float) -> None:
+        """Return when `view` has absorbed `position`. Raises `NotYetError` with the frontier when time is up."""
+        roots = self.application.roots(view.name)
+        if position.name not in roots:
+            raise BadRequestError(
+                f"the view '{view.name}' does not read the stream '{position.name}'",
+                detail=f"it reads {', '.join(sorted(roots))}",
+                hint="pass the ack of an event that this view is made from",
+            )
+        if not await view.until(lambda: covers(view.frontier, position), timeout_s):
+            raise NotYetError(
+                f"the view '{view.name}' has not absorbed this event within {timeout_s:g} s",
+                detail=f"its frontier is {frontier_body(view.frontier)}",
+                hint="ask again with a longer wait=, or look at `penstock status` for the state of its flow",
+            )
+
+    # Following
+
+    async def start(self) -> None:
+        """Begin to load and follow; needs no flows and no file yet."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [asyncio.create_task(self._follow(view), name=f"follow {view.name}") for view in self]
+        self._follower = await asyncio.to_thread(Follower, self._log.tick, lambda: self._look(loop))
+
+    async def stop(self) -> None:
+        if self._follower is not None:
+            await asyncio.to_thread(self._follower.close)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._threads.shutdown(wait=True)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the follower's thread, after each commit of the flows."""
+        memory = self._log.memory()
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self._committed, memory)
+
+    def _committed(self, memory: Mapping[str, Any]) -> None:
+        self.memory = memory
+        for news in self._news.values():
+            news.set()
+
+    async def _follow(self, view: View) -> None:
+        news = self._news[view.name]
+        while True:
+            await news.wait()
+            news.clear()
+            try:
+                await self._advance(view)
+            except OverBudgetError:
+                self._over_budget(view)
+            except Exception as error:
+                self.observer.emit(FollowFailed(view.name, str(error)))
+                news.set()
+                await asyncio.sleep(RETRY_S)
+
+    async def _advance(self, view: View) -> None:
+        """Bring a view to the end of its live build."""
+        live = self.memory.get(f"live/{view.name}")
+        changelog = self._changelogs.get(view.name)
+        if live is None:
+            return
+        if changelog is None or changelog.stream.epoch != live:
+            changelog = await self._load(view, live)
+        if changelog is None or view.content is None:
+            return
+        try:
+            while decoded := await self._in_thread(changelog.more, view.content.offset):
+                await self._apply_all(view, view.content, decoded)
+        except PositionGoneError:  # compaction overtook this edge, which slept: begin from the compacted commit
+            await self._load(view, live)
+        if any(isinstance(self.application.flow(name), FlowDef) for name in view.definition.inputs):
+            view.absorb(await self._frontier(view.definition, view.content))
+
+    async def _load(self, view: View, epoch: str) -> Changelog | None:
+        began = self._clock.monotonic()
+        stream = await self._in_thread(self._log.find, view.name, epoch)
+        if stream is None or stream.epoch != epoch:
+            return None
+        changelog = Changelog(view.definition, stream, self._log, self.limits)
+        try:
+            content = await self._in_thread(changelog.load, self.memory)
+        except OverBudgetError:
+            self._changelogs[view.name] = changelog  # not tried again until another build is live
+            raise
+        self._changelogs[view.name] = changelog
+        view.replace(content, await self._frontier(view.definition, content))
+        self.observer.emit(ViewLoaded(view.name, epoch, len(content.rows), self._clock.monotonic() - began))
+        return changelog
+
+    async def _apply_all(self, view: View, content: Content, commits: list[Decoded]) -> None:
+        for commit in commits:
+            if commit.merged:
+                raise PositionGoneError(f"the changelog of '{view.name}' was compacted")
+            await self._apply(view, content, commit)
+            if content.bytes > self.limits.view_bytes:
+                raise OverBudgetError(view.name)
+
+    async def _apply(self, view: View, content: Content, commit: Decoded) -> None:
+        facts = (commit.end, commit.ops, commit.meta, commit.written_us)
+        large = len(commit.ops) > PREPARE_CHANGES
+        batch = await self._in_thread(content.prepare, *facts) if large else content.prepare(*facts)
+        swap = len(batch.changes) > SWAP_CHANGES
+        rows = await self._in_thread(content.changed_copy, batch.changes) if swap else None
+        frontier = await self._in_thread(self._composer.compose, view.name, batch.meta or content.meta)
+        view.apply(batch, rows, frontier)
+        accepted = commit.meta.accepted_us if commit.meta else None
+        freshness = None if accepted is None else max(0.0, (self._clock.now_us() - accepted) / 1e6)
+        if freshness is not None:
+            self.freshness_s.append(freshness)
+        self.observer.emit(BatchApplied(view.name, len(batch.changes), freshness))
+
+    async def _frontier(self, definition: ViewDef, content: Content) -> Frontier:
+        return await self._in_thread(self._composer.compose, definition.name, content.meta)
+
+    def _over_budget(self, view: View) -> None:
+        rows, size = (len(view.content.rows), view.content.bytes) if view.content else (0, 0)
+        view.give_up()
+        self.observer.emit(ViewOverBudget(view.name, rows, size, self.limits.view_bytes))
+
+    async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+
+    def _measure(self) -> None:
+        self.observer.gauge(
+            "penstock_views_rows",
+            "Rows of a view.",
+            ("view",),
+            lambda: {(view.name,): float(len(view.content.rows)) if view.content else 0.0 for view in self},
+        )
+        self.observer.gauge(
+            "penstock_views_history_bytes",
+            "Changes that a view keeps for resuming subscribers.",
+            ("view",),
+            lambda: {(view.name,): float(view.content.history.bytes) if view.content else 0.0 for view in self},
+        )
+
+
+def covers(frontier: Frontier, position: Position) -> bool:
+    """Whether everything before `position` of its stream has been absorbed."""
+    reached = frontier.get(position.name)
+    return reached is not None and reached.covers(position)

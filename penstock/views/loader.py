@@ -1,0 +1,103 @@
+"""Reads a view's changelog out of the log: first the whole build, then commit after commit, always off the edge's loop.
+
+The first commit may be a compacted one, which stands for many: its rows are taken at once and nobody can resume from
+below it. Later commits keep their before-images, so that subscribers resume across a restart of the edge.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.change import OP, Column, Key, Row
+from penstock.config import Limits
+from penstock.declaration import ViewDef
+from penstock.log.builds import BatchMeta, batch_meta, build_of
+from penstock.log.log import Block, Commit, LogReader, Stream
+from penstock.schema import simple_type
+from penstock.views.budget import over_budget
+from penstock.views.store import SWAP_CHANGES, Content
+from penstock.views.unpack import ops_of
+
+COMMITS_AT_ONCE = 64
+"""Commits decoded ahead of the loop; more would only hold memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One commit of a changelog, typed and by key."""
+
+    number: int
+    end: int
+    ops: Mapping[Key, Row | None]
+    meta: BatchMeta | None
+    written_us: int
+    merged: bool
+    """It stands for several commits that compaction has merged."""
+
+
+class Changelog:
+    """One build of a view in the log, and how far it was read. Used by one thread at a time."""
+
+    def __init__(self, definition: ViewDef, stream: Stream, log: LogReader, limits: Limits) -> None:
+        self.stream = stream
+        self._definition = definition
+        self._log = log
+        self._limits = limits
+        self._names = [field.name for field in stream.schema if field.name != OP]
+        self._next = 0
+
+    def load(self, memory: Mapping[str, Any]) -> Content:
+        """The whole build as it stands now. Raises `OverBudgetError` before the memory is used up."""
+        bounds = self._log.bounds(self.stream)
+        columns, proof = _described(self._definition.name, self.stream, memory)
+        content = Content(self._definition.name, self.stream.epoch, columns, proof, bounds.starts[0], self._limits)
+        self._next = bounds.first_commit
+        for decoded in self._decode(bounds.starts[0], self._log.commits(self.stream, self._next, bounds.next_commit)):
+            _take(content, decoded)
+            if content.bytes > self._limits.view_bytes:
+                raise over_budget(self._definition.name, self._limits.view_bytes)
+        gc.freeze()
+        return content
+
+    def more(self, offset: int) -> list[Decoded]:
+        """The commits behind `offset`, at most `COMMITS_AT_ONCE`. Compacted meanwhile: `PositionGoneError`."""
+        commits = self._log.commits(self.stream, self._next, limit=COMMITS_AT_ONCE)
+        return list(self._decode(offset, commits)) if commits else []
+
+    def _decode(self, offset: int, commits: list[Commit]) -> Iterator[Decoded]:
+        blocks = self._blocks(offset, commits[-1].ends[0]) if commits else iter(())
+        block = next(blocks, None)
+        for commit in commits:
+            ops: dict[Key, Row | None] = {}
+            merged = False
+            while block is not None and block.commit <= commit.number:
+                ops.update(ops_of(block.batch, self._names, self._definition.key))
+                merged = merged or block.end - block.start > 1
+                block = next(blocks, None)
+            meta = batch_meta(commit.meta) if commit.meta is not None else None
+            yield Decoded(commit.number, commit.ends[0], ops, meta, commit.written_us, merged)
+            self._next = commit.number + 1
+
+    def _blocks(self, start: int, end: int) -> Iterator[Block]:
+        return self._log.read(self.stream, 0, start, end) if start < end else iter(())
+
+
+def _take(content: Content, decoded: Decoded) -> None:
+    """Into a content that nobody reads yet."""
+    if not content.rows and (decoded.merged or len(decoded.ops) > SWAP_CHANGES):
+        content.begin(decoded.end, decoded.ops, decoded.meta)
+        gc.freeze()  # else the collector walks a million rows again and again, and the loop waits for it
+    else:
+        content.apply(content.prepare(decoded.end, decoded.ops, decoded.meta, decoded.written_us))
+
+
+def _described(name: str, stream: Stream, memory: Mapping[str, Any]) -> tuple[tuple[Column, ...], str | None]:
+    """A build's columns and what `verify` can prove of it; from the stream alone when a newer build is under way."""
+    stored = memory.get(f"build/{name}")
+    build = build_of(stored) if stored is not None else None
+    if build is not None and build.epoch == stream.epoch:
+        return build.columns, build.proof
+    return tuple(Column(f.name, simple_type(f.type)) for f in stream.schema if f.name != OP), None

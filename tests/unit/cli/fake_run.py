@@ -1,0 +1,52 @@
+"""A real supervisor over children that are shell scripts: what the tests of the supervisor kill, stop and starve.
+
+python fake_run.py FOLDER '{"one": "script", ...}' [hung_s]
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from penstock.cli import keeper
+from penstock.cli.keeper import Plan
+from penstock.cli.main import guarded
+from penstock.cli.probe import EdgeProbe, beat
+from penstock.cli.supervisor import Supervisor
+from penstock.cli.terminal import Terminal
+
+keeper.DUMP_S = 0.2
+
+
+class ReadyAtOnce(EdgeProbe):
+    """An edge that answers without being there."""
+
+    def _watch(self) -> None:
+        self.ready = True
+
+
+def plan(folder: Path, name: str, script: str, hung_s: float) -> Plan:
+    file = folder / f"{name}.beat"
+    return Plan(
+        name=name,
+        command=lambda: ["/bin/sh", "-c", script, name, str(file)],
+        log=folder / f"{name}.log",
+        error=folder / f"{name}.error.json",
+        pulse=lambda: beat(file),
+        hung_s=hung_s,
+    )
+
+
+def main(folder: Path, scripts: dict[str, str], hung_s: float) -> None:
+    supervisor = Supervisor(
+        [plan(folder, name, script, hung_s) for name, script in scripts.items()],
+        state=folder / "supervisor.json",
+        probe=ReadyAtOnce(lambda: None),
+        terminal=Terminal(),
+        url=lambda: "http://nowhere",
+    )
+    sys.exit(supervisor.run())
+
+
+if __name__ == "__main__":
+    folder, scripts, *rest = sys.argv[1:]
+    sys.exit(guarded(lambda: main(Path(folder), json.loads(scripts), float(rest[0]) if rest else 60.0)))

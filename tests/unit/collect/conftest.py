@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+from running_edge import Edge, running
+from shop_app import shop
+
+
+@pytest_asyncio.fixture
+async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
+    """A running shop."""
+    async with running(shop(), tmp_path / "edge.db") as made:
+        yield made

@@ -1,0 +1,134 @@
+"""An edge for tests: stage 1 over a real log file and real sockets, which can be closed and opened again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from aiohttp import ClientSession, web
+
+from penstock.app import App
+from penstock.clock import SystemClock
+from penstock.collect.collection import Collect
+from penstock.config import Limits
+from penstock.log.group import GroupCommit
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.observe.metrics import Observer
+from penstock.position import Position
+
+
+class Absorbing:
+    """Stands for the views: says what they have absorbed, as a test wants it."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, bool] = {}
+        self.asked: list[tuple[Position, float]] = []
+
+    async def __call__(self, position: Position, timeout_s: float) -> dict[str, dict[str, Any]]:
+        self.asked.append((position, timeout_s))
+        return {name: {"applied": applied, "position": None} for name, applied in self.views.items()}
+
+
+class Edge:
+    """Everything that one running edge has."""
+
+    def __init__(self, app: App, path: Path, limits: Limits, clock: Any, absorbing: Absorbing) -> None:
+        self.observer = Observer()
+        self.absorbing = absorbing
+        self.log = SqliteLog.open(path, app=app.name)
+        self.group = GroupCommit(self.log)
+        try:
+            self.collect = Collect(
+                app.declared(),
+                self.log,
+                self.group,
+                absorbing,
+                limits,
+                clock,
+                self.observer.emit,
+                random=Random(7),
+            )
+        except BaseException:
+            self.close_log()
+            raise
+        self.session: ClientSession
+        self.url = ""
+
+    def close_log(self) -> None:
+        self.group.close()
+        self.log.close()
+
+    async def post(self, stream: str, body: bytes, *, headers: Mapping[str, str] | None = None, query: str = "") -> Reply:
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        async with self.session.post(f"{self.url}/streams/{stream}{query}", data=body, headers=sent) as reply:
+            return Reply(reply.status, await reply.read(), dict(reply.headers))
+
+    async def lines(self, stream: str, body: bytes, **options: Any) -> Reply:
+        return await self.post(stream, body, headers={"Content-Type": "application/x-ndjson"}, **options)
+
+    async def ack(self, token: str, query: str = "") -> Reply:
+        async with self.session.get(f"{self.url}/acks/{token}{query}") as reply:
+            return Reply(reply.status, await reply.read(), dict(reply.headers))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """All that a stream holds."""
+        reader = SqliteLog.reader(self.log.path)
+        try:
+            stream = reader.find(name)
+            assert stream is not None
+            partitions = range(stream.partitions)
+            return [row for p in partitions for block in reader.read(stream, p, 0) for row in block.batch.to_pylist()]
+        finally:
+            reader.close()
+
+    def dead(self) -> list[dict[str, Any]]:
+        return self.events("dead")
+
+    def metric(self, what: str, stream: str) -> float:
+        return self.observer.value(f"penstock_collect_events_{what}_total", stream=stream)
+
+
+class Reply:
+    def __init__(self, status: int, raw: bytes, headers: dict[str, str]) -> None:
+        self.status, self.raw, self.headers = status, raw, headers
+        self.body: Any = msgspec.json.decode(raw) if raw else None
+
+    @property
+    def code(self) -> str:
+        return str(self.body["error"]["code"])
+
+    @property
+    def reasons(self) -> list[tuple[int, str]]:
+        return [(r["index"], r["reason"]) for r in self.body["rejected"]]
+
+
+@contextlib.asynccontextmanager
+async def running(
+    app: App,
+    path: Path,
+    *,
+    limits: Limits | None = None,
+    clock: Any = None,
+    absorbing: Absorbing | None = None,
+    decompress: bool = False,
+) -> AsyncIterator[Edge]:
+    """An edge that listens on loopback; its log file stays for the next one."""
+    edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing())
+    site = web.Application()
+    edge.collect.add_routes(site)
+    runner = web.AppRunner(site, access_log=None, auto_decompress=decompress)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    edge.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        await edge.collect.start()
+        async with ClientSession() as edge.session:
+            yield edge
+    finally:
+        await runner.cleanup()
+        await edge.collect.close()
+        edge.close_log()
