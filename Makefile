@@ -1,14 +1,49 @@
 # make demo and make test are the two commands that users run; both set up what they need in this checkout.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
+BIN := .venv/bin
 PAGE := penstock/serve/page/index.html
+PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
 
-.PHONY: setup demo test bench clean
+.PHONY: setup demo test lint bench chaos clean
 
-setup: $(VENV)/.installed $(PAGE)
+setup: .venv/.installed $(PAGE)
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
+
+$(PAGE): $(PAGE_SOURCES)
+	cd dashboard && npm ci --silent --no-fund --no-audit && npm run --silent build
+	touch $@
+
+demo: setup
+	@$(BIN)/penstock demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	cd dashboard && npm run --silent check
+
+test: setup chromium lint
+	cd dashboard && npm test --silent
+	$(BIN)/pytest
+
+# The browser of the tests. Root on Debian installs it; anybody else is told what to install.
+.PHONY: chromium
+chromium:
+	@sh tests/e2e/chromium.sh
+
+# Kills at random moments: make chaos KILLS=100 SEED=1
+KILLS ?= 100
+SEED ?= 1
+chaos: setup
+	$(BIN)/python -m tests.chaos.harness --kills $(KILLS) --seed $(SEED)
+
+bench: setup chromium
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf .venv dashboard/node_modules penstock/serve/page build *.egg-info

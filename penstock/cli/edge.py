@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import IO
 
@@ -25,9 +27,12 @@ from penstock.collect.collection import Collect
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
+from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from penstock.serve.replies import errors_as_json
+from penstock.serve.routes import Serving
 from penstock.views.current import Views
 
 SHUTDOWN_S = 3.0
@@ -78,19 +83,45 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     opened.callback(log.close)
     group = GroupCommit(log, unwritten_bytes=limits.unwritten_bytes)
     opened.push_async_callback(asyncio.to_thread, group.close)
-    flows = SqliteLog.reader(folder.flows_db)
-    opened.callback(flows.close)
-    views = Views(application, flows, limits=limits, clock=clock, observer=observer)
+    reader = FolderLog(folder)
+    opened.callback(reader.close)
+    views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
     collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
+    started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
+    checks: dict[str, Callable[[], bool]] = {"collect": lambda: True, "flows": started}
+    serving = Serving(application, views, reader, folder=folder, clock=clock, checks=checks)
     await views.start()
     opened.push_async_callback(views.stop)
     await collect.start()
     opened.push_async_callback(collect.close)
-    keeping = asyncio.create_task(Retainer(application, log, group, flows, clock).run())
+    keeping = asyncio.create_task(Retainer(application, log, group, reader.flows, clock).run())
     opened.push_async_callback(_cancel, keeping)
-    web_app = web.Application()
+    web_app = web.Application(middlewares=[errors_as_json(observer)])
     collect.add_routes(web_app)
+    serving.add_routes(web_app)
     return web_app
+
+
+class Started:
+    """Whether every query of this run has started once: the last part of being ready.
+
+    It stays true from then on: flows that are started again later must not close a healthy door.
+    """
+
+    def __init__(self, application: Application, views: Views, run: str | None) -> None:
+        self._names = [node.name for node in application.nodes]
+        self._views = views
+        self._run = run
+        self._done = False
+
+    def __call__(self) -> bool:
+        self._done = self._done or all(self._has(name) for name in self._names)
+        return self._done
+
+    def _has(self, name: str) -> bool:
+        """What an earlier run left behind does not count."""
+        state = self._views.flow_state(name)
+        return state.state != "starting" and (self._run is None or state.run == self._run)
 
 
 async def _listen(web_app: web.Application, host: str, port: int, opened: AsyncExitStack) -> int:

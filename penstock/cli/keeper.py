@@ -67,6 +67,7 @@ class Keeper:
         self._started = self._moved = self._due = 0.0
         self._pulse = 0
         self._exit: int | None = None
+        self._killed = False
 
     def start(self, now: float) -> None:
         self.plan.error.unlink(missing_ok=True)
@@ -121,14 +122,15 @@ class Keeper:
         if self.state == "stopping":
             self.state = "stopped"
             return
-        self.log.mark(f"{self.plan.name} {_manner(code)}")
+        manner = "hung and was killed" if self.state == "hung" else _manner(code)
+        self.log.mark(f"{self.plan.name} {manner}")
         self.state = "stopped"
         if code == USER_ERROR:
             raise self._told()
         delay = self.restarts.after(now - self._started)
         if delay is None:
             raise self._given_up(code)
-        self._terminal.warn(f"{self.plan.name} {_manner(code)}; starting it again in {delay:.1f} s ({self.plan.log})")
+        self._terminal.warn(f"{self.plan.name} {manner}; starting it again in {delay:.1f} s ({self.plan.log})")
         self.state, self._due = "waiting", now + delay
 
     def _told(self) -> PenstockError:
@@ -153,7 +155,11 @@ class Keeper:
         self.state = "stopping" if self._child is not None else "stopped"
 
     def kill(self) -> None:
+        """End the child and its family at once; it is told once that this was needed."""
         if self._child is not None:
+            if not self._killed:
+                self._terminal.warn(f"{self.plan.name} does not stop by itself and is killed")
+            self._killed = True
             self._child.kill()
 
     def unseen(self, seconds: float) -> None:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from penstock.cli import drawing, offspring, reporting
 from penstock.cli.loading import load
+from penstock.cli.quiet import quietly
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
 from penstock.cli.terminal import FAILED, INTERRUPTED, OK, Terminal, unexpected
 from penstock.declaration import Application
@@ -105,7 +106,8 @@ def check(target: AppArgument, data: DataOption = None, as_json: JsonOption = Fa
         check_java()
         from penstock.flows.check import check as check_plans
 
-        problems = check_plans(loaded.application, folder if folder.root.exists() else None)
+        with quietly(terminal, "asking Spark what it makes of the app"):
+            problems = check_plans(loaded.application, folder if folder.root.exists() else None)
     if as_json:
         terminal.data(json.dumps({"problems": [reporting.problem_body(problem) for problem in problems]}))
     else:
@@ -234,7 +236,8 @@ def verify(
     check_java()
     from penstock.flows import verify as proof
 
-    reports = proof.verify(loaded.application, folder, names or ())
+    with quietly(terminal, "computing every view anew"):
+        reports = proof.verify(loaded.application, folder, names or ())
     for report in reports:
         if as_json:
             terminal.data(json.dumps(reporting.report_body(report)))

@@ -28,6 +28,7 @@ def live(name: str, parent: int | None, data: Path | None, body: Callable[[], No
     """Run a child's body and return its exit code. Without a parent, errors are the caller's to show."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     if parent is None or data is None:
         body()
         return OK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -85,17 +85,31 @@ def problem_count(problems: Sequence[Problem]) -> str:
 def status(body: Mapping[str, Any]) -> RenderableType:
     """The whole of `GET /status` on one screen."""
     parts: list[RenderableType] = [_heading(body)]
-    for title, table in (("processes", _processes(body)), ("streams", _streams(body)), ("views", _views(body))):
+    for table in (_processes(body), _streams(body), _flows(body)):
         if table.row_count:
-            parts += [Text(), Text(title, style="bold"), table]
-    parts += [_flow_error(flow) for flow in _flows(body) if flow.get("error")]
+            parts += [Text(), table]
+    parts += [_flow_error(flow["error"]) for flow in body.get("flows") or () if flow.get("error")]
     return Group(*parts)
 
 
 def _heading(body: Mapping[str, Any]) -> Text:
-    ready = bool(body.get("ready", True))
-    state = ("ready", "bold green") if ready else ("not ready", "bold yellow")
-    return Text.assemble((str(body.get("app", "")), "bold"), "  ", state)
+    since = f"up {_duration(float(body.get('uptime_s') or 0))}"
+    fresh = body.get("freshness") or {}
+    text = Text.assemble((str(body.get("app", "")), "bold"), (f"  penstock {body.get('version', '')}, {since}", "dim"))
+    if fresh.get("p50_ms") is not None:
+        text.append(f", fresh within {fresh['p50_ms']:,.0f} ms (p99 {fresh['p99_ms']:,.0f} ms)", style="dim")
+    return text
+
+
+def _duration(seconds: float) -> str:
+    """The largest two units of a time span.
+
+    >>> _duration(7384)
+    '2 h 3 min'
+    """
+    days, hours, minutes = seconds // 86400, seconds % 86400 // 3600, seconds % 3600 // 60
+    parts = [f"{n:.0f} {unit}" for n, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if n]
+    return " ".join(parts[:2]) or f"{seconds:.0f} s"
 
 
 def _grid(*columns: str) -> Table:
@@ -108,59 +122,43 @@ def _grid(*columns: str) -> Table:
 
 def _processes(body: Mapping[str, Any]) -> Table:
     table = _grid("process", "state", "#pid", "#restarts", "#hung")
-    for name, child in _named(body.get("processes") or body.get("children") or {}):
-        state = str(child.get("state", ""))
-        table.add_row(name, _state(state), *_numbers(child, "pid", "restarts", "hung", plain=True))
+    for name, child in (body.get("processes") or {}).items():
+        numbers = [str(child.get(key) or 0) for key in ("pid", "restarts", "hung")]
+        table.add_row(name, _state(child.get("state")), *numbers)
     return table
 
 
 def _streams(body: Mapping[str, Any]) -> Table:
-    table = _grid("stream", "#events", "#per second", "#duplicates", "#rejected", "#late")
-    for name, stream in _named(body.get("streams") or {}, "stream"):
-        table.add_row(name, *_numbers(stream, "events", "rate", "duplicates", "rejected", "late"))
+    table = _grid("stream", "#events", "#per second", "#duplicates", "#dead", "#late")
+    for stream in body.get("streams") or ():
+        totals, rate = stream["totals"], (stream.get("rates") or {}).get("accepted")
+        counts = [totals["accepted"], rate, totals["duplicates"], totals["dead"], totals["late"]]
+        style = "dim" if stream.get("kind") == "ledger" else ""
+        table.add_row(stream["stream"], *map(_number, counts), style=style)
     return table
 
 
-def _views(body: Mapping[str, Any]) -> Table:
-    table = _grid("view", "flow", "#rows", "proof")
-    for name, view in _named(body.get("views") or {}, "view"):
-        state = str((view.get("flow") or {}).get("state", ""))
-        table.add_row(name, _state(state), *_numbers(view, "rows"), str(view.get("class") or ""))
+def _flows(body: Mapping[str, Any]) -> Table:
+    rows = {view["view"]: view["rows"] for view in body.get("views") or ()}
+    proofs = {view["view"]: view.get("class") for view in body.get("views") or ()}
+    table = _grid("flow", "state", "#rows", "#per second", "#behind", "proof")
+    for flow in body.get("flows") or ():
+        name = flow["flow"]
+        numbers = [_number(value) for value in (rows.get(name), flow.get("rate"), flow.get("lag_events"))]
+        table.add_row(name, _state(flow.get("state")), *numbers, str(proofs.get(name) or ""))
     return table
 
 
-def _flows(body: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Every flow's state: those of views stand with the view, the others on their own."""
-    for name, view in _named(body.get("views") or {}, "view"):
-        yield {"name": name} | dict(view.get("flow") or {})
-    for name, flow in _named(body.get("flows") or {}, "flow"):
-        yield {"name": name} | dict(flow)
-
-
-def _flow_error(flow: Mapping[str, Any]) -> Group:
-    error = flow["error"]
+def _flow_error(error: Mapping[str, Any]) -> Group:
     text = paragraph(str(error.get("code")), str(error.get("message")), error.get("detail"), error.get("hint"))
     return Group(Text(), text)
 
 
-def _named(things: Any, key: str = "name") -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """A list of objects with a name, or an object by name: the same to whoever prints it."""
-    if isinstance(things, Mapping):
-        return [(str(name), thing) for name, thing in things.items() if isinstance(thing, Mapping)]
-    return [(str(thing.get(key) or thing.get("name")), thing) for thing in things]
+def _state(state: Any) -> Text:
+    return Text(str(state or ""), style=_STATES.get(str(state), ""))
 
 
-def _state(state: str) -> Text:
-    return Text(state, style=_STATES.get(state, ""))
-
-
-def _numbers(thing: Mapping[str, Any], *names: str, plain: bool = False) -> list[str]:
-    return [_number(thing.get(name), plain) for name in names]
-
-
-def _number(value: Any, plain: bool) -> str:
-    if not isinstance(value, int | float):
-        return "" if value is None else str(value)
-    if plain:
-        return str(value)
+def _number(value: Any) -> str:
+    if value is None:
+        return ""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

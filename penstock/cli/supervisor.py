@@ -28,7 +28,7 @@ TICK_S = 0.1
 GAP_S = 3.0
 """A tick this late means that the supervisor was stopped or the machine asleep, not that children are
 silent."""
-STOP_S = 9.0
+STOP_S = 8.0
 """Children that have not ended by then are killed: `run` promises 10 s."""
 ROTATE_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -84,7 +84,7 @@ class Supervisor:
         """Signal handlers; a SIGHUP that `nohup` switched off stays off."""
         before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGCHLD)}
         for number in SIGNALS:
-            if before[number] != signal.SIG_IGN:
+            if number != signal.SIGHUP or before[number] != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, lambda *_: self._wake.set())
         return before
@@ -169,7 +169,7 @@ class Supervisor:
             "pid": os.getpid(),
             "url": self._url(),
             "state": state,
-            "children": {keeper.plan.name: keeper.body() for keeper in self._keepers},
+            "processes": {keeper.plan.name: keeper.body() for keeper in self._keepers},
         }
         if body != self._written:
             self._written = body

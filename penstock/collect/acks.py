@@ -9,9 +9,9 @@ from aiohttp import web
 
 from penstock.clock import Clock
 from penstock.collect.door import WaitAbsorbed
+from penstock.collect.door_replies import error_reply, json_reply
 from penstock.collect.intake import Intake
 from penstock.collect.receipts import Receipt, Receipts
-from penstock.collect.replies import error_reply, json_reply
 from penstock.collect.request_options import wait_s
 from penstock.collect.signals import CollectFailed, Signals
 from penstock.config import Limits

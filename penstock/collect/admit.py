@@ -12,32 +12,25 @@ for their columns once, because the cost of building columns lies in the calls, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from penstock.collect.nesting import balanced, count, deeper_than, elements, opening_brackets
+from penstock.collect.cutting import MOST_REJECTED, Form, Raws, lines_of, slices, split
+from penstock.collect.nesting import count, deeper_than, opening_brackets
 from penstock.collect.rejection import Refused, Rejection, refused, unknown_detail
 from penstock.collect.system_columns import SystemColumns
 from penstock.collect.unknown_fields import unknown_fields
 from penstock.config import Limits
 from penstock.declaration import StreamDef
-from penstock.errors import BadBodyError, TooLargeError
+from penstock.errors import BadBodyError
 from penstock.schema import simple_type
 
-Form = Literal["json", "lines"]
-SLICE_BYTES = 256 * 1024
-"""Larger bodies are judged in slices, so that no single call holds the interpreter for more than a few milliseconds."""
-MOST_EVENTS = 200_000
-"""In one body: each may become a dead letter and a line of the reply, which cost more than the two bytes it came in."""
-
-_raw = msgspec.json.Decoder(msgspec.Raw)
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
 _encode_raw = msgspec.json.Encoder().encode
 
 
@@ -88,7 +81,7 @@ class Judge:
     def decode(self, body: bytes, form: Form) -> Decoded | None:
         """All events at once, in microseconds; None when some of them must be judged alone."""
         events = self._decode_whole(body, form) if self._undeclared is None else None
-        return None if events is None else Decoded(events, lambda index: split(body, form)[index])
+        return None if events is None else Decoded(events, Raws(body, form))
 
     def decode_apart(self, body: bytes, form: Form) -> Decoded:
         """Each event alone where it must be. Raises `BadBodyError` when the body as a whole is not JSON."""
@@ -97,7 +90,7 @@ class Judge:
     def decode_each(self, raws: Sequence[bytes]) -> Decoded:
         """Judge events that were cut apart already."""
         found = Decoded([], raws.__getitem__, [], None if self.stream.unknown != "keep" else [], [])
-        for start, part in _slices(raws):
+        for start, part in slices(raws):
             events = self._decode_lines(part) if self._undeclared is None else None
             if events is None:
                 self._decode_alone(found, start, part)
@@ -111,7 +104,7 @@ class Judge:
             if form == "lines":
                 events = self._one.decode_lines(body)
                 whole = len(events) == count(body, b"\n") + (not body.endswith(b"\n")) or len(events) == len(
-                    _lines(body)
+                    lines_of(body)
                 )
             elif body[:1] == b"[" or body.lstrip()[:1] == b"[":
                 events, whole = self._many.decode(body), True
@@ -142,6 +135,8 @@ class Judge:
             except Exception as error:
                 why = refused(error)
                 found.rejections.append(Rejection(place, why.reason, why.detail, raw))
+                if len(found.rejections) > MOST_REJECTED:
+                    raise _hopeless(why) from None
             else:
                 found.events.append(event)
                 found.places.append(place)  # type: ignore[union-attr]
@@ -230,6 +225,14 @@ class Judge:
         return why
 
 
+def _hopeless(last: Refused) -> BadBodyError:
+    return BadBodyError(
+        f"more than {MOST_REJECTED} events of the body were rejected",
+        detail=f"the last one: {last.reason}: {last.detail}",
+        hint="see whether this is the right stream, or send smaller bodies",
+    )
+
+
 def _pick(
     rows: Sequence[int], events: Sequence[Any], unknown: Sequence[str | None] | None, received: Sequence[int]
 ) -> tuple[list[Any], list[str | None] | None, list[int]]:
@@ -241,48 +244,6 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# Cutting a body into events
-
-
-def split(body: bytes, form: Form) -> list[bytes]:
-    """The JSON of each event, in order. Raises `BadBodyError` when that cannot be told."""
-    raws = _lines(body) if form == "lines" else _values(body.strip())
-    if len(raws) > MOST_EVENTS:
-        raise TooLargeError(
-            "the body holds too many events", detail=f"{len(raws)}, at most {MOST_EVENTS}", hint="send several bodies"
-        )
-    return raws
-
-
-def _values(text: bytes) -> list[bytes]:
-    """An array's elements, or the one value. An array that is not JSON is cut at its commas, if its brackets allow it,
-    so that its bad events are judged alone."""
-    array = text[:1] == b"["
-    try:
-        return [bytes(raw) for raw in _raws.decode(text)] if array else [bytes(_raw.decode(text))]
-    except RecursionError:
-        why = "its brackets do not match"
-    except msgspec.DecodeError as error:
-        why = str(error) if text else "it is empty"
-        if not array:
-            raise _bad_body(why) from None
-    if not balanced(text) or (array and text[-1:] != b"]"):
-        raise _bad_body(why)
-    return elements(text) if array else [text]
-
-
-def _lines(body: bytes) -> list[bytes]:
-    return [line for line in map(bytes.strip, body.split(b"\n")) if line]
-
-
-def _bad_body(detail: str) -> BadBodyError:
-    return BadBodyError(
-        "the body is not JSON",
-        detail=detail,
-        hint="send an object, an array of objects, or one object per line as application/x-ndjson",
-    )
-
-
 def _is_utf8(body: bytes) -> bool:
     if body.isascii():
         return True
@@ -291,15 +252,3 @@ def _is_utf8(body: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _slices(raws: Sequence[bytes]) -> Iterable[tuple[int, Sequence[bytes]]]:
-    """Consecutive events of about `SLICE_BYTES` together, with the place of the first."""
-    start = size = 0
-    for place, raw in enumerate(raws):
-        size += len(raw)
-        if size >= SLICE_BYTES:
-            yield start, raws[start : place + 1]
-            start, size = place + 1, 0
-    if start < len(raws):
-        yield start, raws[start:]

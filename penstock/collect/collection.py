@@ -9,6 +9,7 @@ await collect.close()
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from random import Random
@@ -23,7 +24,7 @@ from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger
 from penstock.collect.door import Door, WaitAbsorbed
 from penstock.collect.intake import Intake
-from penstock.collect.pull import Pulls
+from penstock.collect.pull import Pulls, Sleep
 from penstock.collect.receipts import Receipts
 from penstock.collect.reception import Reception
 from penstock.collect.signals import Signals
@@ -52,6 +53,7 @@ class Collect:
         signals: Signals,
         *,
         random: Random | None = None,
+        sleep: Sleep = asyncio.sleep,
         new_id: Callable[[], str] = _receipt_id,
     ) -> None:
         """Raises `SchemaChangeError` when a stream's class no longer fits its stored events."""
@@ -65,7 +67,7 @@ class Collect:
             application, self.intakes, reception, self._unanswered, log.memory(), wait_absorbed, limits, signals
         )
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
-        self.pulls = Pulls(application, self.intakes, log.memory(), limits, clock, signals, random or Random())
+        self.pulls = Pulls(application, self.intakes, log.memory(), limits, clock, signals, random or Random(), sleep)
 
     def _intake(
         self, declared: StreamDef, log: Log, group: Group, dead: DeadLedger, limits: Limits, signals: Signals

@@ -12,9 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
+from penstock.collect.door_replies import ACK, error_reply, json_reply, outcome_reply
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.reception import Reception
-from penstock.collect.replies import ACK, error_reply, json_reply, outcome_reply
 from penstock.collect.request_body import Body, Room
 from penstock.collect.request_options import APPLIED_WAIT_S, ack_level, producer_of, wait_s
 from penstock.collect.signals import CollectFailed, RequestShed, Signals
@@ -63,19 +63,24 @@ class Door:
         name = request.match_info["stream"]
         try:
             return await self._post(request, name)
-        except StaleTermError as error:
-            return self._shed(name, LogUnavailableError("another process writes this log now", detail=error.message))
-        except PenstockError as error:
-            return self._shed(name, error) if error.status in (503, 507) else error_reply(error)
         except ConnectionError:
             raise
         except Exception as error:
-            self._signals(CollectFailed(request.path, repr(error)))
-            return error_reply(PenstockError("the server met an error of its own", hint="see the server's log"))
+            reply = error_reply(self._explained(error, request, name))
+        if not request.content.is_eof():
+            reply.force_close()  # the rest of the body is not read, so nothing more can come on this connection
+        return reply
 
-    def _shed(self, stream: str, error: PenstockError) -> web.Response:
-        self._signals(RequestShed(stream, error.code))
-        return error_reply(error)
+    def _explained(self, error: Exception, request: web.Request, stream: str) -> PenstockError:
+        """What the sender is told, after it was counted."""
+        if isinstance(error, StaleTermError):
+            error = LogUnavailableError("another process writes this log now", detail=error.message)
+        if not isinstance(error, PenstockError):
+            self._signals(CollectFailed(request.path, repr(error)))
+            return PenstockError("the server met an error of its own", hint="see the server's log")
+        if error.status in (503, 507):
+            self._signals(RequestShed(stream, error.code))
+        return error
 
     async def _post(self, request: web.Request, name: str) -> web.StreamResponse:
         intake = self._intakes.get(name) or self._refuse(name)

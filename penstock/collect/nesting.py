@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+Flags = np.ndarray[tuple[int], np.dtype[np.bool]]
+Depths = np.ndarray[tuple[int], np.dtype[np.int32]]
+
 _STEP = np.zeros(256, np.int8)
 _STEP[[ord("{"), ord("[")]] = 1
 _STEP[[ord("}"), ord("]")]] = -1
@@ -53,14 +56,25 @@ def elements(array: bytes) -> list[bytes]:
     >>> elements(b'[{"a": "x,y"}, [1, 2]]')
     [b'{"a": "x,y"}', b'[1, 2]']
     """
-    depth, outside = _depths(array)
-    commas = np.flatnonzero((np.frombuffer(array, np.uint8) == ord(",")) & outside & (depth == 1))
+    commas = np.flatnonzero(_separators(array))
     starts = [array.index(b"[") + 1, *(commas + 1).tolist()]
     ends = [*commas.tolist(), array.rindex(b"]")]
     return [array[start:end].strip() for start, end in zip(starts, ends, strict=True)]
 
 
-def _depths(raw: bytes) -> tuple[np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.bool]]]:
+def elements_in(array: bytes) -> int:
+    """How many elements a JSON array has, without cutting it."""
+    return int(np.count_nonzero(_separators(array))) + 1
+
+
+def _separators(array: bytes) -> Flags:
+    """Which bytes are commas between the elements."""
+    depth, outside = _depths(array)
+    separators: Flags = (np.frombuffer(array, np.uint8) == ord(",")) & outside & (depth == 1)
+    return separators
+
+
+def _depths(raw: bytes) -> tuple[Depths, Flags]:
     """The depth behind each byte, and whether the byte stands outside of strings."""
     # The same length without escapes: a backslash escapes what follows, so pairs of them go first.
     plain = raw.replace(b"\\\\", b"..").replace(b'\\"', b"..") if b"\\" in raw else raw

@@ -17,7 +17,8 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.clock import Clock, rfc3339
-from penstock.collect.admit import SLICE_BYTES, Decoded
+from penstock.collect.admit import Decoded
+from penstock.collect.cutting import SLICE_BYTES
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.pull_buffer import PullBuffer
 from penstock.collect.pull_source import Source

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.clock import Clock
-from penstock.collect.admit import SLICE_BYTES, Decoded, Form
+from penstock.collect.admit import Decoded
+from penstock.collect.cutting import SLICE_BYTES, Form
 from penstock.collect.dead_letters import DeadLedger, Letter
 from penstock.collect.intake import Intake, Note, Outcome
 from penstock.collect.rejection import Rejection

@@ -11,7 +11,7 @@ import asyncio
 import pyarrow as pa
 from aiohttp import web
 
-from penstock.collect.admit import SLICE_BYTES, Form
+from penstock.collect.cutting import SLICE_BYTES, Form
 from penstock.config import Limits
 from penstock.errors import (
     BadBodyError,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, cast
 
 from aiohttp import web
@@ -31,17 +30,17 @@ def ack_level(request: web.Request) -> AckLevel:
 
 
 def wait_s(request: web.Request, default_s: float, most_s: float) -> float:
-    """`?wait=` in seconds, at most the server's own limit."""
+    """`?wait=` in seconds, within the server's own limit."""
     text = request.query.get("wait") if request.query_string else None
     if text is None:
         return default_s
     try:
         seconds = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise BadRequestError(f"wait='{text[:40]}' is not a number of seconds", hint="use wait=5")
-    return min(seconds, most_s)
+        seconds = -1.0
+    if not 0 <= seconds <= most_s:
+        raise BadRequestError(f"wait='{text[:40]}' is not a time to wait", hint=f"use seconds from 0 to {most_s:g}")
+    return seconds
 
 
 def producer_of(request: web.Request) -> Producer | None:

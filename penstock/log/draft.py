@@ -164,6 +164,14 @@ class Plan:
     memory: dict[str, Any | None]
     staged: list[IdIndex]
 
+    def commit(self) -> None:
+        for index in self.staged:
+            index.commit()
+
+    def discard(self) -> None:
+        for index in self.staged:
+            index.discard()
+
 
 @dataclass(slots=True)
 class _Taken:

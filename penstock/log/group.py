@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ Results = list[Appended | Exception]
 UNWRITTEN_BYTES = 128 * 1024**2
 COMMIT_BYTES = 16 * 1024**2
 """What goes into one commit at most: about 30 ms of writing, so that the next caller does not wait for ever."""
+_logger = logging.getLogger(__name__)
+
 TIDY_S = 1.0
 """How long the log must be idle before it is looked through for things to tidy up."""
 
@@ -169,6 +172,7 @@ class GroupCommit:
     def _tidy_up(self) -> None:
         self._untidy = False
         future: Future[int] = Future()
+        future.add_done_callback(_warn)
         self._chores.append(_Chore(_summed(self._log.tidying(), future)))
 
     def _commit(self, batch: Sequence[_Waiting]) -> None:
@@ -236,6 +240,11 @@ class _Chore:
     def step(self) -> bool:
         """Do one; False when that was the last."""
         return next(self._steps, self) is not self
+
+
+def _warn(tidied: Future[int]) -> None:
+    if tidied.exception() is not None:
+        _logger.warning("the log could not be tidied up: %s", tidied.exception())
 
 
 def _once(work: Callable[[], T], future: Future[T]) -> Iterator[None]:

@@ -31,7 +31,8 @@ _LONGEST = 64
 _SLOTS = 8
 _CHOICES = 3
 _SMALLEST, _LARGEST, _GROWTH = 9, 18, 3
-"""Sizes of tables as powers of two of buckets: 64 KiB, 0.5 MiB, 4.5 MiB, then 36 MiB each."""
+"""Sizes of tables as powers of two of buckets: 70 KiB, 0.5 MiB, 4.5 MiB, then 36 MiB each; none holds much more
+than a quarter of the horizon, because the oldest is forgotten as a whole."""
 _CHUNK = 4096
 """Ids put into a table at once: few enough that their choices of bucket do not go by fill levels long past."""
 
@@ -46,6 +47,7 @@ class IdIndex:
         self.horizon = horizon
         self.keep_us = keep_us
         self._hash = _Hash()
+        self._largest = max(_SMALLEST, min(_LARGEST, (horizon // (4 * _SLOTS)).bit_length() - 1))
         self._tables = [_Table(_SMALLEST)]
         self._staged = _nothing()
         self._now_us = 0
@@ -101,7 +103,7 @@ class IdIndex:
         for chunk in _chunks(hashes):
             left = chunk
             while len(left := self._tables[-1].put(left, now_us)):
-                bits = min(self._tables[-1].bits + _GROWTH, _LARGEST)
+                bits = min(self._tables[-1].bits + _GROWTH, self._largest)
                 self._tables.append(_Table(bits))
         self._forget(now_us)
 
@@ -213,8 +215,8 @@ def _tags(hashes: Words) -> Words:
 class _Hash:
     """A keyed 128-bit hash of strings, for whole columns at once.
 
-    A string is padded to words of 32 bits; its length and a 1 follow. Four sums of products of these words with
-    random 64-bit factors, of each the upper half, are the hash: multilinear hashing, which is strongly universal.
+    A string becomes words of 32 bits, after a 1 and its length. Four sums of products of these words with random
+    64-bit factors, of each the upper half, are the hash: multilinear hashing, which is strongly universal.
     """
 
     def __init__(self) -> None:
@@ -225,7 +227,7 @@ class _Hash:
         if not len(ids):
             return _nothing()
         words = _words(ids if pa.types.is_string(ids.type) else ids.cast(pa.string()))
-        sums = words @ self._factors[-words.shape[1] :]
+        sums = words @ self._factors[: words.shape[1]]
         hashes = np.empty((len(ids), 2), np.uint64)
         for half in (0, 1):
             hashes[:, half] = (sums[:, 2 * half] & _UPPER) | (sums[:, 2 * half + 1] >> _HALF)
@@ -236,7 +238,10 @@ _UPPER, _HALF = np.uint64(0xFFFFFFFF00000000), np.uint64(32)
 
 
 def _words(ids: pa.Array) -> Words:
-    """Strings as rows of 32-bit words, padded with zeros, then their length in bytes, then 1."""
+    """Strings as rows of 32-bit words: 1, their length in bytes, then the string, padded with zeros.
+
+    A string's words stand in the same columns whatever else is in the batch, so that its hash is the same.
+    """
     lengths = pc.binary_length(ids).to_numpy()
     longest = int(lengths.max())
     if longest > _LONGEST:
@@ -245,9 +250,9 @@ def _words(ids: pa.Array) -> Words:
     padded = pc.ascii_rpad(ids, width, "\0")
     _, _, data = padded.buffers()
     words = np.empty((len(ids), width // 4 + 2), np.uint64)
-    words[:, :-2] = np.frombuffer(data, "<u4", len(ids) * width // 4, padded.offset * width).reshape(len(ids), -1)
-    words[:, -2] = np.minimum(lengths, _LONGEST + 1)
-    words[:, -1] = 1
+    words[:, 0] = 1
+    words[:, 1] = np.minimum(lengths, _LONGEST + 1)
+    words[:, 2:] = np.frombuffer(data, "<u4", len(ids) * width // 4, padded.offset * width).reshape(len(ids), -1)
     return words
 
 

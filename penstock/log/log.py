@@ -193,8 +193,9 @@ class LogReader(Protocol):
         end: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[Block]:
-        """Blocks of a partition that hold offsets in [start, end), in order, cut to that range. `columns`: only these
-        are decoded, in this order. `start` below the beginning raises `PositionGoneError`."""
+        """Blocks of a partition that hold offsets in [start, end), in order, cut to that range; without `end`, up to
+        what is committed when it is called. `columns`: only these are decoded, in this order. `start` below the
+        beginning, or inside what compaction has merged, raises `PositionGoneError`."""
 
     def memory(self) -> Mapping[str, Any]:
         """What this log's control stream holds now: the newest value of each key. Producers' numbers are kept there
@@ -229,7 +230,8 @@ class Log(LogReader, Protocol):
         A producer's `FencedError` or `SequenceGapError` is returned in its place and holds up nothing else. What
         fails the whole commit is raised: `DiskFullError` (later appends may succeed), `StaleTermError` (stop).
         An append whose batch has no rows still makes a commit of its stream (a frontier moved, a position was
-        stored). `remember` puts keys (None: forget) into the control stream in the same commit. Appends whose every event is a duplicate and which carry no `meta` make none.
+        stored). `remember` puts keys (None: forget) into the control stream in the same commit. Appends whose every
+        event is a duplicate and which carry no `meta` make none.
         """
 
     def trim(self, stream: Stream, before: int) -> int:
@@ -238,7 +240,11 @@ class Log(LogReader, Protocol):
 
     def compact(self, stream: Stream, before: int) -> int:
         """Merge the commits numbered below `before` into one that holds the newest event per `compact_by` key,
-        without tombstones (changelog: `_op` is delete; control: value is null); returns how many rows went."""
+        without tombstones (changelog: `_op` is delete; control: value is null); returns how many rows went.
+
+        It has the number, the ends and the meta of the newest commit that went into it, and its blocks, one or more,
+        begin where the stream begins: reading from there gives all there is, and reading from within is refused,
+        because the deletes that a reader there would need are gone. Its rows keep their offsets."""
 
     def trimming(self, stream: Stream, before: int) -> Iterator[int]:
         """`trim`, one slice at each step, for an owner that commits in between; gives the rows that went."""
@@ -255,4 +261,5 @@ class Log(LogReader, Protocol):
         interrupted, compact the control stream, cut back files."""
 
     def horizon(self, stream: Stream) -> int:
-        """How many of the newest ids of a `unique` stream are remembered."""
+        """How many of the newest ids of a `unique` stream are remembered; 0 for another. Loads them if need be, as the
+        first append would: a second or so per million, so an edge asks before it opens its door."""

@@ -32,16 +32,17 @@ class Asked:
     limit: Limit = DEFAULT
 
     def query(self, view: View, content: Content) -> Query:
-        """Raises `BadQueryError`."""
+        """Raises `BadQueryError`. A default that an older build has no column for is left out."""
         definition = view.definition
+        there = [item for item in definition.order_by if item.removeprefix("-").split(".")[0] in content.names]
         return parse_query(
             content.columns,
-            definition.key,
+            content.key,
             where=self.where,
             select=self.select,
             order_by=self.order_by,
             limit=self.limit,
-            defaults=(definition.order_by, definition.limit),
+            defaults=(there, definition.limit),
         )
 
 
@@ -87,10 +88,10 @@ def whole(fields: Mapping[str, str], name: str, default: int, most: int) -> int:
 # Keys
 
 
-def key_in(text: str, view: View, content: Content) -> Key:
+def key_in(text: str, content: Content) -> Key:
     """The parameter `key`: the value of a single key column, or a JSON object of all of them."""
     types = {column.name: parse_type(column.type) for column in content.columns}
-    names = view.definition.key
+    names = content.key
     given = {names[0]: text} if len(names) == 1 and types[names[0]].kind != "struct" else _object(text, names)
     if len(names) == 1 and names[0] not in given:
         given = {names[0]: given}

@@ -132,23 +132,26 @@ class StreamReads:
                 hint="ask again, or look at `penstock status`",
             ) from None
         query = _query(found.schema, asked)
-        at = self._log.position_end(name) if after == END else after if isinstance(after, Position) else None
-        events: list[dict[str, Any]] = []
-        looked_at = 0
+        at = found.position(found.bounds().starts) if after == START else after
+        at = self._log.position_end(name) if not isinstance(at, Position) else at
+        page = Page([], at, 0)
         while True:
-            blocks, behind = self._log.read_after(name, at, limit - len(events))
-            before = found.position(found.bounds().starts) if at is None else at
-            events += _events(blocks, before, query)
-            count = sum(block.batch.num_rows for block in blocks)
-            looked_at, at = looked_at + count, behind
-            if not count or len(events) >= limit or looked_at >= SCAN_EVENTS:
-                return Page(events, behind, looked_at)
+            room = limit - len(page.events)
+            blocks, behind = self._log.read_after(name, page.next, PAGE_EVENTS if query.where else room)
+            more = _events(blocks, page.next, behind, query, room)
+            page = Page(page.events + more.events, more.next, page.looked_at + more.looked_at)
+            if not more.looked_at or len(page.events) >= limit or page.looked_at >= SCAN_EVENTS:
+                return page
 
     # Waiting
 
     def _committed(self, loop: asyncio.AbstractEventLoop) -> None:
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(lambda: [event.set() for event in self._waiting])
+            loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        for event in self._waiting:
+            event.set()
 
     def _news(self) -> _News:
         return _News(self._waiting)
@@ -177,9 +180,9 @@ async def _within(news: asyncio.Event, timeout_s: float) -> bool:
         return False
 
 
-def after_in(fields: Mapping[str, Any], name: str, field: str = "after", default: str = START) -> Position | str:
+def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Position | str:
     """A position, `start` or `end`."""
-    value = fields.get(field) or default
+    value = fields.get(field) or START
     return value if value in (START, END) else Position.parse(str(value), "stream", name)
 
 
@@ -193,18 +196,22 @@ def _message(name: str, page: Page) -> Message:
     return Message(body, 0)
 
 
-def _events(blocks: list[Block], before: Position, query: Query) -> list[dict[str, Any]]:
-    """The events that pass, each with the position behind it in this order of reading."""
+def _events(blocks: list[Block], before: Position, behind: Position, query: Query, room: int) -> Page:
+    """The first `room` events that pass, each with the position behind it in this order of reading."""
     offsets = list(before.offsets)
     names = [column.name for column in query.output]
     order = [*(n for n in _SYSTEM if n in names), *(n for n in names if n not in _SYSTEM)]
-    events = []
+    events: list[dict[str, Any]] = []
+    looked_at = 0
     for block in blocks:
         rows = rows_of(block.batch, [column.name for column in query.columns])
         for offset, row in zip(block.offsets.to_pylist(), rows, strict=True):
             offsets[block.partition] = offset + 1
+            looked_at += 1
             if query.passes(row):
                 values = dict(zip(names, query.project(row), strict=True))
-                position = Position("stream", before.name, before.epoch, tuple(offsets)).token()
-                events.append({"_position": position} | {name: wire(values[name]) for name in order})
-    return events
+                position = Position("stream", behind.name, behind.epoch, tuple(offsets))
+                events.append({"_position": position.token()} | {name: wire(values[name]) for name in order})
+                if len(events) == room:
+                    return Page(events, position, looked_at)
+    return Page(events, behind, looked_at)

@@ -1,9 +1,8 @@
-"""Serves a subscription one reply at a time, for clients that can do nothing but ask: the socket's messages, unmerged."""
+"""Serves a subscription one reply at a time, for clients that can only ask: the socket's messages, unmerged."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from aiohttp import web
 
@@ -60,8 +59,7 @@ async def poll(hub: Hub, view: View, asked: Asked, since: Position, wait_s: floa
     finally:
         some.cancel()
         subscription.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([subscription])
+        await asyncio.gather(subscription, return_exceptions=True)
     if not gathering.some.is_set():
         return web.Response(status=204)
     payloads = [message.payload for message in gathering.messages]

@@ -79,7 +79,7 @@ class ViewReads:
         if headers["ETag"] in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers=headers)
         if key is not None:
-            row = content.rows.get(key_in(key, view, content))
+            row = content.rows.get(key_in(key, content))
             rows = [query.project(row)] if row is not None and query.passes(row) else []
         else:
             rows = await answer(query, content)

@@ -54,10 +54,13 @@ class Receiver(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """A subscriber in a group, and the offset up to which it was told everything."""
+    """A subscriber in a group."""
 
     receiver: Receiver
     at: int
+    """The offset up to which it has everything."""
+    told: int
+    """The offset that it knows of; behind `at` where batches changed nothing for it."""
 
 
 class Gone(Exception):
@@ -100,12 +103,13 @@ class Group:
             if self.ended.is_set():
                 return
             self._observer.emit(SubscriberJoined(self.view.name, receiver.transport, start))
-            at = await self._snapshot(receiver) if since is None else since
+            at = told = await self._snapshot(receiver) if since is None else since
             while at < self.cursor:
                 messages, at = await self._missed(at)
                 for message in messages:
                     await receiver.send(message)
-            await self._stay(Member(receiver, at))
+                    told = message.end
+            await self._stay(Member(receiver, at, told))
         finally:
             self._users -= 1
 
@@ -119,15 +123,17 @@ class Group:
     def announce(self, receiver: Receiver | None = None) -> None:
         """Tell members (this one, or all) how far they have come, where batches have passed them by."""
         asked = (member for member in self.members if receiver in (None, member.receiver))
-        behind = [member for member in asked if member.at < self.cursor]
+        behind = [member for member in asked if member.told < self.cursor]
         if behind:
             moved = self._make.moved(self.cursor)
             for member in behind:
-                member.at = self.cursor
+                member.told = self.cursor
                 member.receiver.offer(moved)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         self._task.cancel()
+        await asyncio.wait([self._task])
+        self.ended.set()  # a task that was cancelled before it began did not
 
     # Snapshots
 
@@ -266,7 +272,7 @@ class Group:
         members = list(self.members)
         for number, member in enumerate(members):
             if member.at < message.end:
-                member.at = message.end
+                member.at = member.told = message.end
                 member.receiver.offer(message)
             if number % FAN_OUT == FAN_OUT - 1:
                 await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 from aiohttp import web
 
@@ -69,7 +70,7 @@ async def serve_events(
     finally:
         pipe.close()
         subscription.cancel()
-        await asyncio.wait([subscription])
+        await asyncio.gather(subscription, return_exceptions=True)
     with suppress(ConnectionError):
         await response.write_eof()
     return response
@@ -86,8 +87,8 @@ async def _open(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def _until_over(subscription: asyncio.Future[None], pipe: Pipe, heartbeat_s: float) -> None:
-    closed = asyncio.ensure_future(pipe.closed.wait())
+async def _until_over(subscription: asyncio.Future[Any], pipe: Pipe, heartbeat_s: float) -> None:
+    closed: asyncio.Future[Any] = asyncio.ensure_future(pipe.closed.wait())
     try:
         while not closed.done():
             done, _ = await asyncio.wait([subscription, closed], timeout=heartbeat_s, return_when="FIRST_COMPLETED")
@@ -99,7 +100,7 @@ async def _until_over(subscription: asyncio.Future[None], pipe: Pipe, heartbeat_
         closed.cancel()
 
 
-async def _tell_why(subscription: asyncio.Future[None], pipe: Pipe) -> None:
+async def _tell_why(subscription: asyncio.Future[Any], pipe: Pipe) -> None:
     """A subscription ends by itself only when it failed."""
     failure = subscription.exception()
     if isinstance(failure, PenstockError):

@@ -45,9 +45,7 @@ class Hub:
     async def stop(self) -> None:
         if self._announcing is not None:
             self._announcing.cancel()
-        for group in self._groups.values():
-            group.stop()
-        await asyncio.gather(*(group.ended.wait() for group in self._groups.values()))
+        await asyncio.gather(*(group.stop() for group in self._groups.values()))
 
     async def subscribe(self, view: View, asked: Asked, since: Position | None, receiver: Receiver) -> None:
         """Tell `receiver` everything behind `since`, or a snapshot and everything behind it, until cancelled.

@@ -22,8 +22,9 @@ from penstock.serve.delivery import Pipe, close_frame, socket_frame
 from penstock.serve.messages import Message, error
 
 TOO_SLOW = 4008
-GOING_AWAY = 1001
 PING_S = 30.0
+GOODBYE_S = 2.0
+"""How long a client may take to answer a close."""
 MESSAGE_BYTES = 64 * 1024
 """The longest message a client may send: a long `where`, not data."""
 MOST_SUBSCRIPTIONS = 1_000
@@ -57,7 +58,7 @@ class Session:
         """`defaults` are fields that a `subscribe` message on this socket need not have."""
         self._pipe = pipe
         self._subscribe = subscribe
-        self._defaults = defaults
+        self._defaults = dict(defaults)
         self._observer = observer
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -154,7 +155,7 @@ async def serve_socket(
     opened: Callable[[web.WebSocketResponse], None] = lambda socket: None,
 ) -> web.WebSocketResponse:
     """Talk until the client leaves or is cut."""
-    socket = web.WebSocketResponse(heartbeat=PING_S, compress=False, max_msg_size=MESSAGE_BYTES)
+    socket = web.WebSocketResponse(timeout=GOODBYE_S, heartbeat=PING_S, compress=False, max_msg_size=MESSAGE_BYTES)
     await socket.prepare(request)
     opened(socket)
     pipe = Pipe(request, bound_bytes, lambda waiting: _cut(observer, waiting))

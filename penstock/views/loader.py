@@ -47,13 +47,16 @@ class Changelog:
         self._log = log
         self._limits = limits
         self._names = [field.name for field in stream.schema if field.name != OP]
+        self._key = stream.compact_by or definition.key
         self._next = 0
 
     def load(self, memory: Mapping[str, Any]) -> Content:
         """The whole build as it stands now. Raises `OverBudgetError` before the memory is used up."""
         bounds = self._log.bounds(self.stream)
         columns, proof = _described(self._definition.name, self.stream, memory)
-        content = Content(self._definition.name, self.stream.epoch, columns, proof, bounds.starts[0], self._limits)
+        content = Content(
+            self._definition.name, self.stream.epoch, columns, self._key, proof, bounds.starts[0], self._limits
+        )
         self._next = bounds.first_commit
         for decoded in self._decode(bounds.starts[0], self._log.commits(self.stream, self._next, bounds.next_commit)):
             _take(content, decoded)
@@ -74,7 +77,7 @@ class Changelog:
             ops: dict[Key, Row | None] = {}
             merged = False
             while block is not None and block.commit <= commit.number:
-                ops.update(ops_of(block.batch, self._names, self._definition.key))
+                ops.update(ops_of(block.batch, self._names, self._key))
                 merged = merged or block.end - block.start > 1
                 block = next(blocks, None)
             meta = batch_meta(commit.meta) if commit.meta is not None else None

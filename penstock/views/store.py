@@ -60,11 +60,20 @@ class Content:
     """The rows of one build of a view, with what is needed to follow and to resume it."""
 
     def __init__(
-        self, name: str, epoch: str, columns: tuple[Column, ...], proof: str | None, offset: int, limits: Limits
+        self,
+        name: str,
+        epoch: str,
+        columns: tuple[Column, ...],
+        key: tuple[str, ...],
+        proof: str | None,
+        offset: int,
+        limits: Limits,
     ) -> None:
         self.name = name
         self.epoch = epoch
         self.columns = columns
+        self.key = key
+        """Of this build: the app file may name another one already."""
         self.names = tuple(column.name for column in columns)
         self.proof = proof
         self.offset = offset

@@ -36,14 +36,14 @@ class TopState:
     def __init__(self, query: Query, rows: Rows, reserve: int = RESERVE_ROWS) -> None:
         """`rows` are the view's rows at one offset and must not change while this runs; slow for large views."""
         self.query = query
-        self._reserve = reserve
+        self._reserve = max(1, reserve)  # a bound needs a row to be drawn at
         self._bound: tuple[Any, ...] | None = None
         """None: every row that passes is ranked."""
         self._ranked: dict[Key, Row] = {}
         self._state = QueryState(query)
         if query.limit is not None:
             passing = ((query.sort_key(key, row), key, row) for key, row in rows.items() if query.passes(row))
-            self._rank(nsmallest(query.limit + reserve + 1, passing, key=itemgetter(0)))
+            self._rank(nsmallest(query.limit + self._reserve + 1, passing, key=itemgetter(0)))
 
     def rows(self) -> list[Row]:
         """The visible rows in order, projected; only with a limit."""
@@ -93,7 +93,7 @@ class TopState:
         wanted = (self.query.limit or 0) + self._reserve
         if len(best) > wanted:
             best = best[:wanted]
-            self._bound = best[-1][0] if best else None
+            self._bound = best[-1][0]
         self._ranked = {key: row for _, key, row in best}
         self._state = QueryState.build(self.query, self._ranked)
 

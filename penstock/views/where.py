@@ -78,9 +78,7 @@ def compile_where(text: str, columns: Sequence[Column]) -> Where:
         raise BadQueryError("The filter is too complex.", hint="Use fewer nested expressions.") from None
     # A text that begins and ends with a bracket was put between them by the node that wrote it.
     wrapped = term.text.startswith("(") and term.text.endswith(")")
-    return Where(
-        term.text[1:-1] if wrapped else term.text, frozenset(compiler.used), tuple(columns), test, errors
-    )
+    return Where(term.text[1:-1] if wrapped else term.text, frozenset(compiler.used), tuple(columns), test, errors)
 
 
 _TEMPLATE: Final = """

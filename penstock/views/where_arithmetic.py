@@ -106,9 +106,7 @@ def _of_decimals(scope: Scope, text: str, operator: str, left: Term, right: Term
     return strict(kind, text, source, left, right)
 
 
-def _decimal_step(
-    operator: str, precision: int, scale: int
-) -> Callable[[Decimal | int, Decimal | int], Decimal]:
+def _decimal_step(operator: str, precision: int, scale: int) -> Callable[[Decimal | int, Decimal | int], Decimal]:
     operation = _DECIMAL[operator]
 
     def step(left: Decimal | int, right: Decimal | int) -> Decimal:

@@ -185,7 +185,13 @@ def round_decimal(value: Decimal, digits: int, scale: int) -> Decimal:
 
 def _whole(down: bool) -> Build:
     rounding = ROUND_FLOOR if down else ROUND_CEILING
-    of_double = math.floor if down else math.ceil
+    to_whole = math.floor if down else math.ceil
+
+    def of_double(value: float) -> int:
+        """Java's conversion to long: NaN is 0, and what is too large is the largest."""
+        if not math.isfinite(value):
+            value = 0.0 if value != value else math.copysign(2.0**64, value)
+        return min(max(to_whole(value), -(2**63)), 2**63 - 1)
 
     def of_decimal(value: Decimal) -> Decimal:
         return value.to_integral_value(rounding)
@@ -196,8 +202,7 @@ def _whole(down: bool) -> Build:
         if kind.integral:
             return strict(BIGINT, text, number.source, number)
         if kind.floating:
-            whole = f"{scope.reference(of_double)}({number.source})"
-            return strict(BIGINT, text, f"{scope.reference(fit_integer)}({whole}, 'bigint')", number)
+            return strict(BIGINT, text, f"{scope.reference(of_double)}({number.source})", number)
         digits = decimal_type(min(kind.precision - kind.scale + 1, MAX_PRECISION), 0)
         return strict(digits, text, f"{scope.reference(of_decimal)}({number.source})", number)
 
@@ -224,9 +229,7 @@ def _field(attribute: str, *kinds: SqlType) -> Build:
 def _coalesce(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     arguments = unified(scope, name, arguments)
     name_of = scope.temporary()
-    tries = [
-        f"{name_of} if ({name_of} := {argument.value()}) is not None else" for argument in arguments[:-1]
-    ]
+    tries = [f"{name_of} if ({name_of} := {argument.value()}) is not None else" for argument in arguments[:-1]]
     raw = f"({' '.join(tries)} {arguments[-1].value()})"
     return nullable(scope, arguments[0].type, call_text(name, arguments), raw)
 

@@ -81,9 +81,7 @@ class Compiler:
         try:
             return literal(self.scope, *number_literal(node.this))
         except (ValueError, ArithmeticError) as error:
-            raise BadQueryError(
-                f"The number {node.this[:50]} cannot be used.", detail=str(error)[:200]
-            ) from None
+            raise BadQueryError(f"The number {node.this[:50]} cannot be used.", detail=str(error)[:200]) from None
 
     def _adjacent(self, node: Any) -> Term:
         """'a' 'b': string literals side by side are one."""
@@ -267,26 +265,25 @@ class Compiler:
         default = node.args.get("default")
         values.append(self.term(default) if default else literal(self.scope, VOID, None))
         values = unified(self.scope, "CASE", values)
-        if node.this is None:
-            return self._choice("CASE", [self.condition(branch.this) for branch in node.args["ifs"]], values)
-        return self._switch(self.term(node.this), [branch.this for branch in node.args["ifs"]], values)
+        branches = [branch.this for branch in node.args["ifs"]]
+        if node.this is not None:
+            return self._switch(self.term(node.this), branches, values)
+        conditions = [self.condition(branch) for branch in branches]
+        text = _case_text("CASE", [condition.text for condition in conditions], values)
+        truths = [condition.truth() for condition in conditions]
+        return choice(self.scope, text, list(zip(truths, values[:-1], strict=True)), values[-1])
 
     def _switch(self, subject: Term, candidates: Sequence[Any], values: Sequence[Term]) -> Term:
+        """CASE x WHEN y: x is computed once and named, so that neither source nor text repeats it."""
         name = self.scope.temporary()
         again = Term(subject.type, subject.text, name, (f"{name} is not None",), raw=name)
-        conditions = [compare(self.scope, "=", again, self.term(candidate)) for candidate in candidates]
-        chosen = self._choice("CASE", conditions, values)
+        wanted = [self.term(candidate) for candidate in candidates]
+        pairs = [comparable(self.scope, "=", again, candidate) for candidate in wanted]
+        truths = [compare(self.scope, "=", again, candidate).truth() for candidate in wanted]
+        text = _case_text(f"CASE {subject.text}", [candidate.text for _, candidate in pairs], values)
+        chosen = choice(self.scope, text, list(zip(truths, values[:-1], strict=True)), values[-1])
         raw = f"(({name} := {subject.value()}), {chosen.value()})[1]"
-        return nullable(self.scope, chosen.type, chosen.text, raw)
-
-    def _choice(self, word: str, conditions: Sequence[Term], values: Sequence[Term]) -> Term:
-        *chosen, default = values
-        branches = list(zip(conditions, chosen, strict=True))
-        whens = " ".join(f"WHEN {condition.text} THEN {value.text}" for condition, value in branches)
-        text = f"({word} {whens} ELSE {default.text} END)"
-        return choice(
-            self.scope, text, [(condition.truth(), value) for condition, value in branches], default
-        )
+        return nullable(self.scope, chosen.type, text, raw)
 
     def _cast(self, node: Any) -> Term:
         term, target = self.term(node.this), _cast_target(node.args["to"])
@@ -298,7 +295,16 @@ class Compiler:
         if term.is_const:
             return literal(self.scope, target, folded(term, target))
         text = f"CAST({term.text} AS {target})"
-        return strict(target, text, f"{self.scope.reference(step)}({term.source})", term)
+        source = f"{self.scope.reference(step)}({term.source})"
+        if term.type.floating and target.kind == "decimal":
+            return nullable(self.scope, target, text, source, term)
+        return strict(target, text, source, term)
+
+
+def _case_text(start: str, conditions: Sequence[str], values: Sequence[Term]) -> str:
+    pairs = zip(conditions, values[:-1], strict=True)
+    whens = " ".join(f"WHEN {condition} THEN {value.text}" for condition, value in pairs)
+    return f"({start} {whens} ELSE {values[-1].text} END)"
 
 
 def _name(part: Any) -> str:
@@ -341,10 +347,7 @@ def _cast_target(node: Any) -> SqlType:
 
 
 _CAST_NAMES: Final = {
-    **{
-        name: name
-        for name in ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "binary")
-    },
+    **{name: name for name in ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "binary")},
     "text": "string",
     "timestamptz": "timestamp",
     "timestamp": "timestamp",

@@ -39,9 +39,7 @@ class FilterParser(SparkParser):  # type: ignore[misc]
     FUNCTIONS: dict[str, Any] = {}
     NO_PAREN_FUNCTIONS: dict[Any, Any] = {}
     FUNCTION_PARSERS = {name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST")}
-    NO_PAREN_FUNCTION_PARSERS = {
-        name: SparkParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE")
-    }
+    NO_PAREN_FUNCTION_PARSERS = {name: SparkParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE")}
 
 
 class FilterDialect(Spark):  # type: ignore[misc]
@@ -93,9 +91,7 @@ def _place(error: ParseError) -> str:
         return str(error)[:200]
     first = error.errors[0]
     description = str(first.get("description")).partition(" for <class")[0]
-    return (
-        f"{description} near {first.get('highlight')!r}, line {first.get('line')}, column {first.get('col')}"
-    )
+    return f"{description} near {first.get('highlight')!r}, line {first.get('line')}, column {first.get('col')}"
 
 
 def _too_deep() -> BadQueryError:
@@ -141,9 +137,7 @@ def _depths(tree: Any) -> Iterator[int]:
         if not isinstance(node, (exp.Paren, exp.Identifier)):
             yield depth
         for child in node.iter_expressions():
-            flat = isinstance(node, exp.Paren) or (
-                isinstance(node, (exp.And, exp.Or)) and type(child) is type(node)
-            )
+            flat = isinstance(node, exp.Paren) or (isinstance(node, (exp.And, exp.Or)) and type(child) is type(node))
             stack.append((child, depth + (not flat)))
 
 

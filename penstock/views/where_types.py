@@ -70,8 +70,7 @@ BINARY: Final = SqlType("binary")
 VOID: Final = SqlType("void")
 
 _ATOMIC: Final = {
-    str(kind): kind
-    for kind in (BOOLEAN, STRING, INT, BIGINT, FLOAT, DOUBLE, TIMESTAMP, LOCAL, DATE, BINARY, VOID)
+    str(kind): kind for kind in (BOOLEAN, STRING, INT, BIGINT, FLOAT, DOUBLE, TIMESTAMP, LOCAL, DATE, BINARY, VOID)
 } | {
     "tinyint": SqlType("tinyint"),
     "smallint": SqlType("smallint"),
@@ -282,12 +281,20 @@ def _to_decimal(source: SqlType, target: SqlType) -> Cast | None:
     steps: dict[str, Cast] = {
         "integral": Decimal,
         "boolean": Decimal,
-        "floating": lambda value: Decimal(repr(value)),
         "decimal": lambda value: value,
         "string": parse_decimal,
     }
+    if source.floating:
+        return lambda value: _finite_decimal(value, target)
     step = steps.get(_family(source))
     return step and (lambda value: fit_decimal(step(value), target.precision, target.scale))
+
+
+def _finite_decimal(value: float, target: SqlType) -> Decimal | None:
+    """NULL for NaN and the infinities: Spark does not raise here, also in ANSI mode."""
+    if not math.isfinite(value):
+        return None
+    return fit_decimal(Decimal(repr(value)), target.precision, target.scale)
 
 
 _CASTS: Final[dict[tuple[str, str], Cast]] = {

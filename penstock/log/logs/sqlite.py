@@ -1,4 +1,4 @@
-"""The log of one machine: an SQLite file in which every commit is a transaction and every block an Arrow record batch.
+"""The log of one machine: an SQLite file in which every commit is a transaction and every block an Arrow batch.
 
 1. A commit is one transaction with an fsync: when `append` returns it is durable, when it raises it is not there, and
    what this object knows in memory changes only after the transaction is through.
@@ -12,10 +12,12 @@ It serves one machine. Network file systems are refused; many machines are Kafka
 
 from __future__ import annotations
 
+import heapq
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +25,28 @@ import msgspec
 import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import DiskFullError, PositionGoneError, SchemaChangeError, StaleTermError
+from penstock.errors import DiskFullError, SchemaChangeError, StaleTermError
 from penstock.log import control
 from penstock.log.control import Memory, Producers
-from penstock.log.draft import Draft, Plan, Planner, Tail, draft
-from penstock.log.ids import HORIZON, IdIndex
+from penstock.log.draft import Draft, Planner, Tail, draft
+from penstock.log.ids import IdIndex
 from penstock.log.log import Append, Appended, Stream, StreamSpec
-from penstock.log.logs.sqlite_file import checksum, failures, open_writer, prepare, transaction, translated
+from penstock.log.logs.sqlite_file import (
+    INSERT_BLOCK,
+    checksum,
+    cut_wal,
+    failures,
+    open_writer,
+    prepare,
+    transaction,
+    translated,
+)
 from penstock.log.logs.sqlite_reader import SqliteReader
-from penstock.log.logs.sqlite_removal import INSERT_BLOCK, Removal, survey
+from penstock.log.logs.sqlite_removal import Removal, survey
 from penstock.schema import ID, changes_refused
+
+_IDS_AT_ONCE = 65_536
+"""Ids that are taken over together when an index is rebuilt; block by block would take four times as long."""
 
 
 class SqliteLog(SqliteReader):
@@ -44,22 +58,21 @@ class SqliteLog(SqliteReader):
         self._term = term
         self._clock = clock
         self._tails: dict[tuple[str, str], Tail] = {}
+        self._places: dict[tuple[str, str], tuple[int, int]] = {}
         self._values: dict[str, Any] = {}
         self._producers = Producers()
         self._planner = Planner(self._tail, self._producers)
-        self._places: dict[tuple[str, str], tuple[int, int]] = {}
         self._payload = self._last_payload()
         self._removal = Removal(self, connection, self._transaction, self._next_payload)
+        self._control = self.create(control.SPEC)
+        self._load_control()
 
     @classmethod
     def open(cls, path: Path, *, app: str, clock: Clock | None = None) -> SqliteLog:
         """Become the writer of this file: raises its term, so that any other writer's next append fails."""
         connection = open_writer(path)
         try:
-            term = prepare(connection, path, app)
-            log = cls(path, connection, term, clock or SystemClock())
-            log._load_control()
-            return log
+            return cls(path, connection, prepare(connection, path, app), clock or SystemClock())
         except BaseException:
             connection.close()
             raise
@@ -85,54 +98,51 @@ class SqliteLog(SqliteReader):
     def create(self, spec: StreamSpec) -> Stream:
         _refuse_dictionaries(spec.schema)
         there = self.find(spec.name, spec.epoch)
-        if there is None:
-            return self._make(spec)
+        epoch = self._make(spec) if there is None else self._change(there, spec)
+        found = self.find(spec.name, epoch)
+        assert found is not None
+        return found
+
+    def _make(self, spec: StreamSpec) -> str:
+        epoch = spec.epoch or secrets.token_hex(6)
+        layout = (spec.partitions, spec.unique, spec.counts, _json(spec.compact_by), _json([0] * spec.partitions))
+        with self._transaction():
+            made = self._writer.execute(_INSERT_STREAM, (spec.name, epoch, *layout))
+            self._writer.execute(_INSERT_SCHEMA, (made.lastrowid, 1, _stored(spec.schema)))
+        return epoch
+
+    def _change(self, there: Stream, spec: StreamSpec) -> str:
+        """What may change of a stream that is there: its schema, and what is done with its events from now on."""
         _refuse_layout(there, spec)
         if not there.schema.equals(spec.schema, check_metadata=True):
             self._add_schema(there, spec.schema)
         if (there.unique, there.compact_by) != (spec.unique, spec.compact_by):
             with self._transaction():
-                self._writer.execute(
-                    "UPDATE streams SET unique_ids = ?, compact_by = ? WHERE id = ?",
-                    (spec.unique, _json(spec.compact_by), self._ident(there)),
-                )
-        self._tails.pop((there.name, there.epoch), None)
-        found = self.find(spec.name, there.epoch)
-        assert found is not None
-        return found
+                values = (spec.unique, _json(spec.compact_by), self.ident(there))
+                self._writer.execute("UPDATE streams SET unique_ids = ?, compact_by = ? WHERE id = ?", values)
+        self._renew(there)
+        return there.epoch
 
-    def _make(self, spec: StreamSpec) -> Stream:
-        epoch = spec.epoch or secrets.token_hex(6)
-        starts = [0] * spec.partitions
-        with self._transaction():
-            made = self._writer.execute(
-                "INSERT INTO streams (name, epoch, partitions, unique_ids, counts, compact_by, starts)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    spec.name,
-                    epoch,
-                    spec.partitions,
-                    spec.unique,
-                    spec.counts,
-                    _json(spec.compact_by),
-                    _json(starts),
-                ),
-            )
-            self._writer.execute("INSERT INTO schemas VALUES (?, 1, ?)", (made.lastrowid, _stored(spec.schema)))
-        found = self.find(spec.name, epoch)
-        assert found is not None
-        return found
+    def _renew(self, old: Stream) -> None:
+        """Write under the newest schema from now on; the ids, which take long to load, are kept."""
+        key = (old.name, old.epoch)
+        tail, stream = self._tails.get(key), self.find(*key)
+        if tail is None or stream is None or tail.stream == stream:
+            return
+        ident = self.ident(stream)
+        ids = (tail.ids or self._load_ids(stream)) if stream.unique else None
+        self._tails[key] = replace(tail, stream=stream, ids=ids)
+        self._places[key] = (ident, self._version(ident))
 
     def _add_schema(self, stream: Stream, schema: pa.Schema) -> None:
         """A new version, if all events that the stream still holds can be read under it."""
-        ident = self._ident(stream)
-        versions = self._rows("SELECT version FROM schemas WHERE stream = ? ORDER BY version", (ident,))
+        ident = self.ident(stream)
+        newest = self._version(ident)
         oldest = self._rows("SELECT min(version) FROM blocks WHERE stream = ?", (ident,))[0][0]
-        for (version,) in versions:
-            if oldest is not None and version >= oldest:
-                _refuse_schema(stream, self._schema(ident, version), schema)
+        for version in range(newest + 1 if oldest is None else oldest, newest + 1):
+            _refuse_schema(stream, self._schema(ident, version), schema)
         with self._transaction():
-            self._writer.execute("INSERT INTO schemas VALUES (?, ?, ?)", (ident, versions[-1][0] + 1, _stored(schema)))
+            self._writer.execute(_INSERT_SCHEMA, (ident, newest + 1, _stored(schema)))
 
     # Appending
 
@@ -141,63 +151,60 @@ class SqliteLog(SqliteReader):
     ) -> list[Appended | Exception]:
         now_us = self._clock.now_us()
         plan = self._planner.plan(appends, remember or {}, now_us)
-        drafts = list(plan.drafts)
-        if plan.memory:
-            drafts.append(draft(self._control(), control.rows(plan.memory), None, now_us))
         try:
-            if drafts:
-                self._write(drafts)
+            drafts = list(plan.drafts)
+            if plan.memory:
+                drafts.append(draft(self._tail(self._control), control.rows(plan.memory), None, now_us))
+            self._write(drafts)
         except BaseException:
-            _each_index(plan, IdIndex.discard)
+            plan.discard()
             raise
+        plan.commit()
         for made in drafts:
             self._tails[made.after.stream.name, made.after.stream.epoch] = made.after
-        _each_index(plan, IdIndex.commit)
-        control.apply(self._values, plan.memory)
-        marks = {key: value for key, value in plan.memory.items() if key.startswith(control.PRODUCER)}
-        self._producers.apply(marks, now_us)
+        self._take_over(plan.memory, now_us)
         return plan.results
 
+    def _take_over(self, changed: Mapping[str, Any | None], written_us: int) -> None:
+        control.apply(self._values, changed)
+        marks = {key: value for key, value in changed.items() if key.startswith(control.PRODUCER)}
+        self._producers.apply(marks, written_us)
+
     def _write(self, drafts: Sequence[Draft]) -> None:
-        payload = self._payload
+        if not drafts:
+            with failures(self.path):
+                self._check_term()
+            return
         with self._transaction():
             for made in drafts:
-                payload = self._write_draft(made, payload)
-        self._payload = payload
+                self._write_draft(made)
 
-    def _write_draft(self, made: Draft, payload: int) -> int:
+    def _write_draft(self, made: Draft) -> None:
         commit, stream = made.commit, made.after.stream
         ident, version = self._places[stream.name, stream.epoch]
         for piece in made.pieces:
-            payload += 1
             place = (ident, piece.partition, piece.start, piece.piece, piece.stop, commit.number, version)
             facts = (piece.rows, 0, commit.bound_us, commit.written_us)
-            check = checksum(*place, *facts, piece.data, None)
+            payload = self._next_payload()
             self._writer.execute("INSERT INTO payloads VALUES (?, ?, NULL)", (payload, piece.data))
+            check = checksum(*place, *facts, piece.data, None)
             self._writer.execute(INSERT_BLOCK, (*place, *facts, check, payload))
+        times = (commit.bound_us, commit.max_us, commit.min_us, commit.written_us)
+        counts = (commit.rows, commit.total_rows)
+        meta = None if commit.meta is None else _json(commit.meta)
+        sizes = (commit.bytes, made.after.total_bytes)
         self._writer.execute(
-            _INSERT_COMMIT,
-            (
-                ident,
-                commit.number,
-                _json(commit.ends),
-                commit.rows,
-                commit.total_rows,
-                commit.bound_us,
-                commit.max_us,
-                commit.min_us,
-                commit.written_us,
-                None if commit.meta is None else _json(commit.meta),
-                commit.bytes,
-                made.after.total_bytes,
-            ),
+            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (ident, commit.number, _json(commit.ends), *counts, *times, meta, *sizes),
         )
-        return payload
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """A write transaction of this term. After a failure the WAL may hold frames of it behind its end, which a
-        crash would bring back to life; a small transaction overwrites the first of them."""
+        """A write transaction of this term.
+
+        After a failure the WAL may hold frames of it behind its end, which a crash would bring back to life; a small
+        transaction overwrites the first of them, and so the rest can never be read.
+        """
         try:
             with transaction(self._writer):
                 self._check_term()
@@ -224,79 +231,93 @@ class SqliteLog(SqliteReader):
         return sum(self.trimming(stream, before))
 
     def trimming(self, stream: Stream, before: int) -> Iterator[int]:
-        return self._removal.trimming(stream, self._ident(stream), before)
+        return self._removal.trimming(stream, self.ident(stream), before)
 
     def compact(self, stream: Stream, before: int) -> int:
         return sum(self.compacting(stream, before))
 
     def compacting(self, stream: Stream, before: int) -> Iterator[int]:
-        found = survey(self, stream, before)
-        ident = self._ident(stream)
+        newest = self.find(stream.name, stream.epoch) or stream
+        ident = self.ident(newest)
+        found = survey(self, newest, before)
         return iter(()) if found is None else self._removal.compacting(found, ident, self._version(ident))
 
     def drop(self, stream: Stream) -> None:
         sum(self.dropping(stream))
 
     def dropping(self, stream: Stream) -> Iterator[int]:
-        ident = self._ident(stream)
-        with self._transaction():
-            self._writer.execute("UPDATE streams SET dropped = 1 WHERE id = ?", (ident,))
+        ident = self.ident(stream)
+        self._removal.hide(ident)
         self._tails.pop((stream.name, stream.epoch), None)
+        self._places.pop((stream.name, stream.epoch), None)
+        yield 0
         yield from self._removal.dropping(ident)
 
     def tidying(self) -> Iterator[int]:
-        for ident in self._removal.dropped():
+        for ident in self._removal.hidden():
             yield from self._removal.dropping(ident)
-        bounds = self.bounds(self._control_stream)
-        events = sum(commit.rows for commit in self.commits(self._control_stream, bounds.first_commit))
+        bounds = self.bounds(self._control)
+        first = self.commits(self._control, bounds.first_commit, limit=1)
+        events = bounds.rows - first[0].total_rows + first[0].rows if first else 0
         if control.wants_compaction(events, len(self._values)):
-            yield from self.compacting(self._control_stream, bounds.next_commit)
+            yield from self.compacting(self._control, bounds.next_commit)
         yield from self._removal.sweeping()
-
-    def horizon(self, stream: Stream) -> int:
-        return HORIZON if stream.unique else 0
+        cut_wal(self._writer, self.path)
 
     # What the writer knows
+
+    def horizon(self, stream: Stream) -> int:
+        ids = self._tail(stream).ids
+        return 0 if ids is None else ids.horizon
 
     def _tail(self, stream: Stream) -> Tail:
         key = (stream.name, stream.epoch)
         if key not in self._tails:
-            self._tails[key] = self._loaded(stream)
+            self._tails[key] = self._load_tail(self.find(*key) or stream)
         return self._tails[key]
 
-    def _loaded(self, handle: Stream) -> Tail:
-        stream = self.find(handle.name, handle.epoch)
-        if stream is None:
-            raise PositionGoneError(f"there is no stream '{handle.name}' of epoch '{handle.epoch}'")
-        ident = self._ident(stream)
-        self._places[stream.name, stream.epoch] = (ident, self._version(ident))
-        ids = self._load_ids(stream) if stream.unique else None
-        rows = self._rows(
-            "SELECT ends, number, total_rows, total_bytes, max_us FROM commits WHERE stream = ?"
-            " ORDER BY number DESC LIMIT 1",
-            (ident,),
-        )
-        if not rows:
-            return Tail(stream, (0,) * stream.partitions, ids=ids)
-        ends, number, total_rows, total_bytes, max_us = rows[0]
-        return Tail(stream, tuple(msgspec.json.decode(ends)), number + 1, total_rows, total_bytes, max_us, ids)
-
-    def _load_ids(self, stream: Stream) -> IdIndex:
-        index = IdIndex()
+    def _load_tail(self, stream: Stream) -> Tail:
+        ident = self.ident(stream)
         bounds = self.bounds(stream)
-        for partition in range(stream.partitions):
-            for block in self.read(stream, partition, bounds.starts[partition], columns=[ID]):
-                index.load(block.batch.column(0), block.written_us)
+        sizes = "SELECT total_bytes FROM commits WHERE stream = ? AND number = ?"
+        size = self._rows(sizes, (ident, bounds.next_commit - 1))
+        ids = self._load_ids(stream) if stream.unique else None
+        self._places[stream.name, stream.epoch] = (ident, self._version(ident))
+        total_bytes = size[0][0] if size else 0
+        return Tail(stream, bounds.ends, bounds.next_commit, bounds.rows, total_bytes, bounds.max_us, ids)
+
+    def _load_ids(self, stream: Stream) -> IdIndex | None:
+        """The index of a stream's newest ids, from their own column, in the order in which they were committed."""
+        if ID not in stream.schema.names:
+            return None
+        index = IdIndex()
+        waiting: list[pa.Array] = []
+        readers = [self.read(stream, p, at, columns=[ID]) for p, at in enumerate(self._known_from(stream, index))]
+        for block in heapq.merge(*readers, key=lambda block: block.commit):
+            waiting.append(block.batch.column(0))
+            if sum(map(len, waiting)) >= _IDS_AT_ONCE:
+                index.load(pa.concat_arrays(waiting), block.written_us)
+                waiting.clear()
+        if waiting:
+            index.load(pa.concat_arrays(waiting), self._clock.now_us())
         return index
 
-    def _load_control(self) -> None:
-        stream = self._control_stream = self.create(control.SPEC)
-        for block in self.read(stream, 0, self.bounds(stream).starts[0]):
-            control.apply(self._values, dict(control.changes(block)))
-            self._producers.load(block)
+    def _known_from(self, stream: Stream, index: IdIndex) -> Sequence[int]:
+        """The offsets from which on ids must be known: the horizon's, or those of the oldest that count."""
+        bounds = self.bounds(stream)
+        rows, since_us = bounds.rows - index.horizon, self._clock.now_us() - index.keep_us
+        number = self.first_where(
+            stream,
+            bounds.first_commit,
+            bounds.next_commit,
+            lambda commit: commit.total_rows > rows and commit.written_us >= since_us,
+        )
+        before = self.last_commit(stream, number)
+        return bounds.starts if before is None else before.ends
 
-    def _control(self) -> Tail:
-        return self._tail(self._control_stream)
+    def _load_control(self) -> None:
+        for block in self.read(self._control, 0, self.bounds(self._control).starts[0]):
+            self._take_over(dict(control.changes(block)), block.written_us)
 
     def _version(self, ident: int) -> int:
         return int(self._rows("SELECT max(version) FROM schemas WHERE stream = ?", (ident,))[0][0])
@@ -310,7 +331,10 @@ class SqliteLog(SqliteReader):
         return self._payload
 
 
-_INSERT_COMMIT = "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_STREAM = (
+    "INSERT INTO streams (name, epoch, partitions, unique_ids, counts, compact_by, starts) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_SCHEMA = "INSERT INTO schemas VALUES (?, ?, ?)"
 
 
 def _json(value: Any) -> str:
@@ -319,12 +343,7 @@ def _json(value: Any) -> str:
 
 def _stored(schema: pa.Schema) -> bytes:
     """A schema with its fields' metadata, which holds their defaults."""
-    return schema.serialize().to_pybytes()  # type: ignore[no-any-return]
-
-
-def _each_index(plan: Plan, act: Callable[[IdIndex], None]) -> None:
-    for index in plan.staged:
-        act(index)
+    return bytes(schema.serialize())
 
 
 def _refuse_schema(stream: Stream, old: pa.Schema, new: pa.Schema) -> None:

@@ -61,6 +61,8 @@ CREATE TABLE IF NOT EXISTS payloads (id INTEGER PRIMARY KEY, data BLOB NOT NULL,
 CREATE TABLE IF NOT EXISTS garbage (payload INTEGER PRIMARY KEY);
 """
 
+INSERT_BLOCK = "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
 _HEADER = struct.Struct("<11q")
 
 
@@ -170,6 +172,16 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def cut_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Give back the room of a WAL that readers let grow, unless one of them is at it just now."""
+    wal = path.with_name(path.name + "-wal")
+    if wal.exists() and wal.stat().st_size > WAL_BYTES:
+        with failures(path):
+            connection.execute("PRAGMA busy_timeout = 0").fetchall()
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            connection.execute(f"PRAGMA busy_timeout = {round(BUSY_S * 1000)}").fetchall()
 
 
 # Transactions and failures

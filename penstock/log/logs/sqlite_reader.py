@@ -15,7 +15,8 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ from penstock.log.logs.sqlite_file import checksum, failures, open_reader
 from penstock.schema import adapt
 
 _PAGE_BLOCKS = 64
+_PAGE_BYTES = 4 * 1024**2
+"""A page ends with whichever comes first, so that neither many small blocks nor few large ones fill the memory."""
 _FIRST_PAGE_BLOCKS = 8
 """The first page is small: most readers want the newest few blocks."""
 
@@ -107,7 +110,10 @@ class SqliteReader:
         return self._stream(rows[0]) if rows else None
 
     def bounds(self, stream: Stream) -> Bounds:
-        rows = self._rows(_BOUNDS, (stream.name, stream.epoch))
+        return self._bounds(stream)
+
+    def _bounds(self, stream: Stream, look: sqlite3.Connection | None = None) -> Bounds:
+        rows = self._rows(_BOUNDS, (stream.name, stream.epoch), look)
         if not rows:
             raise _gone(stream)
         starts, removed, first, last, ends, total_rows, total_bytes, max_us = rows[0]
@@ -190,46 +196,54 @@ class SqliteReader:
         begin, behind = bounds.starts[partition], bounds.ends[partition]
         if start < begin:
             raise _gone(stream, f"it begins at {begin} and {start} was asked for")
-        fields = None if columns is None else [stream.schema.field(name) for name in columns]
-        target = stream.schema if fields is None else pa.schema(fields)
-        whole = bool(stream.compact_by) and start == begin
         last = behind if end is None else min(end, behind)
-        wanted = _Range(stream, self.ident(stream), partition, start, last, target, whole)
-        return self._in_one_look(wanted) if whole else self._in_pages(wanted)
+        wanted = _Range(stream, self.ident(stream), partition, start, last, _target(stream, columns), False)
+        if stream.compact_by and start == begin:
+            return self._in_one_look(wanted._replace(whole=True), to_the_end=end is None)
+        return self._in_pages(wanted)
 
-    def _in_one_look(self, wanted: _Range) -> Iterator[Block]:
-        connection = open_reader(self.path)
-        if connection is None:
+    def read_merged(self, stream: Stream, partition: int, end: int) -> Iterator[Block]:
+        """From the beginning, merged blocks too, page by page: for the writer, which alone can merge meanwhile."""
+        start = self.bounds(stream).starts[partition]
+        return self._in_pages(_Range(stream, self.ident(stream), partition, start, end, stream.schema, True))
+
+    def _in_one_look(self, wanted: _Range, to_the_end: bool) -> Iterator[Block]:
+        look = open_reader(self.path)
+        if look is None:
             return
         try:
-            with failures(self.path):
-                connection.execute("BEGIN")
-                connection.execute("SELECT 1 FROM meta LIMIT 1").fetchall()
-            yield from self._in_pages(wanted, connection)
+            look.execute("BEGIN")
+            if to_the_end:
+                wanted = wanted._replace(end=self._bounds(wanted.stream, look).ends[wanted.partition])
+            yield from self._in_pages(wanted, look)
         finally:
-            connection.close()
+            look.close()
 
     def _in_pages(self, wanted: _Range, look: sqlite3.Connection | None = None) -> Iterator[Block]:
         """Page after page, each in a look of its own unless one is given."""
         at, last = wanted.start, None
-        while at < wanted.end:
+        in_pieces = wanted.stream.counts == "commits"
+        while at < wanted.end or (in_pieces and last is not None):
             page = self._page(wanted, look, at, last)
-            if not page:
+            if not page and at < wanted.end:
                 raise self._lost(wanted, at)
+            if not page:
+                return
             for row in page:
                 self._check_place(wanted, row, at, last)
                 at, last = row.stop, row
                 yield self._block(wanted, row)
 
-    def _page(
-        self, wanted: _Range, look: sqlite3.Connection | None, at: int, last: Stored | None
-    ) -> list[Stored]:
+    def _page(self, wanted: _Range, look: sqlite3.Connection | None, at: int, last: Stored | None) -> list[Stored]:
         values = {"stream": wanted.ident, "partition": wanted.partition, "at": at, "end": wanted.end}
         values["limit"] = _FIRST_PAGE_BLOCKS if last is None else _PAGE_BLOCKS
         if last is not None:
             values |= {"start": last.start, "piece": last.piece}
-        rows = self._rows(_FIRST_PAGE if last is None else _NEXT_PAGE, values, look)
-        return [Stored._make(row) for row in rows]
+        connection = look or self._connection()
+        if connection is None:
+            return []
+        with failures(self.path), closing(connection.cursor()) as rows:
+            return list(_up_to(rows.execute(_FIRST_PAGE if last is None else _NEXT_PAGE, values), _PAGE_BYTES))
 
     def _check_place(self, wanted: _Range, row: Stored, at: int, last: Stored | None) -> None:
         follows = row.start == at or (last is not None and row.start == last.start and row.piece == last.piece + 1)
@@ -336,6 +350,19 @@ SELECT s.starts, s.removed_bytes, (SELECT min(number) FROM commits WHERE stream 
 FROM streams s LEFT JOIN commits c ON c.stream = s.id
      AND c.number = (SELECT max(number) FROM commits WHERE stream = s.id)
 WHERE s.name = ? AND s.epoch = ? AND s.dropped = 0"""
+
+
+def _target(stream: Stream, columns: Sequence[str] | None) -> pa.Schema:
+    return stream.schema if columns is None else pa.schema([stream.schema.field(name) for name in columns])
+
+
+def _up_to(rows: Iterable[Any], size: int) -> Iterator[Stored]:
+    for row in rows:
+        stored = Stored._make(row)
+        yield stored
+        size -= len(stored.data or b"")
+        if size <= 0:
+            return
 
 
 def _commit(row: Sequence[Any]) -> Commit:

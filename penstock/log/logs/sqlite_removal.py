@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -22,31 +23,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.change import DELETE, OP
-from penstock.log.log import CONTROL, Block, Stream
-from penstock.log.logs.sqlite_file import checksum
+from penstock.log.log import CONTROL, Block, Commit, Stream
+from penstock.log.logs.sqlite_file import INSERT_BLOCK, checksum, failures
 from penstock.log.logs.sqlite_reader import SqliteReader
 
 SLICE_BYTES = 4 * 1024**2
 SLICE_COMMITS = 64
+SLICE_ROWS = 2000
+"""Rows of a table without blobs that are removed together."""
+BLOCKS_AT_ONCE = 256
 MERGED_BYTES = 1024**2
 """Size of a merged block: written in about a millisecond."""
 
 Indices = npt.NDArray[np.int64]
 Transaction = Callable[[], AbstractContextManager[None]]
 
-INSERT_BLOCK = "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Which rows a compaction keeps: per partition, indices into the rows of its blocks below `before`, in order."""
+    """What a compaction up to the commit `last` keeps: per partition, indices into the rows of its blocks."""
 
     stream: Stream
-    before: int
     first: int
-    ends: tuple[int, ...]
+    bound_us: int | None
+    last: Commit
+    starts: tuple[int, ...]
     kept: tuple[Indices, ...]
     rows: int
+
+    @property
+    def kept_rows(self) -> int:
+        return sum(len(kept) for kept in self.kept)
 
 
 @dataclass(slots=True)
@@ -85,7 +92,7 @@ class Removal:
                 self._forget(ident, oldest[-1].number, oldest[-1].ends, sum(commit.bytes for commit in oldest))
             yield rows
 
-    def _slice(self, stream: Stream, before: int) -> list[Any]:
+    def _slice(self, stream: Stream, before: int) -> list[Commit]:
         bounds = self._reader.bounds(stream)
         last = min(before, bounds.next_commit - 1)
         commits = self._reader.commits(stream, bounds.first_commit, last, SLICE_COMMITS)
@@ -113,76 +120,72 @@ class Removal:
 
     # Dropping
 
-    def dropping(self, ident: int) -> Iterator[int]:
-        """Remove a stream that is marked as dropped; gives the rows that went."""
-        while True:
-            found = self._writer.execute(
-                "SELECT partition, start, piece, rows, payload FROM blocks WHERE stream = ? LIMIT ?",
-                (ident, SLICE_COMMITS),
-            ).fetchall()
-            with self._transaction():
-                for partition, start, piece, _, payload in found:
-                    self._writer.execute("DELETE FROM payloads WHERE id = ?", (payload,))
-                    self._writer.execute(
-                        "DELETE FROM blocks WHERE stream = ? AND partition = ? AND start = ? AND piece = ?",
-                        (ident, partition, start, piece),
-                    )
-                if not found:
-                    self._bury(ident)
-            yield sum(row[3] for row in found)
-            if not found:
-                return
+    def hide(self, ident: int) -> None:
+        """Take a stream away from readers. Its name and epoch are free again at once."""
+        with self._transaction():
+            self._writer.execute("UPDATE streams SET dropped = 1, epoch = epoch || '/' || id WHERE id = ?", (ident,))
 
-    def _bury(self, ident: int) -> None:
-        self._writer.execute("DELETE FROM commits WHERE stream = ?", (ident,))
-        self._writer.execute("DELETE FROM schemas WHERE stream = ?", (ident,))
-        self._writer.execute("DELETE FROM streams WHERE id = ?", (ident,))
-
-    def dropped(self) -> list[int]:
+    def hidden(self) -> list[int]:
         """Streams whose removal a crash has interrupted, or that is under way."""
-        return [row[0] for row in self._writer.execute("SELECT id FROM streams WHERE dropped = 1").fetchall()]
+        return [row[0] for row in self._rows("SELECT id FROM streams WHERE dropped = 1")]
+
+    def dropping(self, ident: int) -> Iterator[int]:
+        """Remove a hidden stream, a slice at each step; gives the rows that went."""
+        blocks = "SELECT partition, start, piece, rows, payload FROM blocks WHERE stream = ? LIMIT ?"
+        while found := self._rows(blocks, (ident, SLICE_COMMITS)):
+            with self._transaction():
+                self._writer.executemany("DELETE FROM payloads WHERE id = ?", [row[4:] for row in found])
+                self._writer.executemany(_DELETE_BLOCK, [(ident, *row[:3]) for row in found])
+            yield sum(row[3] for row in found)
+        commits = "SELECT number FROM commits WHERE stream = ? ORDER BY number LIMIT 1 OFFSET ?"
+        while found := self._rows(commits, (ident, SLICE_ROWS)):
+            with self._transaction():
+                self._writer.execute("DELETE FROM commits WHERE stream = ? AND number < ?", (ident, *found[0]))
+            yield 0
+        with self._transaction():
+            self._writer.execute("DELETE FROM commits WHERE stream = ?", (ident,))
+            self._writer.execute("DELETE FROM schemas WHERE stream = ?", (ident,))
+            self._writer.execute("DELETE FROM streams WHERE id = ?", (ident,))
 
     def sweeping(self) -> Iterator[int]:
         """Remove payloads that nobody refers to."""
-        while found := self._writer.execute(
-            "SELECT payload, length(data) FROM garbage LEFT JOIN payloads ON id = payload LIMIT ?",
-            (SLICE_COMMITS,),
-        ).fetchall():
-            size = 0
+        listed = "SELECT payload, length(data) FROM garbage LEFT JOIN payloads ON id = payload LIMIT ?"
+        while found := self._rows(listed, (SLICE_COMMITS,)):
+            slice_ = [(payload,) for payload, _ in _up_to(found, SLICE_BYTES)]
             with self._transaction():
-                for payload, length in found:
-                    self._writer.execute("DELETE FROM payloads WHERE id = ?", (payload,))
-                    self._writer.execute("DELETE FROM garbage WHERE payload = ?", (payload,))
-                    size += length or 0
-                    if size > SLICE_BYTES:
-                        break
+                self._writer.executemany("DELETE FROM payloads WHERE id = ?", slice_)
+                self._writer.executemany("DELETE FROM garbage WHERE payload = ?", slice_)
             yield 0
+
+    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        with failures(self._reader.path):
+            return self._writer.execute(sql, values).fetchall()
 
     # Compacting
 
     def compacting(self, survey: Survey, ident: int, version: int) -> Iterator[int]:
         """Write the merged blocks, a slice at each step, then swap them in; gives the rows that went."""
-        bounds = self._reader.bounds(survey.stream)
-        commits = self._reader.commits(survey.stream, bounds.first_commit, survey.before)
-        if bounds.first_commit != survey.first or not commits:
-            return
-        last = commits[-1]
-        bound = commits[0].bound_us
         made: list[tuple[Any, ...]] = []
         size = 0
         for partition in range(survey.stream.partitions):
-            for merged in self._merge(survey, partition):
+            merging = self._merge(survey, partition)
+            while self._is_current(survey) and (merged := next(merging, None)) is not None:
                 batch, offsets = _joined(merged, survey.stream.schema)
                 data = batch.serialize()
-                place = (ident, partition, merged.start, 0, merged.stop, last.number, version)
-                facts = (batch.num_rows, 1, bound, last.written_us)
+                place = (ident, partition, merged.start, 0, merged.stop, survey.last.number, version)
+                facts = (batch.num_rows, 1, survey.bound_us, survey.last.written_us)
                 payload = self._stage(data, offsets)
                 made.append((*place, *facts, checksum(*place, *facts, data, offsets), payload))
                 size += data.size
                 yield 0
-        with self._transaction():
-            self._swap(survey, ident, made, size)
-        yield survey.rows - sum(len(kept) for kept in survey.kept)
+        if self._is_current(survey):
+            with self._transaction():
+                self._swap(survey, ident, made, size)
+            yield survey.rows - survey.kept_rows
+
+    def _is_current(self, survey: Survey) -> bool:
+        """Whether the stream was neither trimmed nor compacted since; if it was, what was staged stays garbage."""
+        return self._reader.bounds(survey.stream).first_commit == survey.first
 
     def _stage(self, data: pa.Buffer, offsets: bytes) -> int:
         payload = self._next_payload()
@@ -194,7 +197,7 @@ class Removal:
     def _merge(self, survey: Survey, partition: int) -> Iterator[_Merged]:
         """Old blocks, oldest first, with only the rows that are kept, joined up to the size of a merged block."""
         kept, at, current = survey.kept[partition], 0, None
-        for block in self._old_blocks(survey, partition):
+        for block in self._reader.read_merged(survey.stream, partition, survey.last.ends[partition]):
             rows = block.batch.num_rows
             inside = kept[np.searchsorted(kept, at) : np.searchsorted(kept, at + rows)] - at
             at += rows
@@ -210,12 +213,8 @@ class Removal:
         if current is not None:
             yield current
 
-    def _old_blocks(self, survey: Survey, partition: int) -> Iterator[Block]:
-        start = self._reader.bounds(survey.stream).starts[partition]
-        return self._reader.read(survey.stream, partition, start, survey.ends[partition])
-
     def _swap(self, survey: Survey, ident: int, made: Sequence[tuple[Any, ...]], size: int) -> None:
-        for partition, end in enumerate(survey.ends):
+        for partition, end in enumerate(survey.last.ends):
             below = (ident, partition, end)
             self._writer.execute(
                 "INSERT INTO garbage SELECT payload FROM blocks WHERE stream = ? AND partition = ? AND start < ?",
@@ -224,35 +223,52 @@ class Removal:
             self._writer.execute("DELETE FROM blocks WHERE stream = ? AND partition = ? AND start < ?", below)
         self._writer.executemany(INSERT_BLOCK, made)
         self._writer.executemany("DELETE FROM garbage WHERE payload = ?", [(row[-1],) for row in made])
-        within = (ident, survey.before)
-        old_bytes, bound_us, min_us = self._writer.execute(
-            "SELECT sum(bytes), (SELECT bound_us FROM commits WHERE stream = ?1 ORDER BY number LIMIT 1), min(min_us)"
-            " FROM commits WHERE stream = ?1 AND number < ?2",
-            within,
+        old_size, min_us = self._writer.execute(
+            "SELECT sum(bytes), min(min_us) FROM commits WHERE stream = ? AND number <= ?", (ident, survey.last.number)
         ).fetchall()[0]
-        self._writer.execute("DELETE FROM commits WHERE stream = ? AND number < ?", (ident, survey.before - 1))
+        self._writer.execute("DELETE FROM commits WHERE stream = ? AND number < ?", (ident, survey.last.number))
         self._writer.execute(
             "UPDATE commits SET rows = ?, bound_us = ?, min_us = ?, bytes = ? WHERE stream = ? AND number = ?",
-            (sum(len(kept) for kept in survey.kept), bound_us, min_us, size, ident, survey.before - 1),
+            (survey.kept_rows, survey.bound_us, min_us, size, ident, survey.last.number),
         )
         self._writer.execute(
-            "UPDATE streams SET removed_bytes = removed_bytes + ? WHERE id = ?", (old_bytes - size, ident)
+            "UPDATE streams SET removed_bytes = removed_bytes + ? WHERE id = ?", (old_size - size, ident)
         )
+
+
+_DELETE_BLOCK = "DELETE FROM blocks WHERE stream = ? AND partition = ? AND start = ? AND piece = ?"
+
+
+def _up_to(rows: Sequence[Any], size: int) -> Iterator[Any]:
+    """Rows until their second column adds up to `size`, and at least one."""
+    for row in rows:
+        yield row
+        size -= row[1] or 0
+        if size <= 0:
+            return
 
 
 def survey(reader: SqliteReader, stream: Stream, before: int) -> Survey | None:
     """Which rows a compaction would keep; None when there is nothing to merge. Reads only, in any thread."""
     bounds = reader.bounds(stream)
-    last = reader.last_commit(stream, min(before, bounds.next_commit))
-    if last is None or not stream.compact_by or last.number < bounds.first_commit:
+    first = reader.commits(stream, bounds.first_commit, limit=1)
+    last = reader.last_commit(stream, before)
+    if last is None or not stream.compact_by:
         return None
     kept, rows = [], 0
     for partition in range(stream.partitions):
-        blocks = reader.read(stream, partition, bounds.starts[partition], last.ends[partition], _columns(stream))
-        indices, count = _newest([block.batch for block in blocks], stream)
+        start, end = bounds.starts[partition], last.ends[partition]
+        blocks = reader.read(stream, partition, start, end, _columns(stream)) if start < end else iter(())
+        indices, count = _newest(list(_copied(blocks)), stream)
         kept.append(indices)
         rows += count
-    return Survey(stream, last.number + 1, bounds.first_commit, last.ends, tuple(kept), rows)
+    return Survey(stream, bounds.first_commit, first[0].bound_us, last, bounds.starts, tuple(kept), rows)
+
+
+def _copied(blocks: Iterator[Block]) -> Iterator[pa.RecordBatch]:
+    """Columns on their own, in few batches: as they come they hold on to their whole block."""
+    while batches := [block.batch for block in islice(blocks, BLOCKS_AT_ONCE)]:
+        yield pa.concat_batches([*batches, batches[0].slice(0, 0)])
 
 
 def _columns(stream: Stream) -> list[str]:

@@ -33,10 +33,10 @@ class Run:
         try:
             return json.loads((self.folder / "supervisor.json").read_text())
         except FileNotFoundError:
-            return {"children": {}}
+            return {"processes": {}}
 
     def child(self, name: str) -> dict[str, Any]:
-        return self.state()["children"].get(name, {})
+        return self.state()["processes"].get(name, {})
 
     def pid(self, name: str) -> int:
         until(lambda: self.child(name).get("state") == "running")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from random import Random
@@ -14,6 +16,7 @@ from aiohttp import ClientSession, web
 from penstock.app import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.pull import Sleep
 from penstock.config import Limits
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
@@ -36,7 +39,7 @@ class Absorbing:
 class Edge:
     """Everything that one running edge has."""
 
-    def __init__(self, app: App, path: Path, limits: Limits, clock: Any, absorbing: Absorbing) -> None:
+    def __init__(self, app: App, path: Path, limits: Limits, clock: Any, absorbing: Absorbing, sleep: Sleep) -> None:
         self.observer = Observer()
         self.absorbing = absorbing
         self.log = SqliteLog.open(path, app=app.name)
@@ -51,6 +54,7 @@ class Edge:
                 clock,
                 self.observer.emit,
                 random=Random(7),
+                sleep=sleep,
             )
         except BaseException:
             self.close_log()
@@ -62,9 +66,13 @@ class Edge:
         self.group.close()
         self.log.close()
 
-    async def post(self, stream: str, body: bytes, *, headers: Mapping[str, str] | None = None, query: str = "") -> Reply:
+    async def post(
+        self, stream: str, body: bytes, *, headers: Mapping[str, str] | None = None, query: str = ""
+    ) -> Reply:
         sent = {"Content-Type": "application/json", **(headers or {})}
-        async with self.session.post(f"{self.url}/streams/{stream}{query}", data=body, headers=sent) as reply:
+        async with self.session.post(
+            f"{self.url}/streams/{stream}{query}", data=io.BytesIO(body) if len(body) > 2**20 else body, headers=sent
+        ) as reply:
             return Reply(reply.status, await reply.read(), dict(reply.headers))
 
     async def lines(self, stream: str, body: bytes, **options: Any) -> Reply:
@@ -84,6 +92,15 @@ class Edge:
             return [row for p in partitions for block in reader.read(stream, p, 0) for row in block.batch.to_pylist()]
         finally:
             reader.close()
+
+    def newest(self, name: str, count: int) -> list[dict[str, Any]]:
+        """The last so many of a stream with one partition."""
+        stream = self.log.find(name)
+        assert stream is not None
+        (end,) = self.log.bounds(stream).ends
+        return (
+            [row for block in self.log.read(stream, 0, end - count) for row in block.batch.to_pylist()] if count else []
+        )
 
     def dead(self) -> list[dict[str, Any]]:
         return self.events("dead")
@@ -115,12 +132,13 @@ async def running(
     clock: Any = None,
     absorbing: Absorbing | None = None,
     decompress: bool = False,
+    sleep: Sleep = asyncio.sleep,
 ) -> AsyncIterator[Edge]:
     """An edge that listens on loopback; its log file stays for the next one."""
-    edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing())
+    edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep)
     site = web.Application()
     edge.collect.add_routes(site)
-    runner = web.AppRunner(site, access_log=None, auto_decompress=decompress)
+    runner = web.AppRunner(site, access_log=None, auto_decompress=decompress, lingering_time=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     edge.url = f"http://127.0.0.1:{runner.addresses[0][1]}"

@@ -11,7 +11,8 @@ import pytest
 from shop_app import Order, Place, Visit
 
 from penstock import App, Event
-from penstock.collect.admit import SLICE_BYTES, Decoded, Judge, split
+from penstock.collect.admit import Decoded, Judge
+from penstock.collect.cutting import SLICE_BYTES, split
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
 
@@ -94,6 +95,23 @@ def test_the_deepest_allowed_event_is_taken_in_any_form(form: str) -> None:
     assert (len(rows), found) == (2, [])
 
 
+@pytest.mark.parametrize(
+    ("body", "form"),
+    [
+        (b'{"order_id": 1}', "json"),
+        (b' [{"order_id": 1}, {"order_id": 2}]', "json"),
+        (b'{"order_id": 1}\n{"order_id": 2}\n', "lines"),
+        (b'\n{"order_id": 1}\n\n{"order_id": 2, "country": "\xc3\xa9"}', "lines"),
+        (b"\n".join([b'{"order_id": 1, "place": {"city": "a"}, "tags": ["x"]}'] * 2000), "lines"),
+    ],
+)
+def test_good_events_are_decoded_and_built_all_at_once(body: bytes, form: Any) -> None:
+    made = judge(time="at")
+    decoded = made.decode(body, form)
+    assert decoded is not None
+    assert made.build(decoded.events, None, [NOW_US] * len(decoded.events)) is not None
+
+
 def test_an_array_judges_its_events_one_by_one() -> None:
     body = b'[{"order_id": 1}, {"order_id": "x"}, {"order_id": 3}, 5]'
     rows, found = admitted(judge(), body)
@@ -103,7 +121,9 @@ def test_an_array_judges_its_events_one_by_one() -> None:
 
 def test_an_array_that_is_not_json_is_still_judged_event_by_event() -> None:
     deep = b'{"order_id": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    body = b'[{"order_id": 1}, {"order_id": NaN}, {"order_id": 3, "country": "\\ud800"}, ' + deep + b', {"order_id": 5}]'
+    body = (
+        b'[{"order_id": 1}, {"order_id": NaN}, {"order_id": 3, "country": "\\ud800"}, ' + deep + b', {"order_id": 5}]'
+    )
     rows, found = admitted(judge(), body)
     assert [row["order_id"] for row in rows] == [1, 5]
     assert [(index, reason) for index, reason, _ in found] == [(1, "malformed"), (2, "malformed"), (3, "too_deep")]
@@ -134,8 +154,19 @@ def test_no_events_are_no_rows(form: str) -> None:
 
 
 def test_too_many_events_in_one_body_are_refused() -> None:
+    many = b'{"x":","}'
+    assert len(split(b"[" + b",".join([many] * 200_000) + b"]", "json")) == 200_000
+    with pytest.raises(TooLargeError):
+        split(b"[" + b",".join([many] * 200_001) + b"]", "json")
     with pytest.raises(TooLargeError):
         split(b"1\n" * 200_001, "lines")
+
+
+def test_a_body_for_another_stream_is_refused_whole_instead_of_event_by_event() -> None:
+    made = judge()
+    assert len(made.decode_apart(b"1\n" * 10_000, "lines").rejections) == 10_000
+    with pytest.raises(BadBodyError):
+        made.decode_apart(b"1\n" * 10_001, "lines")
 
 
 def test_a_large_body_is_judged_in_slices_with_places_kept() -> None:

@@ -15,7 +15,8 @@ from penstock.config import Limits
 from penstock.errors import DiskFullError, StaleTermError
 from penstock.position import Position
 
-MINUTE_MS = 60_000
+UNPACKING = [("gzip", False), ("zstd", False), ("gzip", True)]
+"""How it is packed, and whether the server around the door unpacks on its own what it knows, which is not zstd."""
 
 
 def order(n: int, **fields: Any) -> bytes:
@@ -56,22 +57,24 @@ async def test_a_body_without_a_content_type_is_json(edge: Edge) -> None:
         assert reply.status == 200
 
 
-@pytest.mark.parametrize("decompress", [False, True])
-async def test_packed_bodies_are_unpacked(tmp_path: Path, decompress: bool) -> None:
-    """Also when the server that hosts the door unpacks what it knows on its own."""
+@pytest.mark.parametrize(("encoding", "decompress"), UNPACKING)
+async def test_packed_bodies_are_unpacked(tmp_path: Path, encoding: str, decompress: bool) -> None:
     body = b"\n".join(order(n) for n in range(10_000))
-    packed = {"gzip": gzip.compress(body[: len(body) // 2]) + gzip.compress(body[len(body) // 2 :])}
-    packed["zstd"] = pa.compress(body, "zstd", asbytes=True)
+    parts = gzip.compress(body[: len(body) // 2]) + gzip.compress(body[len(body) // 2 :])
+    packed = parts if encoding == "gzip" else pa.compress(body, "zstd", asbytes=True)
     async with running(shop(), tmp_path / "edge.db", decompress=decompress) as edge:
-        for encoding, sent in packed.items():
-            headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": encoding}
-            reply = await edge.post("orders", sent, headers=headers)
-            assert reply.body["accepted"] == 10_000
+        headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": encoding}
+        reply = await edge.post("orders", packed, headers=headers)
+        assert reply.body["accepted"] == 10_000
 
 
 async def test_an_empty_batch_is_a_success_of_nothing(edge: Edge) -> None:
     await edge.post("orders", order(1))
-    for reply in [await edge.post("orders", b"[]"), await edge.lines("orders", b"\n\n"), await edge.lines("orders", b"")]:
+    for reply in [
+        await edge.post("orders", b"[]"),
+        await edge.lines("orders", b"\n\n"),
+        await edge.lines("orders", b""),
+    ]:
         assert (reply.status, reply.body["accepted"], reply.body["rejected"]) == (200, 0, [])
         assert Position.parse(reply.body["ack"]).offsets == (1,)
 
@@ -105,7 +108,9 @@ async def test_the_good_events_of_a_batch_are_taken_and_the_others_are_dead_lett
         ("malformed", b"nope"),
         ("wrong_type", b'{"order_id": "x"}'),
     ]
-    assert {(letter["stream"], letter["sender"], letter["flow"]) for letter in letters} == {("orders", "127.0.0.1", None)}
+    assert {(letter["stream"], letter["sender"], letter["flow"]) for letter in letters} == {
+        ("orders", "127.0.0.1", None)
+    }
     assert letters[0]["_time"] == letters[0]["_received"]
 
 
@@ -118,7 +123,9 @@ async def test_when_every_event_is_rejected_the_reply_says_so(edge: Edge) -> Non
     assert len(edge.dead()) == 1
 
 
-@pytest.mark.parametrize("body", [b'{"order_id": 1', b"", b"nope", b'{"order_id": NaN}', b"[" * 100_000, b'[{"order_id": 1}'])
+@pytest.mark.parametrize(
+    "body", [b'{"order_id": 1', b"", b"nope", b'{"order_id": NaN}', b"[" * 100_000, b'[{"order_id": 1}']
+)
 async def test_a_body_that_cannot_be_read_is_kept_whole(edge: Edge, body: bytes) -> None:
     reply = await edge.post("orders", body)
     assert (reply.status, reply.code) == (400, "bad_body")
@@ -158,7 +165,7 @@ async def test_unknown_fields_are_ignored_kept_or_rejected_as_declared(edge: Edg
 
 async def test_a_body_of_50_mb_is_refused_before_it_is_read(edge: Edge) -> None:
     reply = await edge.post("orders", b" " * 50_000_000)
-    assert (reply.status, reply.code) == (413, "too_large")
+    assert (reply.status, reply.code, reply.headers["Connection"]) == (413, "too_large", "close")
     assert (await edge.post("orders", order(1))).status == 200
 
 
@@ -172,8 +179,7 @@ async def test_a_chunked_body_is_refused_when_it_grows_too_large(edge: Edge) -> 
         assert reply.status == 413
 
 
-@pytest.mark.parametrize("decompress", [False, True])
-@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+@pytest.mark.parametrize(("encoding", "decompress"), UNPACKING)
 async def test_a_bomb_is_refused_within_the_limit(tmp_path: Path, encoding: str, decompress: bool) -> None:
     zeros = b" " * 200_000_000
     bomb = gzip.compress(zeros) if encoding == "gzip" else pa.compress(zeros, "zstd", asbytes=True)
@@ -227,7 +233,9 @@ async def test_a_batch_with_many_misfits_keeps_every_place(edge: Edge) -> None:
     assert [event["order_id"] for event in edge.events("orders")] == [n for n in range(1000) if n % 3]
 
 
-@pytest.mark.parametrize("query", ["?ack=maybe", "?ack=replicated", "?ack=applied&wait=soon", "?wait=-1", "?wait=nan"])
+@pytest.mark.parametrize(
+    "query", ["?ack=maybe", "?ack=replicated", "?ack=applied&wait=soon", "?wait=-1", "?wait=nan", "?wait=61"]
+)
 async def test_options_that_mean_nothing_are_refused(edge: Edge, query: str) -> None:
     reply = await edge.post("orders", order(1), query=query)
     assert (reply.status, reply.code) == (400, "bad_request")
@@ -306,8 +314,7 @@ async def test_applied_means_that_all_views_have_absorbed(tmp_path: Path) -> Non
         applied = await edge.post("orders", order(1), query="?ack=applied")
         absorbing.views = {"a": True, "b": False}
         logged = await edge.post("orders", order(2), query="?ack=applied&wait=0.5")
-        long = await edge.post("orders", order(3), query="?ack=applied&wait=1e9")
-    assert [reply.status for reply in (applied, logged, long)] == [200, 200, 200]
+    assert (applied.status, logged.status) == (200, 200)
     assert (applied.body["level"], logged.body["level"]) == ("applied", "logged")
-    assert [wait_s for _, wait_s in absorbing.asked] == [5.0, 0.5, 60.0]
+    assert [wait_s for _, wait_s in absorbing.asked] == [5.0, 0.5]
     assert absorbing.asked[0][0].token() == applied.body["ack"]

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running_edge import Edge, Reply, running
 from shop_app import shop
 
+from penstock.collect.dead_letters import DeadLedger
+from penstock.errors import LogUnavailableError
 from penstock.position import Position
 
 
-async def send(edge: Edge, epoch: int, sequence: int, body: bytes = b'{"order_id": 1}', stream: str = "orders") -> Reply:
+async def send(
+    edge: Edge, epoch: int, sequence: int, body: bytes = b'{"order_id": 1}', stream: str = "orders"
+) -> Reply:
     headers = {"Producer-Id": "till 1", "Producer-Epoch": str(epoch), "Producer-Seq": str(sequence)}
     return await edge.post(stream, body, headers=headers)
 
@@ -22,6 +27,14 @@ async def test_a_number_is_taken_once_and_its_repeat_is_told_where_it_stands(edg
     assert (again.status, again.raw, again.headers["Producer-Expected-Seq"]) == (204, b"", "2")
     assert Position.parse(again.headers["Penstock-Ack"]).covers(Position.parse(first.body["ack"]))
     assert len(edge.events("orders")) == 2
+
+
+async def test_a_repeat_does_not_wait_for_the_views(edge: Edge) -> None:
+    headers = {"Producer-Id": "a", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    edge.absorbing.views = {"slow": False}
+    await edge.post("orders", b'{"order_id": 1}', headers=headers)
+    assert (await edge.post("orders", b'{"order_id": 1}', headers=headers, query="?ack=applied")).status == 204
+    assert edge.absorbing.asked == []
 
 
 async def test_a_gap_is_refused_with_the_number_that_is_expected(edge: Edge) -> None:
@@ -66,14 +79,20 @@ async def test_streams_count_for_themselves_and_survive_a_restart(tmp_path: Path
         assert (await send(edge, 0, 1, stream="kept")).status == 200
 
 
-async def test_letters_lost_between_events_and_letters_come_with_the_retry(edge: Edge) -> None:
-    """A crash after the events' commit and before the letters': the retry is a repeat, and brings them."""
+async def test_letters_lost_between_events_and_letters_come_with_the_retry(edge: Edge, monkeypatch: Any) -> None:
+    """As after a crash between the two commits: the retry is a repeat, and brings the letters, once."""
     body = b'[{"order_id": 1}, 5]'
-    await send(edge, 0, 0, body)
-    letters = edge.dead()
-    assert [letter["_id"] for letter in letters] == ["orders/till 1/0/0/1"]
-    await send(edge, 0, 0, body)
-    assert len(edge.dead()) == 1
+
+    async def crash(*_: Any) -> None:
+        raise LogUnavailableError("down")
+
+    with monkeypatch.context() as crashed:
+        crashed.setattr(DeadLedger, "keep", crash)
+        assert (await send(edge, 0, 0, body)).status == 503
+    assert edge.dead() == []
+    assert [(await send(edge, 0, 0, body)).status for _ in range(2)] == [204, 204]
+    assert [letter["raw"] for letter in edge.dead()] == [b"5"]
+    assert len(edge.events("orders")) == 1
 
 
 @pytest.mark.parametrize(

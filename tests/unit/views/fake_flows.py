@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class FakeFlows:
     ) -> Stream:
         """Begin a build of a view, and serve it."""
         changelog = schema.append(pa.field(OP, pa.int8()))
-        spec = StreamSpec(name, changelog, counts="commits", compact_by=tuple(key), epoch=epoch)
+        spec = StreamSpec(name, changelog, counts="commits", compact_by=tuple(key), epoch=epoch or secrets.token_hex(6))
         stream = self.log.create(spec)
         columns = tuple(Column(field.name, simple_type(field.type)) for field in schema)
         build = Build(epoch=stream.epoch, fingerprint="f", kind="view", columns=columns, proof="exact", started_us=0)

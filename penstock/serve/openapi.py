@@ -1,0 +1,239 @@
+"""Describes the HTTP interface of one app as OpenAPI 3.1, from its declarations and the columns of its views.
+
+WebSocket and SSE messages are outside of what OpenAPI describes; their paths are listed with what they answer to a
+plain request, and `docs/reference/http.md` has the messages.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from penstock.change import Column
+from penstock.config import Limits
+from penstock.declaration import LEDGERS, Application, StreamDef
+from penstock.serve.openapi_parts import (
+    ACKS_REPLY,
+    POST_REPLY,
+    SCHEMAS,
+    answers,
+    array,
+    obj,
+    parameter,
+    ref,
+    text,
+)
+from penstock.views.current import Views
+from penstock.views.where_types import SqlType, parse_type
+
+_REF = "#/components/schemas/{name}"
+Spec = dict[str, Any]
+
+
+def openapi(application: Application, views: Views, limits: Limits) -> Spec:
+    """The whole document, as JSON types."""
+    events, kinds = _event_schemas(application)
+    rows = {f"view.{v.name}": _row(v.content.columns) if v.content else {"type": "object"} for v in views}
+    paths: Spec = {}
+    for view in views:
+        paths |= _view_paths(view.name, limits)
+    for stream in application.streams:
+        paths |= _stream_paths(stream.name, limits)
+        paths[f"/streams/{stream.name}"]["post"] = _post(stream, events[stream.name])
+    for name in (*(flow.name for flow in application.flows), *LEDGERS):
+        paths |= _stream_paths(name, limits)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": application.name, "version": version("penstock")},
+        "paths": dict(sorted((paths | _fixed_paths(limits)).items())),
+        "components": {"schemas": SCHEMAS | rows | kinds},
+    }
+
+
+def _event_schemas(application: Application) -> tuple[dict[str, Spec], Spec]:
+    """For each stream the schema of its events, and all the classes that they refer to."""
+    kinds = [stream.events.kind for stream in application.streams]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    return {s.name: schema for s, schema in zip(application.streams, schemas, strict=True)}, components
+
+
+# Views
+
+_QUERY = [
+    parameter("where", text("A condition in SQL over the view's columns.")),
+    parameter("select", text("Columns to give, with commas between; the key's are always among them.")),
+    parameter("order_by", text("Columns to order by, with commas between; `-` before one turns it around.")),
+    parameter("limit", {"type": ["integer", "string"], "minimum": 0, "description": "Rows at most; `null`: all."}),
+]
+
+
+def _view_paths(name: str, limits: Limits) -> Spec:
+    rows = obj(view=text(), position=ref("Position"), frontier=ref("Frontier"), rows=array(ref(f"view.{name}")))
+    polled = obj(messages=array(ref("Message")), position=ref("Position"))
+    return {
+        f"/views/{name}": {
+            "get": {
+                "operationId": f"read view {name}",
+                "summary": f"Rows of the view {name}, or with since= its changes as a long poll",
+                "parameters": [
+                    *_QUERY,
+                    parameter("key", text("One row: the key's value, or a JSON object of the key's columns.")),
+                    parameter("after", text("An ack: answer once the view has absorbed that event.")),
+                    parameter("at_least", text("A position of this view: answer once it is reached.")),
+                    parameter("since", text("A position of this view: answer with the messages behind it.")),
+                    _wait(limits),
+                    parameter("If-None-Match", text("The ETag of an earlier answer."), place="header"),
+                ],
+                "responses": answers({"oneOf": [rows, polled]}, 400, 404, 410, 503, 504, 507)
+                | {"204": {"description": "since=: nothing came in time"}, "304": {"description": "Not changed"}},
+            }
+        },
+        f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID]),
+        f"/views/{name}/socket": _socket(f"view {name}"),
+    }
+
+
+def _row(columns: tuple[Column, ...]) -> Spec:
+    return obj(**{column.name: _json_type(parse_type(column.type)) for column in columns})
+
+
+def _json_type(kind: SqlType) -> Spec:
+    if kind.kind == "struct":
+        inner = {name: _json_type(arg) for name, arg in zip(kind.names, kind.args, strict=True)}
+        return {"type": ["object", "null"], "properties": inner}
+    if kind.kind == "array":
+        return {"type": ["array", "null"], "items": _json_type(kind.args[0])}
+    if kind.kind == "map":
+        return {"type": ["object", "null"], "additionalProperties": _json_type(kind.args[1])}
+    return _JSON_TYPES.get(kind.kind, {"type": ["string", "null"]})
+
+
+_JSON_TYPES: dict[str, Spec] = {
+    "tinyint": {"type": ["integer", "null"]},
+    "smallint": {"type": ["integer", "null"]},
+    "int": {"type": ["integer", "null"]},
+    "bigint": {"type": ["integer", "string", "null"], "description": "A string beyond 2^53."},
+    "float": {"type": ["number", "null"]},
+    "double": {"type": ["number", "null"]},
+    "boolean": {"type": ["boolean", "null"]},
+    "timestamp": {"type": ["string", "null"], "format": "date-time"},
+    "date": {"type": ["string", "null"], "format": "date"},
+    "binary": {"type": ["string", "null"], "contentEncoding": "base64"},
+}
+
+
+# Streams
+
+
+def _stream_paths(name: str, limits: Limits) -> Spec:
+    after = parameter("after", text("A position of this stream, `start` or `end`."))
+    most = {"type": "integer", "minimum": 1, "maximum": limits.read_events_most, "default": limits.read_events}
+    page = obj(stream=text(), events=array(ref("StoredEvent")), next=ref("Position"))
+    return {
+        f"/streams/{name}": {
+            "get": {
+                "operationId": f"read stream {name}",
+                "summary": f"Events of the stream {name}",
+                "parameters": [after, parameter("limit", most), _wait(limits), *_QUERY[:2]],
+                "responses": answers(page, 400, 404, 410, 503),
+            }
+        },
+        f"/streams/{name}/events": _events(name, "stream", [after, *_QUERY[:2], *_LAST_EVENT_ID]),
+        f"/streams/{name}/socket": _socket(f"stream {name}"),
+    }
+
+
+def _post(stream: StreamDef, event: Spec) -> Spec:
+    content = {
+        "application/json": {"schema": {"oneOf": [event, array(event)]}},
+        "application/x-ndjson": {"schema": text("One event per line.")},
+        "text/csv": {"schema": text("A header line with the names of fields, then one event per line.")},
+        "application/vnd.apache.arrow.stream": {"schema": {"type": "string", "contentEncoding": "binary"}},
+        "application/cloudevents+json": {"schema": {"type": "object"}},
+        "application/cloudevents-batch+json": {"schema": array({"type": "object"})},
+    }
+    levels = {"type": "string", "enum": ["none", "logged", "replicated", "applied"], "default": "logged"}
+    headers = ("Idempotency-Key", "Producer-Id", "Producer-Epoch", "Producer-Seq")
+    return {
+        "operationId": f"post to {stream.name}",
+        "summary": f"Send events to the stream {stream.name}",
+        "parameters": [parameter("ack", levels), *(parameter(name, text(), place="header") for name in headers)],
+        "requestBody": {"required": True, "content": content},
+        "responses": answers(POST_REPLY, 400, 403, 404, 409, 413, 415, 422, 429, 503, 507)
+        | {
+            "202": {"description": "ack=none: taken, not yet durable", "content": _json(POST_REPLY)},
+            "204": {"description": "This sequence number of the producer was taken before"},
+        },
+    }
+
+
+# The rest
+
+_LAST_EVENT_ID = [
+    parameter("Last-Event-ID", text("The id of the last event that was received."), place="header"),
+    parameter("last_event_id", text("The same, for clients that cannot set headers.")),
+    parameter("lastEventId", text("The same, under another name that is in use.")),
+]
+
+
+def _wait(limits: Limits) -> Spec:
+    return parameter("wait", {"type": "number", "minimum": 0, "maximum": limits.wait_s, "description": "Seconds."})
+
+
+def _json(schema: Spec) -> Spec:
+    return {"application/json": {"schema": schema}}
+
+
+def _events(name: str, kind: str, parameters: list[Spec]) -> Spec:
+    return {
+        "get": {
+            "operationId": f"events of {kind} {name}",
+            "summary": f"The {kind} {name} as Server-Sent Events",
+            "parameters": parameters,
+            "responses": answers(None, 400, 404, 507)
+            | {"200": {"description": "Events", "content": {"text/event-stream": {"schema": text()}}}},
+        }
+    }
+
+
+def _socket(what: str) -> Spec:
+    return {
+        "get": {
+            "operationId": f"socket of {what}",
+            "summary": f"A WebSocket for {what}",
+            "responses": answers(None, 400, 404) | {"101": {"description": "The protocol is switched to WebSocket"}},
+        }
+    }
+
+
+def _plain(operation: str, summary: str, schema: Spec, *errors: int, parameters: list[Spec] | None = None) -> Spec:
+    get = {"operationId": operation, "summary": summary, "responses": answers(schema, *errors)}
+    return {"get": get | ({"parameters": parameters} if parameters else {})}
+
+
+def _fixed_paths(limits: Limits) -> Spec:
+    token = {"name": "token", "in": "path", "required": True, "schema": text()}
+    which = parameter("for", {"type": "string", "enum": ["collect", "serve"]})
+    anything: Spec = {"type": "object"}
+    ready = _plain("readiness", "Whether this edge should get requests", anything, 400, parameters=[which])
+    ready["get"]["responses"]["503"] = {"description": "Not ready yet", "content": _json(anything)}
+    metrics: Spec = _plain("metrics", "Metrics for Prometheus", anything)
+    metrics["get"]["responses"]["200"] = {"description": "Metrics", "content": {"text/plain": {"schema": text()}}}
+    page: Spec = {"200": {"description": "The live page", "content": {"text/html": {"schema": text()}}}}
+    return {
+        "/": {"get": {"operationId": "page", "summary": "The live page", "responses": page}},
+        "/views": _plain("views", "All views", obj(views=array(ref("View")))),
+        "/streams": _plain("streams", "All streams", obj(streams=array(ref("Stream")))),
+        "/status": _plain("status", "How everything is", ref("Status")),
+        "/graph": _plain("graph", "What is made from what", ref("Graph")),
+        "/acks/{token}": _plain(
+            "ack", "What became of a request", ACKS_REPLY, 400, 404, parameters=[token, _wait(limits)]
+        ),
+        "/socket": _socket("all views and streams"),
+        "/healthz": _plain("health", "Whether the process lives", obj(status=text())),
+        "/readyz": ready,
+        "/metrics": metrics,
+        "/openapi.json": _plain("openapi", "This document", anything),
+    }

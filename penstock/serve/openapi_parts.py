@@ -1,0 +1,135 @@
+"""The pieces of JSON Schema that the description of the HTTP interface is put together from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Spec = dict[str, Any]
+
+_MEANINGS = {
+    400: "Something in the request is wrong",
+    403: "A newer instance of this producer has taken over",
+    404: "There is nothing of this name",
+    409: "A sequence number is missing, or the stream cannot be posted to",
+    410: "The position is no longer kept",
+    413: "The body is too large",
+    415: "The content type or encoding is not known",
+    422: "All events were rejected",
+    429: "Too many requests",
+    503: "Not ready, or overloaded: try again",
+    504: "Not absorbed within the time that was to be waited",
+    507: "No room: on the disk, or in the view's memory budget",
+}
+
+
+def text(description: str | None = None) -> Spec:
+    return {"type": "string"} | ({"description": description} if description else {})
+
+
+def array(items: Spec) -> Spec:
+    return {"type": "array", "items": items}
+
+
+def obj(**properties: Spec) -> Spec:
+    return {"type": "object", "properties": properties}
+
+
+def ref(name: str) -> Spec:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def parameter(name: str, schema: Spec, place: str = "query") -> Spec:
+    return {"name": name, "in": place, "required": place == "path", "schema": schema}
+
+
+def answers(schema: Spec | None, *errors: int) -> Spec:
+    """Responses: 200 with this body, and errors with theirs."""
+    good = {"200": {"description": "OK", "content": {"application/json": {"schema": schema}}}} if schema else {}
+    body = {"application/json": {"schema": ref("ErrorReply")}}
+    return good | {str(code): {"description": _MEANINGS[code], "content": body} for code in errors}
+
+
+_NULLABLE = {"type": ["string", "null"]}
+_COUNT = {"type": "integer", "minimum": 0}
+_HEALTH = obj(state=text(), error={"oneOf": [ref("Error"), {"type": "null"}]})
+
+POST_REPLY = obj(
+    accepted=_COUNT,
+    duplicates=_COUNT,
+    rejected=array(obj(index=_COUNT, reason=text(), detail={})),
+    ack=text("A token: pass it as after=, or to /acks."),
+    level=text(),
+)
+ACKS_REPLY = obj(
+    ack=text(),
+    level={"type": "string", "enum": ["pending", "logged", "replicated", "applied"]},
+    accepted=_COUNT,
+    duplicates=_COUNT,
+    rejected=array({"type": "object"}),
+    views={"type": "object", "additionalProperties": obj(applied={"type": "boolean"}, position=_NULLABLE)},
+)
+
+SCHEMAS: Spec = {
+    "Position": text("An opaque token: how far a stream or view was read."),
+    "Frontier": {"type": "object", "additionalProperties": text(), "description": "A position for each stream."},
+    "Error": obj(code=text(), message=text(), detail=_NULLABLE, hint=_NULLABLE) | {"required": ["code", "message"]},
+    "ErrorReply": obj(error=ref("Error")) | {"required": ["error"]},
+    "Message": {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string", "enum": ["snapshot", "changes", "position", "reset", "stall", "error"]},
+            "position": ref("Position"),
+        },
+        "required": ["type"],
+    },
+    "StoredEvent": obj(_position=ref("Position"), _id=_NULLABLE, _key=_NULLABLE, _time=_NULLABLE, _received=_NULLABLE),
+    "Column": obj(name=text(), type=text("Spark's short name of the type.")),
+    "View": obj(
+        view=text(),
+        doc=text(),
+        key=array(text()),
+        columns=array(ref("Column")),
+        order_by={"type": ["array", "null"], "items": text()},
+        limit={"type": ["integer", "null"]},
+        keep=_NULLABLE,
+        **{"class": {"type": ["string", "null"], "enum": ["exact", "tolerance", "unverifiable", None]}},
+        rows=_COUNT,
+        position=_NULLABLE,
+        frontier=ref("Frontier"),
+        flow=_HEALTH,
+    ),
+    "Stream": obj(
+        stream=text(),
+        kind={"type": "string", "enum": ["stream", "flow", "ledger"]},
+        partitions=_COUNT,
+        key=array(text()),
+        time=_NULLABLE,
+        totals=obj(accepted=_COUNT, duplicates=_COUNT, dead=_COUNT, late=_COUNT),
+        rates=obj(accepted={"type": "number"}),
+        position=_NULLABLE,
+    ),
+    "Flow": obj(
+        flow=text(),
+        state={"type": "string", "enum": ["starting", "running", "rebuilding", "retrying", "stopped"]},
+        error={"oneOf": [ref("Error"), {"type": "null"}]},
+        batch={"type": ["integer", "null"]},
+        rate={"type": "number"},
+        lag_events={"type": ["integer", "null"]},
+    ),
+    "Status": obj(
+        app=text(),
+        version=text(),
+        started=text(),
+        uptime_s={"type": "number"},
+        processes={"type": "object"},
+        streams=array(ref("Stream")),
+        views=array(ref("View")),
+        flows=array(ref("Flow")),
+        freshness=obj(p50_ms={"type": ["number", "null"]}, p99_ms={"type": ["number", "null"]}),
+    ),
+    "Graph": obj(
+        app=text(),
+        nodes=array(obj(name=text(), kind=text(), doc=text(), state=_NULLABLE)),
+        edges=array({"type": "object", "properties": {"from": text(), "to": text()}}),
+    ),
+}

@@ -1,0 +1,231 @@
+"""Puts stage 5 together and onto an aiohttp application: the one place that knows all paths of data access.
+
+    views = Views(application, log.flows, limits=limits, clock=clock, observer=observer)
+    serving = Serving(application, views, log, limits=limits, clock=clock, observer=observer, folder=folder)
+    app = web.Application(middlewares=[errors_as_json(observer)])
+    serving.add_routes(app)           # begins and ends with the application
+    await views.start()
+
+`checks` adds to readiness: `{"collect": lambda: door.is_open}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import WSCloseCode, web
+
+from penstock.clock import Clock, SystemClock
+from penstock.config import Folder, Limits
+from penstock.declaration import Application
+from penstock.errors import BadRequestError, NotReadyError
+from penstock.log.folder import FolderLog
+from penstock.observe.metrics import Observer
+from penstock.position import Position
+from penstock.serve.asked import WAIT_S, asked_in, seconds, whole
+from penstock.serve.assets import add_page
+from penstock.serve.delivery import Pipe
+from penstock.serve.events import StreamReads, after_in
+from penstock.serve.health import alive, readiness
+from penstock.serve.openapi import openapi
+from penstock.serve.reads import ViewReads
+from penstock.serve.replies import json_reply
+from penstock.serve.sse import HEARTBEAT_S, SseReceiver, last_event_id, serve_events
+from penstock.serve.status import Status
+from penstock.serve.subscription import POSITION_S, Hub
+from penstock.serve.websocket import SocketReceiver, serve_socket
+from penstock.views.current import Views
+
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Serving:
+    """Data access over REST, long poll, SSE and WebSocket."""
+
+    def __init__(
+        self,
+        application: Application,
+        views: Views,
+        log: FolderLog,
+        *,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+        folder: Folder | None = None,
+        checks: Mapping[str, Callable[[], bool]] | None = None,
+        position_s: float = POSITION_S,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self.application, self.views = application, views
+        self.limits, self.observer = limits or views.limits, observer or views.observer
+        self.hub = Hub(self.limits, self.observer, position_s=position_s)
+        self.status = Status(application, views, log, clock or SystemClock(), folder)
+        self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
+        self._streams = StreamReads(application, log)
+        self._checks = {"serve": lambda: views.ready, **(checks or {})}
+        self._heartbeat_s = heartbeat_s
+        self._pipes: set[Pipe] = set()
+        self._sockets: set[web.WebSocketResponse] = set()
+
+    def add_routes(self, app: web.Application) -> None:
+        """All paths of data access; they begin and end with the application."""
+        get = app.router.add_get
+        get("/views", self._list_views)
+        get("/views/{view}", self._reads.read)
+        get("/views/{view}/events", self._view_events, allow_head=False)
+        get("/views/{view}/socket", self._view_socket, allow_head=False)
+        get("/socket", self._socket, allow_head=False)
+        get("/streams", self._list_streams)
+        get("/streams/{stream}", self._read_stream)
+        get("/streams/{stream}/events", self._stream_events, allow_head=False)
+        get("/streams/{stream}/socket", self._stream_socket, allow_head=False)
+        get("/status", self._status)
+        get("/graph", self._graph)
+        get("/healthz", alive)
+        get("/readyz", readiness(self.views, self._checks))
+        get("/metrics", self._metrics)
+        get("/openapi.json", self._openapi)
+        add_page(app)
+        app.on_startup.append(self._start)
+        app.on_shutdown.append(self._end_connections)
+        app.on_cleanup.append(self._stop)
+
+    # The state of things
+
+    async def _list_views(self, request: web.Request) -> web.Response:
+        return json_reply({"views": self.status.views()})
+
+    async def _list_streams(self, request: web.Request) -> web.Response:
+        return json_reply({"streams": self.status.streams()})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self.observer.text(), headers={"Content-Type": _METRICS})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return json_reply(self.status.body())
+
+    async def _graph(self, request: web.Request) -> web.Response:
+        return json_reply(self.status.graph())
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        return json_reply(openapi(self.application, self.views, self.limits))
+
+    # Views
+
+    async def _view_events(self, request: web.Request) -> web.StreamResponse:
+        view = self.views.view(request.match_info["view"])
+        asked = asked_in(request.query)
+        since = _since(last_event_id(request), view.name)
+        with suppress(NotReadyError):  # the subscription waits; what is wrong with the query is a 400, not an event
+            asked.query(view, await view.loaded(WAIT_S))
+        return await self._events(request, lambda receiver: self.hub.subscribe(view, asked, since, receiver))
+
+    async def _view_socket(self, request: web.Request) -> web.WebSocketResponse:
+        return await self._talk(request, {"view": self.views.view(request.match_info["view"]).name})
+
+    async def _socket(self, request: web.Request) -> web.WebSocketResponse:
+        return await self._talk(request, {})
+
+    async def _subscribe(self, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
+        """What a `subscribe` message asks for."""
+        asked, since = asked_in(fields), fields.get("since")
+        if since is not None and not isinstance(since, str):
+            raise BadRequestError("'since' must be a position or null", hint="pass a token as the server gave it")
+        if stream := fields.get("stream"):
+            self._streams.known(str(stream))
+            await self._streams.follow(str(stream), after_in(fields, str(stream), "since"), asked, receiver)
+        elif name := fields.get("view"):
+            view = self.views.view(str(name))
+            await self.hub.subscribe(view, asked, _since(since, view.name), receiver)
+        else:
+            raise BadRequestError("a subscription needs a view or a stream", hint='{"type": "subscribe", "view": ...}')
+
+    # Streams
+
+    async def _read_stream(self, request: web.Request) -> web.Response:
+        name, query = request.match_info["stream"], request.query
+        self._streams.known(name)
+        limit = whole(query, "limit", self.limits.read_events, self.limits.read_events_most)
+        wait_s = seconds(query, self.limits, default=0.0)
+        page = await self._streams.page_within(name, after_in(query, name), asked_in(query), limit, wait_s)
+        return json_reply({"stream": name, "events": page.events, "next": page.next.token()})
+
+    async def _stream_events(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["stream"]
+        self._streams.known(name)
+        asked = asked_in(request.query)
+        resumed = last_event_id(request)
+        since = after_in({"after": resumed} if resumed else request.query, name)
+        return await self._events(request, lambda receiver: self._streams.follow(name, since, asked, receiver))
+
+    async def _stream_socket(self, request: web.Request) -> web.WebSocketResponse:
+        self._streams.known(request.match_info["stream"])
+        return await self._talk(request, {"stream": request.match_info["stream"]})
+
+    # Connections
+
+    async def _events(
+        self, request: web.Request, subscribe: Callable[[SseReceiver], Awaitable[None]]
+    ) -> web.StreamResponse:
+        pipes: list[Pipe] = []
+
+        def opened(pipe: Pipe) -> None:
+            pipes.append(pipe)
+            self._pipes.add(pipe)
+
+        try:
+            return await serve_events(
+                request,
+                subscribe,
+                bound_bytes=self.limits.subscriber_bytes,
+                observer=self.observer,
+                heartbeat_s=self._heartbeat_s,
+                opened=opened,
+            )
+        finally:
+            self._pipes.difference_update(pipes)
+
+    async def _talk(self, request: web.Request, defaults: Mapping[str, str]) -> web.WebSocketResponse:
+        sockets: list[web.WebSocketResponse] = []
+
+        def opened(socket: web.WebSocketResponse) -> None:
+            sockets.append(socket)
+            self._sockets.add(socket)
+
+        try:
+            return await serve_socket(
+                request,
+                self._subscribe,
+                defaults,
+                bound_bytes=self.limits.subscriber_bytes,
+                observer=self.observer,
+                opened=opened,
+            )
+        finally:
+            self._sockets.difference_update(sockets)
+
+    # Beginning and end
+
+    async def _start(self, app: web.Application) -> None:
+        await self.hub.start()
+        await self._streams.start()
+        await self.status.start()
+
+    async def _end_connections(self, app: web.Application) -> None:
+        """Clients reconnect and resume: to another edge, or to this one when it is back."""
+        for pipe in list(self._pipes):
+            pipe.close()
+        closing = (socket.close(code=WSCloseCode.GOING_AWAY, message=b"restarting") for socket in list(self._sockets))
+        await asyncio.gather(*closing, return_exceptions=True)
+
+    async def _stop(self, app: web.Application) -> None:
+        await self.status.stop()
+        await self._streams.stop()
+        await self.hub.stop()
+
+
+def _since(token: str | None, view: str) -> Position | None:
+    return Position.parse(token, "view", view) if token else None

@@ -1,0 +1,212 @@
+"""Says how everything is: what `GET /status`, `/views`, `/streams` and `/graph` give, and `penstock status` prints.
+
+Totals come from the log and survive restarts. Everything is gathered once a second in a thread, so that asking for
+it is free and a slow disk holds up nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Clock, rfc3339
+from penstock.config import Folder
+from penstock.declaration import LEDGERS, Application, FlowDef, Node
+from penstock.errors import PenstockError, UnknownStreamError
+from penstock.log.builds import BatchMeta, batch_meta
+from penstock.log.folder import FolderLog
+from penstock.log.log import Bounds
+from penstock.position import frontier_body
+from penstock.serve.rates import Rates
+from penstock.views.current import Views
+from penstock.views.store import View
+
+SAMPLE_S = 1.0
+_UNITS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000))
+
+
+class Status:
+    """The state of one app as its edge sees it."""
+
+    def __init__(
+        self, application: Application, views: Views, log: FolderLog, clock: Clock, folder: Folder | None = None
+    ) -> None:
+        self._application, self._views, self._log = application, views, log
+        self._clock, self._folder = clock, folder
+        self._started_us, self._started_s = clock.now_us(), clock.monotonic()
+        self._accepted, self._absorbed = Rates(), Rates()
+        self._streams: list[dict[str, Any]] = []
+        self._lags: dict[str, int] = {}
+        self._processes: Any = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        with suppress(PenstockError):
+            await self._sample()
+        self._task = asyncio.create_task(self._keep_sampling(), name="status")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    # What is said
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "app": self._application.name,
+            "version": version("penstock"),
+            "started": rfc3339(self._started_us),
+            "uptime_s": round(self._clock.monotonic() - self._started_s, 1),
+            "processes": self._processes,
+            "streams": self.streams(),
+            "views": self.views(),
+            "flows": self.flows(),
+            "freshness": self._freshness(),
+        }
+
+    def streams(self) -> list[dict[str, Any]]:
+        return [s | {"rates": {"accepted": self._accepted.per_second(s["stream"])}} for s in self._streams]
+
+    def views(self) -> list[dict[str, Any]]:
+        return [self.view(view) for view in self._views]
+
+    def view(self, view: View) -> dict[str, Any]:
+        definition, content = view.definition, view.content
+        return {
+            "view": view.name,
+            "doc": definition.doc,
+            "key": content.key if content else definition.key,
+            "columns": [{"name": c.name, "type": c.type} for c in content.columns] if content else [],
+            "order_by": definition.order_by or None,
+            "limit": definition.limit,
+            "keep": None if definition.keep_us is None else duration_text(definition.keep_us),
+            "class": content.proof if content else None,
+            "rows": len(content.rows) if content else 0,
+            "position": content.position.token() if content else None,
+            "frontier": frontier_body(view.frontier),
+            "flow": self._health(view),
+        }
+
+    def flows(self) -> list[dict[str, Any]]:
+        return [self._flow(node) for node in self._application.nodes]
+
+    def graph(self) -> dict[str, Any]:
+        return self._application.graph({n.name: self._views.flow_state(n.name).state for n in self._application.nodes})
+
+    def _flow(self, node: Node) -> dict[str, Any]:
+        state = self._views.flow_state(node.name)
+        return {
+            "flow": node.name,
+            "state": state.state,
+            "error": state.error,
+            "batch": state.batch,
+            "rate": self._absorbed.per_second(node.name),
+            "lag_events": self._lags.get(node.name),
+        }
+
+    def _health(self, view: View) -> dict[str, Any]:
+        if view.problem is not None:
+            return {"state": "stopped", "error": view.problem.body()}
+        state = self._views.flow_state(view.name)
+        return {"state": state.state, "error": state.error}
+
+    def _freshness(self) -> dict[str, float | None]:
+        samples = sorted(self._views.freshness_s)
+        if not samples:
+            return {"p50_ms": None, "p99_ms": None}
+        p50, p99 = samples[len(samples) // 2], samples[min(len(samples) - 1, len(samples) * 99 // 100)]
+        return {"p50_ms": round(p50 * 1000, 1), "p99_ms": round(p99 * 1000, 1)}
+
+    # Gathering
+
+    async def _keep_sampling(self) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            with suppress(PenstockError):  # the log says by itself what is wrong with it
+                await self._sample()
+
+    async def _sample(self) -> None:
+        metas = {view.name: view.content.meta for view in self._views if view.content}
+        streams, absorbed, lags, processes = await asyncio.to_thread(self._gather, metas)
+        self._streams, self._lags, self._processes = streams, lags, processes
+        now_s = self._clock.monotonic()
+        self._accepted.note(now_s, {s["stream"]: s["totals"]["accepted"] for s in streams})
+        self._absorbed.note(now_s, absorbed)
+
+    def _gather(self, metas: dict[str, BatchMeta | None]) -> tuple[list[dict[str, Any]], Any, dict[str, int], Any]:
+        door, flows = self._log.edge.memory(), self._views.memory
+        bounds = dict(self._all_bounds())
+        streams = [self._stream(name, bounds.get(name), door, flows) for name in self._stream_names()]
+        absorbed, lags = {}, {}
+        for node in self._application.nodes:
+            meta = self._flow_meta(node) if isinstance(node, FlowDef) else metas.get(node.name)
+            read = {name: position.offsets for name, position in meta.frontier.items()} if meta else {}
+            absorbed[node.name] = sum(sum(offsets) for offsets in read.values())
+            ends = {name: bounds[name].ends for name in node.inputs if name in bounds}
+            lags[node.name] = sum(max(0, sum(end) - sum(read.get(name, ()))) for name, end in ends.items())
+        return streams, absorbed, lags, self._read_processes()
+
+    def _stream_names(self) -> list[str]:
+        return [*(s.name for s in self._application.streams), *(f.name for f in self._application.flows), *LEDGERS]
+
+    def _all_bounds(self) -> Iterator[tuple[str, Bounds]]:
+        for name in self._stream_names():
+            with suppress(UnknownStreamError):
+                yield name, self._log.bounds(name)
+
+    def _stream(
+        self, name: str, bounds: Bounds | None, door: Mapping[str, Any], flows: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        definition = self._application.stream(name)
+        flow = self._application.flow(name)
+        declared = definition or flow
+        mine, theirs = door.get(f"count/{name}") or {}, flows.get(f"count/{name}") or {}
+        return {
+            "stream": name,
+            "kind": "stream" if definition else "flow" if flow else "ledger",
+            "partitions": declared.partitions if declared else 2 if name == "dead" else 1,
+            "key": declared.key if declared else (),
+            "time": declared.time if declared else None,
+            "totals": {
+                "accepted": sum(bounds.ends) if bounds else 0,
+                "duplicates": mine.get("duplicates", 0),
+                "dead": mine.get("dead", 0) + theirs.get("dead", 0),
+                "late": theirs.get("late", 0),
+            },
+            "position": self._log.position_end(name).token() if bounds else None,
+        }
+
+    def _flow_meta(self, node: FlowDef) -> BatchMeta | None:
+        try:
+            part = self._log.find(node.name).parts[0]
+        except UnknownStreamError:
+            return None
+        last = part.log.last_commit(part.stream) if part.stream else None
+        return batch_meta(last.meta) if last is not None and last.meta is not None else None
+
+    def _read_processes(self) -> Any:
+        if self._folder is None:
+            return {}
+        try:
+            stored = msgspec.json.decode((self._folder.run / "supervisor.json").read_bytes())
+        except (OSError, msgspec.DecodeError):
+            return {}
+        return stored.get("processes", stored) if isinstance(stored, dict) else {}
+
+
+def duration_text(us: int) -> str:
+    """A duration as an app file writes it.
+
+    >>> duration_text(3_600_000_000), duration_text(90_000_000), duration_text(1_500)
+    ('1 hour', '90 seconds', '1.5 ms')
+    """
+    for name, unit in _UNITS:
+        if us >= unit and us % unit == 0:
+            return f"{us // unit} {name}{'s' if us > unit else ''}"
+    return f"{us / 1000:g} ms"

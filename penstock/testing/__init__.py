@@ -1,0 +1,1 @@
+"""What tests are made of: for users, to test their flows; for this package, the contracts of its backends."""

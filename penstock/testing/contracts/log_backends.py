@@ -1,0 +1,64 @@
+"""Registers the log's backends with what a contract test must be able to do to them: open, damage, starve."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from penstock.clock import Clock
+from penstock.log.log import Log, LogReader
+from penstock.log.logs.sqlite import SqliteLog
+
+
+class LogBackend(Protocol):
+    """How the contract's tests handle one kind of log. `place` is a folder of the test's own."""
+
+    def open(self, place: Path, clock: Clock | None = None) -> Log:
+        """Become the writer."""
+
+    def reader(self, place: Path) -> LogReader: ...
+
+    def damage(self, place: Path, what: str) -> None:
+        """Change what is stored of the newest block: `byte` (of its events), `place` or `missing`."""
+
+    def starved(self, log: Log) -> AbstractContextManager[None]:
+        """Within it the log has no room for more than a few kilobytes."""
+
+
+class SqliteBackend:
+    """`penstock.log.logs.sqlite`."""
+
+    def open(self, place: Path, clock: Clock | None = None) -> Log:
+        return SqliteLog.open(place / "log.db", app="contract", clock=clock)
+
+    def reader(self, place: Path) -> LogReader:
+        return SqliteLog.reader(place / "log.db")
+
+    def damage(self, place: Path, what: str) -> None:
+        with closing(sqlite3.connect(place / "log.db")) as connection, connection:
+            newest = "(SELECT max(payload) FROM blocks)"
+            if what == "byte":
+                ((data,),) = connection.execute(f"SELECT data FROM payloads WHERE id = {newest}").fetchall()
+                changed = bytes([*data[:-9], data[-9] ^ 1, *data[-8:]])
+                connection.execute(f"UPDATE payloads SET data = ? WHERE id = {newest}", (changed,))
+            elif what == "place":
+                connection.execute(f"UPDATE blocks SET written_us = written_us + 1 WHERE payload = {newest}")
+            elif what == "missing":
+                connection.execute(f"DELETE FROM payloads WHERE id = {newest}")
+
+    @contextmanager
+    def starved(self, log: Log) -> Iterator[None]:
+        assert isinstance(log, SqliteLog)
+        ((pages,),) = log._writer.execute("PRAGMA page_count").fetchall()
+        log._writer.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall()
+        try:
+            yield
+        finally:
+            log._writer.execute(f"PRAGMA max_page_count = {2**30}").fetchall()
+
+
+BACKENDS: dict[str, LogBackend] = {"sqlite": SqliteBackend()}
+"""By the name of the module in `penstock.log.logs`."""

@@ -1,0 +1,193 @@
+"""Tests of what a log promises when things go wrong or happen elsewhere: crashes, damage, full disks, other writers."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import CorruptBlockError, DiskFullError, StaleTermError
+from penstock.log.log import Append, Appended, Log, LogReader, Producer, Stream, StreamSpec
+from penstock.testing.contracts import log_child
+from penstock.testing.contracts.log_backends import BACKENDS, LogBackend
+from penstock.testing.contracts.log_events import (
+    SCHEMA,
+    LogFixtures,
+    changes,
+    events,
+    eventually,
+    everything,
+    numbers,
+    put,
+)
+
+_CRASHES = 5
+_SEED = 20_26
+
+
+@contextmanager
+def child(backend: LogBackend, place: Path, first: int, rows: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that appends until it is killed."""
+    (name,) = [name for name, registered in BACKENDS.items() if registered is backend]
+    command = [sys.executable, "-m", log_child.__name__, name, str(place), str(first), str(rows)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class Failing(LogFixtures):
+    """Crashes, other processes, terms, damage, disks without room."""
+
+    def test_acknowledged_events_survive_kill_dash_nine_exactly_once(
+        self, backend: LogBackend, place: Path, reader: LogReader
+    ) -> None:
+        chance, acked = random.Random(_SEED), 0
+        for crash in range(_CRASHES):
+            with child(backend, place, acked, chance.choice([1, 7, 300])) as process:
+                assert process.stdout is not None
+                for _ in range(chance.randrange(1, 60)):
+                    acked = int(process.stdout.readline())
+                process.send_signal(signal.SIGKILL)
+                acked = max([acked, *(int(line) for line in process.stdout if line.endswith("\n"))])
+            stream = reader.find("numbers")
+            assert stream is not None
+            stored = everything(reader, stream)
+            assert stored == list(range(len(stored))), f"seed {_SEED}, crash {crash}"
+            assert len(stored) >= acked
+            assert reader.memory()["stored"] == len(stored)
+
+    def test_a_reader_sees_what_another_process_commits(self, backend: LogBackend, place: Path) -> None:
+        with closing(backend.reader(place)) as reader, child(backend, place, 0, 10) as process:
+            assert process.stdout is not None
+            acked = int(process.stdout.readline())
+            stream = reader.find("numbers")
+            assert stream is not None
+            assert len(everything(reader, stream)) >= acked
+            tick = reader.tick()
+            process.stdout.readline()
+            eventually(lambda: reader.tick() != tick)
+
+    def test_a_reader_may_come_before_the_log(self, backend: LogBackend, place: Path, reader: LogReader) -> None:
+        assert reader.streams() == []
+        assert reader.find("numbers") is None
+        assert dict(reader.memory()) == {}
+        before = reader.tick()
+        with closing(backend.open(place)) as log:
+            stream = log.create(StreamSpec("numbers", SCHEMA))
+            put(log, stream, [1])
+            assert reader.tick() != before
+            assert reader.find("numbers") == stream
+            assert numbers(reader, stream) == [1]
+
+    def test_a_reader_needs_no_writer(self, backend: LogBackend, place: Path) -> None:
+        with closing(backend.open(place)) as log:
+            stream = log.create(StreamSpec("numbers", SCHEMA))
+            put(log, stream, [1, 2])
+        with closing(backend.reader(place)) as reader:
+            assert everything(reader, stream) == [1, 2]
+
+    def test_a_tick_differs_after_every_commit(self, log: Log, reader: LogReader, stream: Stream) -> None:
+        for log_or_reader in (log, reader):
+            seen = [log_or_reader.tick()]
+            assert log_or_reader.tick() == seen[0]
+            for n in range(5):
+                put(log, stream, [n])
+                seen.append(log_or_reader.tick())
+            assert len(set(seen)) == 6
+
+    def test_many_threads_read_while_one_writes(self, log: Log, reader: LogReader, stream: Stream) -> None:
+        failures: list[BaseException] = []
+        ended = threading.Event()
+
+        def follow() -> None:
+            try:
+                seen: list[int] = []
+                while not ended.is_set() or len(seen) < log.bounds(stream).ends[0]:
+                    seen += numbers(reader, stream, start=len(seen))
+                assert seen == list(range(300))
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=follow) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for first in range(0, 300, 3):
+            put(log, stream, range(first, first + 3))
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert not failures
+
+    # Terms
+
+    def test_a_newer_writer_ends_the_older_ones_right_to_write(self, backend: LogBackend, place: Path) -> None:
+        with closing(backend.open(place)) as old:
+            stream = old.create(StreamSpec("numbers", SCHEMA, unique=True))
+            put(old, stream, [1])
+            with closing(backend.open(place)) as new:
+                assert new.term > old.term
+                put(new, stream, [2])
+                for attempt in (
+                    lambda: put(old, stream, [3]),
+                    lambda: put(old, stream, [1]),
+                    lambda: old.append([]),
+                    lambda: old.append([], {"a": 1}),
+                    lambda: old.create(StreamSpec("other", SCHEMA)),
+                    lambda: old.trim(stream, 1),
+                    lambda: old.drop(stream),
+                ):
+                    with pytest.raises(StaleTermError):
+                        attempt()
+                put(new, stream, [3])
+                assert everything(new, stream) == [1, 2, 3]
+                assert dict(new.memory()) == {}
+
+    # Damage
+
+    @pytest.mark.parametrize("what", ["byte", "place", "missing"])
+    def test_wrong_bytes_are_found_out(self, backend: LogBackend, place: Path, what: str) -> None:
+        with closing(backend.open(place)) as log:
+            stream = log.create(StreamSpec("numbers", SCHEMA))
+            put(log, stream, [1])
+            put(log, stream, [2])
+        backend.damage(place, what)
+        with closing(backend.reader(place)) as reader:
+            assert numbers(reader, stream, end=1) == [1]
+            with pytest.raises(CorruptBlockError):
+                numbers(reader, stream)
+
+    # A disk without room
+
+    def test_what_does_not_fit_on_the_disk_never_appears(
+        self, backend: LogBackend, log: Log, reader: LogReader, unique: Stream
+    ) -> None:
+        put(log, unique, [0])
+        with backend.starved(log):
+            with pytest.raises(DiskFullError):
+                log.append([Append(unique, events(range(10_000)), producer=Producer("p", 0, 0))], {"told": 1})
+            assert everything(reader, unique) == [0]
+            assert dict(reader.memory()) == dict(log.memory()) == {}
+        (result,) = log.append([Append(unique, events(range(10_000)), producer=Producer("p", 0, 0))], {"told": 1})
+        assert isinstance(result, Appended)
+        assert (result.accepted, result.repeated, result.commit) == (9_999, False, 1)
+        assert everything(reader, unique) == list(range(10_000))
+        assert reader.memory()["told"] == 1
+
+    def test_streams_that_do_not_fit_leave_none_of_the_commit(
+        self, backend: LogBackend, log: Log, stream: Stream, changelog: Stream
+    ) -> None:
+        large = changes([(f"{n:080d}", n) for n in range(5_000)])
+        with backend.starved(log), pytest.raises(DiskFullError):
+            log.append([Append(stream, events([1])), Append(changelog, large)])
+        assert everything(log, stream) == []
+        assert log.bounds(changelog).ends == (0,)
+        assert put(log, stream, [1]).position == stream.position([1])

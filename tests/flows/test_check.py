@@ -1,0 +1,158 @@
+"""What `check` refuses and says, each with the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock import App, Event
+from penstock.declaration import Problem
+from penstock.flows.check import check
+
+
+class Order(Event):
+    order_id: int
+    country: str
+    amount: float
+    at: int
+
+
+def _app(late_after: str | None = None) -> App:
+    app = App("shop")
+    app.stream("orders", Order, time="at", late_after=late_after)
+    return app
+
+
+def _problems(spark: SparkSession, app: App) -> dict[str, Problem]:
+    return {p.code: p for p in check(app.declared(), None)}
+
+
+def _by_country(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("country").count()
+
+
+REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
+    "filter": (lambda orders: _by_country(orders).where("count > 5"), "above_aggregation", "where="),
+    "limit": (lambda orders: _by_country(orders).limit(5), "above_aggregation", "limit="),
+    "sort": (lambda orders: _by_country(orders).orderBy("count"), "above_aggregation", "order_by="),
+    "generate": (
+        lambda orders: orders.groupBy("country").agg(F.collect_list("amount").alias("a")).select("country", F.explode("a")),
+        "above_aggregation",
+        "explode before",
+    ),
+    "watermark": (lambda orders: _by_country(orders.withWatermark("_time", "1 minute")), "own_watermark", "late_after"),
+    "key": (lambda orders: orders.groupBy("amount").count(), "unknown_column", "its columns are amount, count"),
+    "not a frame": (lambda orders: 7, "bad_plan", "return a DataFrame"),  # type: ignore[dict-item,return-value]
+    "unknown column": (lambda orders: orders.select("nope"), "bad_plan", "DataFrames of its inputs"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_plan_that_would_give_wrong_views_is_refused_with_what_to_do(spark: SparkSession, case: str) -> None:
+    function, code, hint = REFUSED[case]
+    app = _app()
+
+    @app.view(key="country")
+    def wrong(orders: DataFrame) -> DataFrame:
+        return function(orders)
+
+    found = _problems(spark, app)
+    assert code in found, found
+    assert hint in (found[code].hint or "")
+    assert found[code].place is not None
+    assert Path(found[code].place.file).name == Path(__file__).name
+
+
+def test_an_aggregation_that_never_closes_is_no_flow(spark: SparkSession) -> None:
+    app = _app()
+
+    @app.flow
+    def wrong(orders: DataFrame) -> DataFrame:
+        return _by_country(orders)
+
+    assert "unsupported_plan" in _problems(spark, app)
+
+
+def test_a_windowed_aggregation_over_a_stream_with_late_after_is_a_flow(spark: SparkSession) -> None:
+    app = _app("1 minute")
+
+    @app.flow(time="closed")
+    def windows(orders: DataFrame) -> DataFrame:
+        counted = orders.groupBy(F.window("_time", "1 minute")).count()
+        return counted.select(F.col("window.end").alias("closed"), "count")
+
+    assert [p for p in check(app.declared(), None) if p.level == "error"] == []
+
+
+PROOFS: dict[str, tuple[Any, str, str]] = {
+    "count": (F.count, "proof_exact", ""),
+    "sum of floats": (F.sum, "proof_tolerance", "sum"),
+    "first": (F.first, "proof_unverifiable", "first"),
+    "collect_list": (F.collect_list, "proof_unverifiable", "collect_list"),
+    "approximate": (F.approx_count_distinct, "proof_unverifiable", "approx_count_distinct"),
+}
+
+
+@pytest.mark.parametrize("case", PROOFS)
+def test_each_view_is_classed_by_what_verify_can_prove(spark: SparkSession, case: str) -> None:
+    function, code, why = PROOFS[case]
+    app = _app()
+
+    @app.view(key="country")
+    def sums(orders: DataFrame) -> DataFrame:
+        return orders.groupBy("country").agg(function("amount").alias("a"))
+
+    found = _problems(spark, app)
+    assert code in found, found
+    assert why in found[code].message
+
+
+def test_chance_the_time_of_day_and_python_functions_cannot_be_proved(spark: SparkSession) -> None:
+    doubled = F.udf(lambda x: x * 2, "double")
+    for column, why in ((F.rand(), "rand"), (F.current_timestamp(), "current_timestamp"), (doubled("amount"), "lambda")):
+        app = _app()
+
+        @app.view(key="order_id")
+        def odd(orders: DataFrame, column: Any = column) -> DataFrame:
+            raise AssertionError
+
+        object.__setattr__(app._views[0], "parameters", ("orders",))
+        object.__setattr__(app._views[0], "function", lambda orders, c=column: orders.select("order_id", c.alias("c")))
+        found = _problems(spark, app)
+        assert why in found["proof_unverifiable"].message
+
+
+def test_names_inputs_and_cycles_are_checked_without_spark() -> None:
+    app = _app()
+    app.stream("orders", Order)
+
+    @app.flow
+    def a(b: DataFrame) -> DataFrame:
+        return b
+
+    @app.flow
+    def b(a: DataFrame) -> DataFrame:
+        return a
+
+    @app.view(key="x")
+    def v(nothing: DataFrame) -> DataFrame:
+        return nothing
+
+    @app.view(key="x")
+    def w(v: DataFrame) -> DataFrame:
+        return v
+
+    codes = [p.code for p in app.declared().problems()]
+    assert {"name_taken", "cycle", "unknown_input", "view_as_input"} <= set(codes)
+
+
+def test_a_time_of_the_wrong_type_is_refused() -> None:
+    app = App("shop")
+    app.stream("orders", Order, time="country", key="nope")
+    codes = {p.code for p in app.declared().problems()}
+    assert {"bad_time", "unknown_field"} <= codes

@@ -1,0 +1,135 @@
+"""A changed function, constant, static table or class is seen after a restart; an unchanged one is not rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock import App, Event
+from penstock.errors import SchemaChangeError
+from tests.flows.world import World
+
+
+class Sale(Event):
+    n: int
+    at: int
+    amount: int
+
+
+class SaleWithCountry(Event):
+    n: int
+    at: int
+    amount: int
+    country: str = "none"
+
+
+class SaleWithText(Event):
+    n: int
+    at: int
+    amount: str
+
+
+def app_with(function: Callable[..., DataFrame], kind: type = Sale, where: str | None = None) -> App:
+    app = App("sales")
+    app.stream("sales", kind, time="at", id="n")
+    app.view(key="bucket", name="buckets", where=where)(function)
+    return app
+
+
+def over(limit: int) -> Callable[..., DataFrame]:
+    def buckets(sales: DataFrame) -> DataFrame:
+        return sales.where(F.col("amount") > limit).groupBy((F.col("n") % 3).alias("bucket")).agg(F.count("*").alias("c"))
+
+    return buckets
+
+
+def sales(kind: Any = Sale, start: int = 0) -> list[list[Any]]:
+    return [[kind(n=n, at=1_700_000_000_000 + n, amount=n % 10) for n in range(start, start + 30)]]
+
+
+def _counts(one: World) -> dict[int, int]:
+    return {row["bucket"]: row["c"] for row in one.rows("buckets")}
+
+
+def _epoch(one: World) -> str:
+    return str(one.memory()["live/buckets"])
+
+
+def test_an_unchanged_function_goes_on_where_it_was(world: Callable[[App], World]) -> None:
+    one = world(app_with(over(3)))
+    one.send("sales", sales())
+    one.run()
+    before, epoch = _counts(one), _epoch(one)
+    one.use(app_with(over(3)))
+    one.send("sales", sales(start=30))
+    one.run()
+    assert _epoch(one) == epoch
+    assert sum(_counts(one).values()) == 2 * sum(before.values())
+    assert one.verify()["buckets"].result == "equal"
+
+
+def test_a_changed_constant_rebuilds_the_view_from_the_log(world: Callable[[App], World]) -> None:
+    one = world(app_with(over(3)))
+    one.send("sales", sales())
+    one.run()
+    epoch = _epoch(one)
+    one.use(app_with(over(7)))
+    one.run()
+    assert _epoch(one) != epoch
+    assert sum(_counts(one).values()) == 6
+    assert one.verify()["buckets"].result == "equal"
+
+
+def test_a_changed_where_rebuilds_and_deletes(world: Callable[[App], World]) -> None:
+    one = world(app_with(over(3), where="c > 100"))
+    one.send("sales", sales())
+    one.run()
+    assert one.rows("buckets") == []
+    one.use(app_with(over(3), where="c > 1"))
+    one.run()
+    assert len(one.rows("buckets")) == 3
+
+
+def test_changed_rows_of_a_static_table_rebuild(world: Callable[[App], World]) -> None:
+    def named(names: list[tuple[int, str]]) -> Callable[..., DataFrame]:
+        def buckets(sales: DataFrame, spark: SparkSession) -> DataFrame:
+            table = spark.createDataFrame(names, "b int, name string")
+            return sales.join(table, F.col("n") % 3 == F.col("b")).groupBy(F.col("name").alias("bucket")).count()
+
+        return buckets
+
+    one = world(app_with(named([(0, "x"), (1, "y")])))
+    one.send("sales", sales())
+    one.run()
+    one.use(app_with(named([(0, "x"), (1, "z")])))
+    one.run()
+    assert {row["bucket"] for row in one.rows("buckets")} == {"x", "z"}
+
+
+def test_a_new_field_reads_as_its_default_and_an_unused_one_rebuilds_nothing(world: Callable[[App], World]) -> None:
+    one = world(app_with(over(3)))
+    one.send("sales", sales())
+    one.run()
+    epoch = _epoch(one)
+    one.use(app_with(over(3), SaleWithCountry))
+    one.send("sales", sales(SaleWithCountry, 30))
+    one.run()
+    assert _epoch(one) == epoch
+
+    def buckets(sales: DataFrame) -> DataFrame:
+        return sales.groupBy(F.col("country").alias("bucket")).agg(F.count("*").alias("c"))
+
+    one.use(app_with(buckets, SaleWithCountry))
+    one.run()
+    assert {row["bucket"]: row["c"] for row in one.rows("buckets")} == {"none": 60}
+
+
+def test_an_incompatible_class_is_refused_with_the_way_out(world: Callable[[App], World]) -> None:
+    one = world(app_with(over(3)))
+    one.send("sales", sales())
+    with pytest.raises(SchemaChangeError, match="amount"):
+        one.use(app_with(over(3), SaleWithText))

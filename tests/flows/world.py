@@ -1,0 +1,178 @@
+"""A data folder with a door and running flows, in one process: what the flow tests play with."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock import App
+from penstock.change import OP, UPSERT
+from penstock.clock import SystemClock
+from penstock.config import Folder
+from penstock.declaration import Application, ViewDef
+from penstock.flows import running
+from penstock.flows.plan import Planner
+from penstock.flows.runner import Runner
+from penstock.flows.sink import latest_by_key
+from penstock.flows.verify import Report, Verifier
+from penstock.log.builds import batch_meta
+from penstock.log.group import GroupCommit
+from penstock.log.log import Append, Stream, StreamSpec
+from penstock.log.logs.sqlite import SqliteLog
+
+
+class World:
+    """One app on one folder. `door` writes events, `flows` runs them until they are level."""
+
+    def __init__(self, spark: SparkSession, root: Path, app: App) -> None:
+        self.spark = spark
+        self.folder = Folder(root)
+        self.runs = 0
+        root.mkdir(parents=True, exist_ok=True)
+        self.use(app)
+
+    def use(self, app: App) -> None:
+        """Go on with another version of the app file."""
+        self.app: Application = app.declared()
+        with self._door() as log:
+            for stream in self.app.streams:
+                log.create(StreamSpec(stream.name, stream.stored, stream.partitions, unique=bool(stream.id)))
+
+    def _door(self) -> _Closing:
+        return _Closing(SqliteLog.open(self.folder.edge_db, app=self.app.name))
+
+    def send(self, stream: str, commits: Iterable[Sequence[Any]]) -> None:
+        """Append events, one commit for each group of them."""
+        declared = self.app.stream(stream)
+        assert declared is not None
+        with self._door() as log:
+            target = log.create(
+                StreamSpec(stream, declared.stored, declared.partitions, unique=bool(declared.id))
+            )
+            for events in commits:
+                log.append([Append(target, batch_of(declared, events))])
+
+    def run(self, until: Callable[[], bool] | None = None, timeout_s: float = 90.0, max_rows: int = 500_000) -> None:
+        """Run the flows until they have absorbed everything, or until a condition holds."""
+        stop = threading.Event()
+        self.runs += 1
+        os.environ["PENSTOCK_RUN"] = f"run {self.runs}"
+        log = SqliteLog.open(self.folder.flows_db, app=self.app.name)
+        edge = SqliteLog.reader(self.folder.edge_db)
+        group = GroupCommit(log)
+        runner = Runner(Planner(self.spark, self.app, self.folder), log, group, edge, SystemClock(), stop)
+        failures: list[BaseException] = []
+        before, running.MAX_ROWS = running.MAX_ROWS, max_rows
+        thread = threading.Thread(target=_keeping, args=(runner.run, failures))
+        thread.start()
+        try:
+            deadline = time.monotonic() + timeout_s
+            while not (until or self.level)() and not failures:
+                assert time.monotonic() < deadline, f"not level in {timeout_s} s: {self.memory()}"
+                time.sleep(0.05)
+        finally:
+            stop.set()
+            thread.join()
+            running.MAX_ROWS = before
+            group.close()
+            log.close()
+            edge.close()
+        if failures:
+            raise failures[0]
+
+    # Looking
+
+    def memory(self) -> dict[str, Any]:
+        with _Closing(SqliteLog.reader(self.folder.flows_db)) as log:
+            return dict(log.memory())
+
+    def stream(self, name: str, *, live: bool = True) -> Stream | None:
+        with _Closing(SqliteLog.reader(self.folder.flows_db)) as log:
+            return log.find(name, log.memory().get(f"live/{name}") if live else None)
+
+    def level(self) -> bool:
+        """Whether each flow's live build has absorbed all of its input."""
+        with (
+            _Closing(SqliteLog.reader(self.folder.flows_db)) as flows,
+            _Closing(SqliteLog.reader(self.folder.edge_db)) as edge,
+        ):
+            for node in self.app.nodes:
+                state = flows.memory().get(f"flow/{node.name}", {})
+                if state.get("run") != f"run {self.runs}" or state["state"] not in ("running", "rebuilding"):
+                    return False
+                epoch = flows.memory().get(f"live/{node.name}")
+                build = flows.memory().get(f"build/{node.name}")
+                output = flows.find(node.name, epoch) if epoch and build and build["epoch"] == epoch else None
+                last = flows.last_commit(output) if output else None
+                if last is None or last.meta is None:
+                    return False
+                end = batch_meta(last.meta).end
+                for name in node.inputs:
+                    log = edge if self.app.stream(name) else flows
+                    source = log.find(name, end[name][0])
+                    if source is None or list(log.bounds(source).ends) != end[name][1]:
+                        return False
+        return True
+
+    def rows(self, view: str) -> list[dict[str, Any]]:
+        """What a view holds."""
+        node = self.app.view(view)
+        assert isinstance(node, ViewDef)
+        output = self.stream(view)
+        assert output is not None
+        with _Closing(SqliteLog.reader(self.folder.flows_db)) as log:
+            table = pa.Table.from_batches([b.batch for b in log.read(output, 0, 0)], schema=output.schema)
+        table = latest_by_key(table, node.key)
+        return [{k: v for k, v in r.items() if k != OP} for r in table.to_pylist() if r[OP] == UPSERT]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What a flow's stream or a ledger holds."""
+        output = self.stream(name)
+        assert output is not None
+        with _Closing(SqliteLog.reader(self.folder.flows_db)) as log:
+            return [row for block in log.read(output, 0, 0) for row in block.batch.to_pylist()]
+
+    def verify(self) -> dict[str, Report]:
+        planner = Planner(self.spark, self.app, self.folder)
+        planned, problems = planner.plan_all()
+        assert not [p for p in problems if p.level == "error"], problems
+        with (
+            _Closing(SqliteLog.reader(self.folder.flows_db)) as flows,
+            _Closing(SqliteLog.reader(self.folder.edge_db)) as edge,
+        ):
+            verifier = Verifier(planner, edge, flows)
+            return {name: verifier.report(made) for name, made in planned.items()}
+
+
+def batch_of(declared: Any, events: Sequence[Any]) -> pa.RecordBatch:
+    """Events as the door would store them, received at the time they happened."""
+    times = pa.array([getattr(e, declared.time) * 1000 for e in events], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    ids = ["/".join(str(getattr(e, f)) for f in declared.id) if declared.id else None for e in events]
+    keys = ["/".join(str(getattr(e, f)) for f in declared.key) if declared.key else None for e in events]
+    columns = [*declared.events.columns(events), times, times, pa.array(ids, pa.string()), pa.array(keys, pa.string())]
+    return pa.RecordBatch.from_arrays(columns, schema=declared.stored)
+
+
+class _Closing:
+    def __init__(self, log: Any) -> None:
+        self.log = log
+
+    def __enter__(self) -> Any:
+        return self.log
+
+    def __exit__(self, *_: object) -> None:
+        self.log.close()
+
+
+def _keeping(run: Callable[[], None], failures: list[BaseException]) -> None:
+    try:
+        run()
+    except BaseException as error:
+        failures.append(error)

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, SequenceGapError
+from penstock.log.group import GroupCommit
+from penstock.log.log import Append, Appended, Producer, Stream
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.testing.contracts.log_events import events, everything
+
+
+class Held:
+    """A log whose commits wait until they are let through, so that tests decide what waits meanwhile."""
+
+    def __init__(self, log: SqliteLog) -> None:
+        self._log = log
+        self.entered = threading.Semaphore(0)
+        self.let = threading.Semaphore(0)
+        self.calls: list[int] = []
+        self.failing: list[Exception] = []
+
+    def append(self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None) -> Any:
+        self.calls.append(len(appends))
+        self.entered.release()
+        assert self.let.acquire(timeout=10)
+        if self.failing:
+            raise self.failing.pop(0)
+        return self._log.append(appends, remember)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+@pytest.fixture
+def held(log: SqliteLog) -> Held:
+    return Held(log)
+
+
+@pytest.fixture
+def group(log: SqliteLog) -> Iterator[GroupCommit]:
+    group = GroupCommit(log)
+    yield group
+    group.close()
+
+
+@pytest.fixture
+def slow(held: Held) -> Iterator[GroupCommit]:
+    group = GroupCommit(held)
+    yield group
+    for _ in range(50):
+        held.let.release()
+    group.close()
+
+
+def append(stream: Stream, *numbers: int, **more: Any) -> Append:
+    return Append(stream, events(numbers), **more)
+
+
+def test_an_append_is_written_and_answered(group: GroupCommit, log: SqliteLog, stream: Stream) -> None:
+    (result,) = group.submit([append(stream, 1, 2)], {"a": 1}).result()
+    assert isinstance(result, Appended)
+    assert (result.accepted, log.memory()["a"]) == (2, 1)
+
+
+def test_all_that_waits_goes_into_the_next_commit_in_order(slow: GroupCommit, held: Held, stream: Stream) -> None:
+    futures = [slow.submit([append(stream, 0)])]
+    assert held.entered.acquire(timeout=10)
+    futures += [slow.submit([append(stream, n), append(stream, n + 100)]) for n in range(1, 5)]
+    for _ in range(2):
+        held.let.release()
+    results = [future.result(10) for future in futures]
+    assert held.calls == [1, 8]
+    assert [len(r) for r in results] == [1, 2, 2, 2, 2]
+    assert everything(held._log, stream) == [0, 1, 101, 2, 102, 3, 103, 4, 104]
+
+
+async def test_a_loop_awaits_its_own_result(group: GroupCommit, stream: Stream) -> None:
+    results = await asyncio.gather(*(group.append(append(stream, n)) for n in range(50)))
+    assert all(result.accepted == 1 for result in results)
+
+
+async def test_an_error_in_place_is_raised_to_its_caller_only(group: GroupCommit, stream: Stream) -> None:
+    gap = group.append(append(stream, 1, producer=Producer("p", 0, 7)))
+    fine = group.append(append(stream, 2))
+    with pytest.raises(SequenceGapError):
+        await gap
+    assert (await fine).accepted == 1
+
+
+async def test_a_caller_that_has_gone_disturbs_nobody(group: GroupCommit, log: SqliteLog, stream: Stream) -> None:
+    gone = asyncio.ensure_future(group.append(append(stream, 1)))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert (await group.append(append(stream, 2))).accepted == 1
+    assert everything(log, stream) == [1, 2]
+
+
+def test_a_full_disk_is_told_to_every_caller_and_writing_goes_on(slow: GroupCommit, held: Held, stream: Stream) -> None:
+    held.failing = [DiskFullError("full")]
+    futures = [slow.submit([append(stream, 1)])]
+    assert held.entered.acquire(timeout=10)
+    held.let.release()
+    with pytest.raises(DiskFullError):
+        futures[0].result(10)
+    later = slow.submit([append(stream, 2)])
+    held.let.release()
+    assert later.result(10)
+    assert everything(held._log, stream) == [2]
+    assert slow.unwritten_bytes == 0
+
+
+def test_a_bad_append_fails_alone(slow: GroupCommit, held: Held, stream: Stream) -> None:
+    first = slow.submit([append(stream, 0)])
+    assert held.entered.acquire(timeout=10)
+    bad = slow.submit([Append(stream, pa.record_batch({"x": [1]}))])
+    good = slow.submit([append(stream, 1)])
+    for _ in range(4):
+        held.let.release()
+    assert first.result(10)
+    with pytest.raises(ValueError, match="columns"):
+        bad.result(10)
+    assert good.result(10)
+    assert everything(held._log, stream) == [0, 1]
+
+
+def test_a_remember_that_raises_fails_alone(group: GroupCommit, log: SqliteLog, stream: Stream) -> None:
+    def broken(_: Appended) -> dict[str, Any]:
+        raise KeyError("broken")
+
+    bad = group.submit([append(stream, 1, remember=broken)])
+    good = group.submit([append(stream, 2)])
+    with pytest.raises(KeyError):
+        bad.result(10)
+    assert good.result(10)
+    assert everything(log, stream) == [2]
+
+
+def test_above_the_bound_a_submission_is_refused_at_once(held: Held, stream: Stream) -> None:
+    group = GroupCommit(held, unwritten_bytes=events([1]).nbytes * 2)
+    taken = [group.submit([append(stream, n)]) for n in range(2)]
+    with pytest.raises(OverloadedError):
+        group.submit([append(stream, 9)])
+    for _ in range(2):
+        held.let.release()
+    assert all(future.result(10) for future in taken)
+    held.let.release()
+    assert group.submit([append(stream, 2)]).result(10)
+    group.close()
+    assert everything(held._log, stream) == [0, 1, 2]
+
+
+def test_a_single_append_above_the_bound_is_taken_when_nothing_waits(log: SqliteLog, stream: Stream) -> None:
+    group = GroupCommit(log, unwritten_bytes=1)
+    assert group.submit([append(stream, *range(100))]).result(10)
+    group.close()
+
+
+def test_a_commit_takes_no_more_than_its_size(held: Held, stream: Stream) -> None:
+    size = events([1]).nbytes
+    group = GroupCommit(held, commit_bytes=3 * size)
+    first = group.submit([append(stream, 0)])
+    assert held.entered.acquire(timeout=10)
+    rest = [group.submit([append(stream, n)]) for n in range(1, 8)]
+    for _ in range(10):
+        held.let.release()
+    assert first.result(10)
+    assert all(future.result(10) for future in rest)
+    group.close()
+    assert held.calls == [1, 3, 3, 1]
+
+
+def test_two_metas_for_one_stream_become_two_commits(slow: GroupCommit, held: Held, stream: Stream) -> None:
+    first = slow.submit([append(stream, 0)])
+    assert held.entered.acquire(timeout=10)
+    rest = [slow.submit([append(stream, n, meta={"batch": n})]) for n in (1, 2)]
+    for _ in range(3):
+        held.let.release()
+    assert first.result(10)
+    assert all(future.result(10) for future in rest)
+    assert [c.meta for c in held._log.commits(stream, 0)] == [None, {"batch": 1}, {"batch": 2}]
+
+
+def test_work_runs_on_the_writers_thread_and_its_error_comes_back(group: GroupCommit) -> None:
+    assert group.run(lambda: threading.current_thread().name).result() == "group-commit"
+    with pytest.raises(ZeroDivisionError):
+        group.run(lambda: 1 // 0).result()
+    assert group.run(lambda: 3).result() == 3
+
+
+def test_slices_are_taken_between_commits(slow: GroupCommit, held: Held, stream: Stream) -> None:
+    first = slow.submit([append(stream, 0)])
+    assert held.entered.acquire(timeout=10)
+    seen: list[int] = []
+
+    def steps() -> Iterator[int]:
+        for n in range(3):
+            seen.append(len(everything(held._log, stream)))
+            if n < 2:
+                slow.submit([append(stream, n + 1)])
+            yield n
+
+    total = slow.sliced(steps())
+    for _ in range(5):
+        held.let.release()
+    assert first.result(10)
+    assert total.result(10) == 3
+    assert seen == [1, 2, 3]
+
+
+def test_an_error_in_a_slice_comes_back(group: GroupCommit) -> None:
+    def steps() -> Iterator[int]:
+        yield 1
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError):
+        group.sliced(steps()).result(10)
+    assert group.run(lambda: 1).result(10) == 1
+
+
+def test_close_writes_what_waits_and_refuses_what_comes_later(log: SqliteLog, stream: Stream) -> None:
+    group = GroupCommit(log)
+    futures = [group.submit([append(stream, n)]) for n in range(20)]
+    total = group.sliced(iter([1, 2]))
+    group.close()
+    assert all(future.done() for future in futures)
+    assert total.result() == 3
+    assert len(everything(log, stream)) == 20
+    with pytest.raises(LogUnavailableError):
+        group.submit([append(stream, 1)])
+    with pytest.raises(LogUnavailableError):
+        group.run(lambda: 1)
+
+
+def test_an_idle_log_is_tidied_up(monkeypatch: pytest.MonkeyPatch, log: SqliteLog, stream: Stream) -> None:
+    from penstock.log import group as grouping
+
+    tidied = threading.Event()
+    monkeypatch.setattr(grouping, "TIDY_S", 0.01)
+
+    def tidying() -> Iterator[int]:
+        tidied.set()
+        yield 0
+
+    monkeypatch.setattr(log, "tidying", tidying)
+    group = GroupCommit(log)
+    assert tidied.wait(10)
+    tidied.clear()
+    group.submit([append(stream, 1)]).result(10)
+    assert tidied.wait(10)
+    group.close()

@@ -1,0 +1,176 @@
+"""What the edge says of itself is true: totals, health, metrics and the description of its interface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from edge import Door, edge, eventually, flows_and_edge
+from fake_flows import topic
+
+from penstock.config import Folder
+from penstock.serve.assets import add_page
+from penstock.serve.rates import Rates
+
+
+async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: Path) -> None:
+    door = Door(tmp_path)
+    door.post("a", "b", "c")
+    door.log.append([], {"count/rsvps": {"duplicates": 2, "dead": 1}})
+    folder = Folder(tmp_path)
+    folder.run.mkdir()
+    processes = {"edge": {"state": "running", "pid": 1, "restarts": 0}}
+    (folder.run / "supervisor.json").write_text(json.dumps(processes))
+    async with flows_and_edge(tmp_path) as (flows, running):
+        flows.log.append([], {"count/rsvps": {"late": 4, "dead": 1}})
+        stream = flows.build()
+        await running.at_offset(0)
+        flows.commit(stream, [topic("a", 1)], end={"rsvps": [door.stream.epoch, [2]]}, accepted_us=1)
+        flows.state("countries", "stopped", {"code": "flow_failed", "message": "m", "detail": None, "hint": None})
+        await running.at_offset(1)
+        await eventually(lambda: running.serving.status._lags.get("topics") == 1, "sampled")
+        status, body = await running.get("/status")
+        assert (status, body["app"], body["processes"]) == (200, "small", processes)
+        rsvps = next(stream for stream in body["streams"] if stream["stream"] == "rsvps")
+        assert rsvps["totals"] == {"accepted": 3, "duplicates": 2, "dead": 2, "late": 4}
+        assert rsvps["kind"] == "stream"
+        assert {s["stream"]: s["kind"] for s in body["streams"]} == {
+            "rsvps": "stream",
+            "others": "stream",
+            "yes": "flow",
+            "dead": "ledger",
+            "late": "ledger",
+        }
+        topics = next(view for view in body["views"] if view["view"] == "topics")
+        assert topics["rows"] == 1
+        assert topics["class"] == "exact"
+        assert topics["flow"] == {"state": "running", "error": None}
+        assert topics["columns"][1] == {"name": "rsvps", "type": "bigint"}
+        flow = next(flow for flow in body["flows"] if flow["flow"] == "countries")
+        assert (flow["state"], flow["error"]["code"]) == ("stopped", "flow_failed")
+        assert body["freshness"]["p99_ms"] > 0
+        assert (await running.get("/views"))[1]["views"] == body["views"]
+        assert [s["stream"] for s in (await running.get("/streams"))[1]["streams"]] == [
+            s["stream"] for s in body["streams"]
+        ]
+        graph = (await running.get("/graph"))[1]
+        assert {node["name"]: node["state"] for node in graph["nodes"]}["countries"] == "stopped"
+    door.log.close()
+
+
+def test_rates_are_over_the_last_ten_seconds() -> None:
+    rates = Rates()
+    for second in range(30):
+        rates.note(float(second), {"s": max(0, second - 15) * 10})
+    assert rates.per_second("s") == 10.0
+    assert rates.per_second("t") == 0.0
+
+
+async def test_ready_means_that_every_view_is_served_or_its_flow_says_why_not(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path, checks={"collect": lambda: True}) as (flows, running):
+        assert (await running.get("/healthz")) == (200, {"status": "ok"})
+        status, body = await running.get("/readyz")
+        assert (status, body["ready"], body["for"]) == (503, False, {"serve": False, "collect": True})
+        assert (await running.get("/readyz", **{"for": "collect"}))[0] == 200
+        assert (await running.get("/readyz", **{"for": "nothing"}))[0] == 400
+        flows.build()
+        flows.build("countries")
+        flows.state("elsewhere", "stopped", {"code": "flow_failed", "message": "m"})
+        await eventually(lambda: running.views.ready, "ready")
+        status, body = await running.get("/readyz")
+        assert status == 200
+        assert body["flows"]["elsewhere"]["error"]["code"] == "flow_failed"
+        assert body["views"]["topics"]["loaded"]
+
+
+async def test_metrics_are_given_to_prometheus(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 1)])
+        await running.at_offset(1)
+        flows.commit(stream, [topic("b", 1)])
+        await running.at_offset(2)
+        async with running.http.get("/metrics") as reply:
+            assert reply.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            text = await reply.text()
+        assert 'penstock_views_rows{view="topics"} 2.0' in text
+        assert 'penstock_views_batches_applied_total{view="topics"}' in text
+
+
+# OpenAPI
+
+
+async def test_the_description_is_complete_and_its_references_lead_somewhere(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path) as (flows, running):
+        flows.build()
+        await running.at_offset(0)
+        _, spec = await running.get("/openapi.json")
+        assert spec["openapi"].startswith("3.1")
+        components = spec["components"]["schemas"]
+        for reference in _references(spec):
+            assert reference.removeprefix("#/components/schemas/") in components
+        operations = [(path, op) for path, item in spec["paths"].items() for op in item.values()]
+        ids = [operation["operationId"] for _, operation in operations]
+        assert len(ids) == len(set(ids))
+        for path, operation in operations:
+            assert operation["responses"]
+            assert operation["summary"]
+            for parameter in operation.get("parameters", ()):
+                assert parameter["in"] in ("query", "header", "path")
+                assert (parameter["in"] == "path") == (f"{{{parameter['name']}}}" in path)
+        event = spec["paths"]["/streams/rsvps"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert event["oneOf"][0] == {"$ref": "#/components/schemas/Rsvp"}
+        assert components["Rsvp"]["required"] == ["topic"]
+        assert components["view.topics"]["properties"]["rsvps"]["type"] == ["integer", "string", "null"]
+
+
+async def test_every_path_of_the_server_is_described(tmp_path: Path) -> None:
+    async with edge(Folder(tmp_path)) as running:
+        _, spec = await running.get("/openapi.json")
+        app = running.server.app
+        assert isinstance(app, web.Application)
+        for resource in app.router.resources():
+            path = resource.canonical.replace("{view}", "topics").replace("{stream}", "rsvps")
+            if not path.startswith("/assets") and "." not in path.replace("/openapi.json", ""):
+                assert path in spec["paths"], path
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for item in value.values():
+            yield from _references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _references(item)
+
+
+# The page
+
+
+async def test_the_page_is_served_or_the_way_to_build_it_is_told(tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    (page / "assets").mkdir(parents=True)
+    not_built = web.Application()
+    add_page(not_built, page)
+    (page / "index.html").write_text("<h1>hello</h1>")
+    (page / "assets" / "a.js").write_text("1")
+    built = web.Application()
+    add_page(built, page)
+    async with TestClient(TestServer(not_built)) as client:
+        assert "make setup" in (await _get(client, "/"))
+    async with TestClient(TestServer(built)) as client:
+        assert await _get(client, "/") == "<h1>hello</h1>"
+        assert await _get(client, "/assets/a.js") == "1"
+        assert await _get(client, "/assets/b.js") == "404"
+        assert await _get(client, "/assets/%2e%2e/%2e%2e/secret") == "404"
+
+
+async def _get(client: Any, path: str) -> str:
+    async with client.get(path) as reply:
+        return await reply.text() if reply.status == 200 else str(reply.status)
