@@ -136,5 +136,5 @@ class Folder:
 
     @property
     def run(self) -> Path:
-        """Small files by which processes tell each other of themselves: `edge.json`, `flows.json`, `supervisor.json`."""
+        """Small files by which processes tell each other of themselves, and feeds for Spark's workers."""
         return self.root / "run"

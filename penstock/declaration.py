@@ -1,4 +1,4 @@
-"""What an app file declared, as frozen data that carries the user's file and line; every tier reads it, none changes it."""
+"""What an app file declared, as frozen data with the user's file and line; every tier reads it, none changes it."""
 
 from __future__ import annotations
 
@@ -263,7 +263,10 @@ def _input_problems(app: Application) -> Iterator[Problem]:
     for node in app.nodes:
         if not node.inputs:
             yield _error(
-                "no_input", f"'{node.name}' has no input", node.place, f"name a parameter after one of: {', '.join(known)}"
+                "no_input",
+                f"'{node.name}' has no input",
+                node.place,
+                f"name a parameter after one of: {', '.join(known)}",
             )
         for name in node.inputs:
             if app.view(name):

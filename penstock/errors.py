@@ -41,9 +41,7 @@ class PenstockError(Exception):
         return "\n".join(lines)
 
 
-def _revive(
-    kind: type[PenstockError], message: str, detail: str | None, hint: str | None
-) -> PenstockError:
+def _revive(kind: type[PenstockError], message: str, detail: str | None, hint: str | None) -> PenstockError:
     return kind(message, detail=detail, hint=hint)
 
 
@@ -154,9 +152,7 @@ class SequenceGapError(PenstockError):
     code = "sequence_gap"
     status = 409
 
-    def __init__(
-        self, message: str, *, detail: str | None = None, hint: str | None = None, expected: int = 0
-    ) -> None:
+    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None, expected: int = 0) -> None:
         super().__init__(message, detail=detail, hint=hint)
         self.expected = expected
 

@@ -10,9 +10,7 @@ import msgspec
 class _KeywordOnly(msgspec.StructMeta):
     """Fields in any order: a field with a default may stand before one without, so that classes can grow."""
 
-    def __new__(
-        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
-    ) -> _KeywordOnly:
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> _KeywordOnly:
         options.setdefault("kw_only", True)
         options.setdefault("frozen", True)
         return super().__new__(mcls, name, bases, namespace, **options)

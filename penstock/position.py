@@ -1,4 +1,4 @@
-"""A position says how far someone has come: it is the ack token, the SSE event id, the resume cursor and the replay point.
+"""A position says how far someone has come: the ack token, the SSE event id, the resume cursor, the replay point.
 
 1. A position is an epoch and one offset per partition, printed as one opaque token. The offset is that of the
    *next* thing to read: position 0 is the beginning.

@@ -347,4 +347,3 @@ def _typed_default(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, dict) and pa.types.is_map(kind):
         return list(value.items())
     return value
-

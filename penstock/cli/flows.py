@@ -20,7 +20,7 @@ from typing import Any
 from penstock.cli.loading import Loaded
 from penstock.cli.offspring import announce
 from penstock.cli.ownership import check_folder
-from penstock.cli.terminal import FAILED
+from penstock.cli.terminal import FAILED, OK
 from penstock.config import Folder
 from penstock.declaration import Application
 
@@ -72,6 +72,8 @@ class _Flows:
         while work.is_alive():
             if time.monotonic() - self._answered < JVM_SILENT_S:
                 beat.touch()
+            if self._stop.is_set() and _jvm() is None:
+                os._exit(OK)  # nothing has begun, and a JVM that is only starting cannot be asked to stop
             work.join(BEAT_S)
         if self._failure is not None:
             raise self._failure

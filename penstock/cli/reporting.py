@@ -59,6 +59,7 @@ def sent(stream: str, sent: Sent) -> str:
     """What became of the events of `send`, in one line."""
     parts = [f"{sent.accepted:,} accepted"]
     parts += [f"{sent.duplicates:,} already known"] if sent.duplicates else []
+    parts += [f"{sent.unanswered:,} taken, though the reply was lost"] if sent.unanswered else []
     parts += [f"{sent.skipped_chunks:,} chunks sent by an earlier run"] if sent.skipped_chunks else []
     parts += [f"{sent.rejected:,} rejected (penstock tail dead)"] if sent.rejected else []
     return f"'{stream}': {', '.join(parts)}"
@@ -97,8 +98,12 @@ def _heading(body: Mapping[str, Any]) -> Text:
     fresh = body.get("freshness") or {}
     text = Text.assemble((str(body.get("app", "")), "bold"), (f"  penstock {body.get('version', '')}, {since}", "dim"))
     if fresh.get("p50_ms") is not None:
-        text.append(f", fresh within {fresh['p50_ms']:,.0f} ms (p99 {fresh['p99_ms']:,.0f} ms)", style="dim")
+        text.append(f", fresh within {_ms(fresh['p50_ms'])} (p99 {_ms(fresh['p99_ms'])})", style="dim")
     return text
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:,.0f} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:,.1f} s"
 
 
 def _duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ says it stopped. A file that has changed is another file and is sent anew.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -30,11 +31,16 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Sent:
-    """What became of the events; `skipped` chunks had been taken by an earlier run."""
+    """What became of the events.
+
+    `unanswered` events were taken, but the reply that says how was lost; `skipped_chunks` had been taken by an
+    earlier run.
+    """
 
     accepted: int = 0
     duplicates: int = 0
     rejected: int = 0
+    unanswered: int = 0
     skipped_chunks: int = 0
     ack: str | None = None
 
@@ -89,11 +95,11 @@ class Sender:
             if number < expected:
                 self.sent.skipped_chunks += 1
             else:
-                expected = self._chunk(number, b"".join(chunk))
+                expected = self._chunk(number, chunk)
             progress(sum(map(len, chunk)))
         return self.sent
 
-    def _chunk(self, number: int, body: bytes) -> int:
+    def _chunk(self, number: int, chunk: list[bytes]) -> int:
         """Send one chunk until the server has it; returns the number that it expects next."""
         headers = {
             "Content-Type": "application/x-ndjson",
@@ -101,30 +107,31 @@ class Sender:
             "Producer-Epoch": "0",
             "Producer-Seq": str(number),
         }
-        reply = self._patiently(body, headers)
+        reply, tries = self._patiently(b"".join(chunk), headers)
         if reply.status in (200, 422):
             self._count(reply)
             return number + 1
         if reply.status == 204:
-            self._skipped(number, reply)
+            self._known(number, reply, len(chunk) if tries > 1 else 0)
             return max(number + 1, int(reply.headers.get("Producer-Expected-Seq") or 0))
         if reply.status == 409 and "Producer-Expected-Seq" in reply.headers:
             raise self._gap(number, int(reply.headers["Producer-Expected-Seq"]))
         raise reply.error()
 
-    def _patiently(self, body: bytes, headers: dict[str, str]) -> Reply:
+    def _patiently(self, body: bytes, headers: dict[str, str]) -> tuple[Reply, int]:
         """Try again while the server is away or overloaded: the sequence number makes that safe."""
         deadline = time.monotonic() + PATIENCE_S
         pause_s = 0.2
-        while True:
+        for tries in itertools.count(1):
             answer = self._try(body, headers)
             if isinstance(answer, Reply):
-                return answer
+                return answer, tries
             if time.monotonic() > deadline or not self._began():
                 raise answer
             self._note(f"{answer.message}; trying again in {pause_s:.1f} s")
             time.sleep(pause_s)
             pause_s = min(5.0, pause_s * 2)
+        raise AssertionError("counting does not end")
 
     def _try(self, body: bytes, headers: dict[str, str]) -> Reply | PenstockError:
         """A reply that settles the matter, or the error that may pass."""
@@ -144,10 +151,14 @@ class Sender:
         self.sent.rejected += len(reply.body.get("rejected", ()))
         self.sent.ack = reply.body.get("ack") or self.sent.ack or ""
 
-    def _skipped(self, number: int, reply: Reply) -> None:
-        if number == 0:
+    def _known(self, number: int, reply: Reply, unanswered: int) -> None:
+        """The server has this chunk already: from an earlier run, or from a try whose reply was lost."""
+        if unanswered:
+            self.sent.unanswered += unanswered
+        else:
+            self.sent.skipped_chunks += 1
+        if number == 0 and not unanswered:
             self._note("the server has the beginning of this from an earlier run; going on behind it")
-        self.sent.skipped_chunks += 1
         self.sent.ack = reply.headers.get("Penstock-Ack") or self.sent.ack
 
     def _gap(self, number: int, expected: int) -> PenstockError:

@@ -136,4 +136,3 @@ class Takeover:
         if stream is None or self.log.memory().get(f"live/{name}", now[0]) != now[0]:
             return False
         return all(n >= e for n, e in zip(now[1], self.logs[name].bounds(stream).ends, strict=True))
-

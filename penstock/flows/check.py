@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.flows import building
 from penstock.flows.plan import Planned, Planner, flow_time
 from penstock.flows.session import open_session
+from penstock.log.log import LogReader
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.schema import TIME, changes_refused
 
@@ -32,8 +33,6 @@ def check(application: Application, folder: Folder | None) -> list[Problem]:
     return problems
 
 
-
-
 def _notes(application: Application, made: Planned) -> Iterator[Problem]:
     node = made.node
     if isinstance(node, ViewDef):
@@ -41,14 +40,9 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
         yield Problem("note", f"proof_{made.proof}", f"'{node.name}' is {made.proof}{why}", node.place)
         if not made.event_time and node.keep_us is None:
             yield from _unbounded(application, made)
-    elif isinstance(node, FlowDef) and (len(made.inputs) > 1 or flow_time(made) != TIME):
-        if any(planned_time for planned_time in (made.node.late_after_us,)):
-            yield Problem(
-                "note",
-                "rebuild_may_differ",
-                f"lateness in '{node.name}' is judged on its own stream, so a rebuild may change it",
-                node.place,
-            )
+    elif isinstance(node, FlowDef) and node.late_after_us and (len(made.inputs) > 1 or flow_time(made) != TIME):
+        text = f"lateness in '{node.name}' is judged on its own stream, so a rebuild may change it"
+        yield Problem("note", "rebuild_may_differ", text, node.place)
 
 
 def _unbounded(application: Application, made: Planned) -> Iterator[Problem]:
@@ -87,7 +81,7 @@ def _against_folder(application: Application, planned: dict[str, Planned], folde
         flows.close()
 
 
-def _schema_problems(stream: StreamDef, edge: SqliteLog) -> Iterator[Problem]:
+def _schema_problems(stream: StreamDef, edge: LogReader) -> Iterator[Problem]:
     stored = edge.find(stream.name)
     if stored is None:
         return

@@ -1,4 +1,4 @@
-"""Spark's checkpoint on a local disk: what it says of a batch, how it becomes durable, and what a power cut leaves of it.
+"""Spark's checkpoint on a local disk: what it says of a batch, how it becomes durable, what a power cut leaves.
 
 Spark calls fsync on nothing here. After `kill -9` a checkpoint is whole; after a power cut its newest files may be
 empty, torn or gone. The sink calls `sync` before each commit, so that what the log knows of is on disk.

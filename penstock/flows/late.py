@@ -30,15 +30,14 @@ def late_events(log: LogReader, feed: Feed, flow: str, start: int, end: int, now
 
 
 def _has_late(commit: Commit, late_after_us: int) -> bool:
-    return (
-        commit.bound_us is not None and commit.min_us is not None and commit.min_us < commit.bound_us - late_after_us
-    )
+    return commit.bound_us is not None and commit.min_us is not None and commit.min_us < commit.bound_us - late_after_us
 
 
 def _rows(
     log: LogReader, feed: Feed, flow: str, starts: tuple[int, ...], commit: Commit, now_us: int
 ) -> Iterator[dict[str, Any]]:
-    assert feed.late_after_us is not None and commit.bound_us is not None
+    assert feed.late_after_us is not None
+    assert commit.bound_us is not None
     for partition, (start, end) in enumerate(zip(starts, commit.ends, strict=True)):
         if start == end:
             continue

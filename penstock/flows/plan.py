@@ -10,7 +10,6 @@ import dataclasses
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -187,7 +186,9 @@ class Planner:
             kind = frame.select(F.expr(node.where or "").alias("w")).schema["w"].dataType.simpleString()
         except Exception as error:
             said = str(error).split("\n")[0]
-            return [Problem("error", "bad_where", f"where= of '{node.name}': {said}", node.place, "use SQL over columns")]
+            return [
+                Problem("error", "bad_where", f"where= of '{node.name}': {said}", node.place, "use SQL over columns")
+            ]
         if kind == "boolean":
             return []
         text = f"where= of '{node.name}' gives {kind}"
@@ -260,9 +261,7 @@ class Planner:
                 hint="the function is called with DataFrames of its inputs and must return a DataFrame",
             ) from error
         if not isinstance(frame, DataFrame):
-            raise PlanError(
-                f"{node.place}: '{node.name}' returned {type(frame).__name__}", hint="return a DataFrame"
-            )
+            raise PlanError(f"{node.place}: '{node.name}' returned {type(frame).__name__}", hint="return a DataFrame")
         return frame
 
 

@@ -73,7 +73,12 @@ def _expression_reasons(expression: tree.Expression) -> Iterator[str]:
         yield f"{expression.prettyName()}"
     elif name in _PYTHON:
         yield f"the Python function {expression.name()}"
-    elif not expression.children().nonEmpty() and not expression.deterministic():
-        yield f"{expression.prettyName()}"
-    elif name in ("Rand", "Randn", "Uuid", "Shuffle", "MonotonicallyIncreasingID", "SparkPartitionID"):
+    elif (not expression.children().nonEmpty() and not expression.deterministic()) or name in (
+        "Rand",
+        "Randn",
+        "Uuid",
+        "Shuffle",
+        "MonotonicallyIncreasingID",
+        "SparkPartitionID",
+    ):
         yield f"{expression.prettyName()}"

@@ -213,7 +213,7 @@ def problems_error(problems: list[Problem]) -> DeclarationError:
     """What `check` found, as one error: each with its line and what to do."""
     texts = [f"{p.place}: {p.message}" + (f"\n      {p.hint}" if p.hint else "") for p in problems]
     return DeclarationError(
-        f"the app has {len(problems)} error{'s' * (len(problems) > 1)}", detail="\n  ".join(texts), hint="run penstock check"
+        f"the app has {len(problems)} error{'s' * (len(problems) > 1)}",
+        detail="\n  ".join(texts),
+        hint="run penstock check",
     )
-
-

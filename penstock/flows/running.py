@@ -115,7 +115,8 @@ class Flow:
             self.failed(error)
 
     def _start(self) -> None:
-        assert self.build is not None and self.output is not None
+        assert self.build is not None
+        assert self.output is not None
         around = self.around
         path = building.checkpoint_of(around.folder, self.name, self.build.epoch)
         path.mkdir(parents=True, exist_ok=True)
@@ -141,7 +142,8 @@ class Flow:
             time.sleep(_POLL_S)
 
     def _make_sink(self) -> Sink:
-        assert self.build is not None and self.output is not None
+        assert self.build is not None
+        assert self.output is not None
         around = self.around
         last = around.log.last_commit(self.output)
         logs = {name: self._log_of(name) for name in self.made.inputs}
@@ -308,4 +310,3 @@ class Flow:
         query, self.query = self.query, None
         if query is not None:
             query.stop()
-

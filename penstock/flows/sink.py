@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ class Sink:
                 self.logs[name], feed, self.made.node.name, span.start_commits[name], span.end_commits[name], now
             )
             if found is not None:
-                appends.append(Append(self.late, found, remember=lambda done, n=name: self.count_late(n, done)))
+                appends.append(Append(self.late, found, remember=partial(self.count_late, name)))
         for outcome in self.group.submit(appends, self.switch(meta.end)).result():
             if isinstance(outcome, Exception):
                 raise outcome

@@ -254,9 +254,7 @@ def late_mask(block: Block, late_after_us: int | None) -> pa.Array | None:
     return late if pc.any(late).as_py() else None
 
 
-def _shown_column(
-    feed: Feed, block: Block, batch: pa.RecordBatch, offsets: pa.Array, target: pa.Field
-) -> pa.Array:
+def _shown_column(feed: Feed, block: Block, batch: pa.RecordBatch, offsets: pa.Array, target: pa.Field) -> pa.Array:
     rows = batch.num_rows
     if target.name == columns_.OFFSET:
         return offsets
@@ -268,4 +266,3 @@ def _shown_column(
     if target.name == columns_.ID and not feed.stream.unique:
         return pc.binary_join_element_wise(feed.stream.name, str(block.partition), offsets.cast(pa.string()), "/")
     return batch.column(index)
-

@@ -62,9 +62,7 @@ def is_log(node: Plan) -> bool:
 
 def carries_time(expression: Expression) -> bool:
     """Whether an expression is, or holds, an attribute that Spark's watermark moves."""
-    return any(
-        kind(part) == "AttributeReference" and part.metadata().contains(_DELAY) for part in _inside(expression)
-    )
+    return any(kind(part) == "AttributeReference" and part.metadata().contains(_DELAY) for part in _inside(expression))
 
 
 def event_time_state(plan: Plan) -> bool:
@@ -73,9 +71,10 @@ def event_time_state(plan: Plan) -> bool:
         name = kind(node)
         if name == "Aggregate" and any(carries_time(e) for e in items(node.groupingExpressions())):
             return True
-        if name in ("Deduplicate", "DeduplicateWithinWatermark"):
-            if name == "DeduplicateWithinWatermark" or any(carries_time(key) for key in items(node.keys())):
-                return True
+        if name == "DeduplicateWithinWatermark":
+            return True
+        if name == "Deduplicate" and any(carries_time(key) for key in items(node.keys())):
+            return True
         if name == "Join" and _streaming_join(node) and any(carries_time(e) for e in expressions(node)):
             return True
         if name in ("FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark", "TransformWithStateInPandas"):

@@ -69,7 +69,9 @@ def verify(application: Application, folder: Folder, names: Sequence[str] = ()) 
         verifier = Verifier(planner, edge, flows)
         wanted = [made for name, made in planned.items() if not names or name in names]
         missing = [n.name for n in application.nodes if n.name not in planned and (not names or n.name in names)]
-        broken = [Report(name, "view", "unverifiable", reasons=["it has errors: run penstock check"]) for name in missing]
+        broken = [
+            Report(name, "view", "unverifiable", reasons=["it has errors: run penstock check"]) for name in missing
+        ]
         return [*(verifier.report(made) for made in wanted), *broken]
     finally:
         edge.close()
@@ -169,7 +171,9 @@ class Verifier:
     def _held(self, made: Planned, output: Stream, commit: Commit) -> pa.Table:
         """What the log holds of the output at that commit."""
         if isinstance(made.node, ViewDef):
-            batches = [b.batch for b in self.flows.read(output, 0, self.flows.bounds(output).starts[0], commit.number + 1)]
+            batches = [
+                b.batch for b in self.flows.read(output, 0, self.flows.bounds(output).starts[0], commit.number + 1)
+            ]
             table = pa.Table.from_batches(batches, schema=output.schema)
             table = latest_by_key(table, made.node.key)
             table = table.filter(pc.equal(table.column(OP), UPSERT))
@@ -195,9 +199,7 @@ class Verifier:
         ends = table.column("window").combine_chunks().field("end").cast(pa.int64())
         return table.filter(pc.less_equal(ends, meta.watermark_us))
 
-    def _inside(
-        self, made: Planned, meta: BatchMeta
-    ) -> tuple[Callable[[pa.Table], pa.Table] | None, list[str]]:
+    def _inside(self, made: Planned, meta: BatchMeta) -> tuple[Callable[[pa.Table], pa.Table] | None, list[str]]:
         """What part of the rows can be proved: all, or the windows that lie wholly in what retention has left."""
         bounds = [self._cut(name, meta) for name in made.inputs]
         if made.mode == "append" and made.aggregates and "window" not in made.arrow.names:

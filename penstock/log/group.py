@@ -66,7 +66,8 @@ class GroupCommit:
         self._commit_bytes = commit_bytes
         self._wake = threading.Condition()
         self._queue: deque[_Waiting] = deque()
-        self._chores: deque[_Chore] = deque()
+        self._calls: deque[Iterator[None]] = deque()
+        self._slices: deque[Iterator[None]] = deque()
         self._unwritten = 0
         self._closing = False
         self._untidy = True
@@ -95,15 +96,15 @@ class GroupCommit:
         return result
 
     def run(self, work: Callable[[], T]) -> Future[T]:
-        """Call something on the writer's thread, between two commits."""
+        """Call something on the writer's thread, between two commits and before any slices that wait."""
         future: Future[T] = Future()
-        self._add(_Chore(_once(work, future)))
+        self._add(self._calls, _once(work, future))
         return future
 
     def sliced(self, steps: Iterator[int]) -> Future[int]:
         """Go through the steps of `trimming`, `compacting` or `dropping`, one between two commits; gives their sum."""
         future: Future[int] = Future()
-        self._add(_Chore(_summed(steps, future)))
+        self._add(self._slices, _summed(steps, future))
         return future
 
     def close(self) -> None:
@@ -128,10 +129,10 @@ class GroupCommit:
             self._queue.append(waiting)
             self._wake.notify()
 
-    def _add(self, chore: _Chore) -> None:
+    def _add(self, chores: deque[Iterator[None]], chore: Iterator[None]) -> None:
         with self._wake:
             self._refuse_when_closed()
-            self._chores.append(chore)
+            chores.append(chore)
             self._wake.notify()
 
     def _refuse_when_closed(self) -> None:
@@ -143,17 +144,17 @@ class GroupCommit:
     def _work(self) -> None:
         while True:
             with self._wake:
-                while not (self._queue or self._chores or self._closing):
+                while not (self._queue or self._calls or self._slices or self._closing):
                     if not self._wake.wait(TIDY_S if self._untidy else None):
                         self._tidy_up()
                 batch = self._take()
-                chore = self._chores[0] if self._chores else None
-                if not batch and chore is None:
+                chores = self._calls or self._slices
+                if not batch and not chores:
                     return
             if batch:
                 self._commit(batch)
-            if chore is not None and not chore.step():
-                self._chores.popleft()
+            if chores and _is_over(chores[0]):
+                chores.popleft()
 
     def _take(self) -> list[_Waiting]:
         """What goes into the next commit: all that waits, up to a size, and one `meta` per stream."""
@@ -173,7 +174,7 @@ class GroupCommit:
         self._untidy = False
         future: Future[int] = Future()
         future.add_done_callback(_warn)
-        self._chores.append(_Chore(_summed(self._log.tidying(), future)))
+        self._slices.append(_summed(self._log.tidying(), future))
 
     def _commit(self, batch: Sequence[_Waiting]) -> None:
         try:
@@ -231,15 +232,12 @@ def _resolve_all(outcomes: Sequence[_Outcome]) -> None:
         _resolve(outcome)
 
 
-class _Chore:
-    """Something that the writer's thread does step by step between commits."""
+def _is_over(chore: Iterator[None]) -> bool:
+    """Take one step of something that is done between commits."""
+    return next(chore, _OVER) is _OVER
 
-    def __init__(self, steps: Iterator[Any]) -> None:
-        self._steps = steps
 
-    def step(self) -> bool:
-        """Do one; False when that was the last."""
-        return next(self._steps, self) is not self
+_OVER = object()
 
 
 def _warn(tidied: Future[int]) -> None:

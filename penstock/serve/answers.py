@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from heapq import merge, nsmallest
+from heapq import merge
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -17,10 +17,13 @@ from penstock.change import Key, Row
 from penstock.serve.messages import RowCodec
 from penstock.views.query import Query, evaluate
 from penstock.views.store import Content
+from penstock.views.top import best_rows
 
 SMALL_ROWS = 2_000
 """Up to this many rows of a view are filtered and sorted on the loop: about 2 ms."""
-_CHUNK_ROWS = 2_000
+_CHUNK_ROWS = 5_000
+_RANKED_ROWS = 10_000
+"""Up to this limit the best rows are picked out; above it everything is sorted."""
 _SLICE_ROWS = 500
 """Rows turned into JSON objects between two steps of the loop: under 1 ms."""
 
@@ -33,17 +36,22 @@ async def answer(query: Query, content: Content) -> list[Row]:
 
 
 def _large(query: Query, rows: Mapping[Key, Row]) -> list[Row]:
+    if query.limit is not None and query.limit <= _RANKED_ROWS:
+        return [query.project(row) for _, _, row in best_rows(query, rows, query.limit)]
     passing = ((key, row) for key, row in rows.items() if query.passes(row))
-    if query.limit is not None:
-        found = ((query.sort_key(key, row), row) for key, row in passing)
-        return [query.project(row) for _, row in nsmallest(query.limit, found, key=itemgetter(0))]
-    if not query.order_by:
+    if query.limit is None and not query.order_by:
         return [query.project(row) for _, row in passing]
+    sort_key = _order_of if query.limit is None else Query.sort_key
     chunks = []
-    while chunk := [(query.sort_key(key, row), row) for key, row in islice(passing, _CHUNK_ROWS)]:
+    while chunk := [(sort_key(query, key, row), row) for key, row in islice(passing, _CHUNK_ROWS)]:
         chunk.sort(key=itemgetter(0))
         chunks.append(chunk)
-    return [query.project(row) for _, row in merge(*chunks, key=itemgetter(0))]
+    return [query.project(row) for _, row in islice(merge(*chunks, key=itemgetter(0)), query.limit)]
+
+
+def _order_of(query: Query, key: Key, row: Row) -> tuple[Any, ...]:
+    """Without the key, which takes longest to compare and matters only where a limit cuts."""
+    return tuple([item.of(row) for item in query.order_by])
 
 
 async def json_parts(codec: RowCodec, rows: Sequence[Row], part_rows: int) -> AsyncIterator[list[dict[str, Any]]]:

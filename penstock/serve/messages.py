@@ -20,6 +20,7 @@ from penstock.views.where_types import SqlType, parse_type
 
 _SHARED_FRAMES = 16
 """Frames kept per message: clients mostly count their subscriptions from the same beginning."""
+_KNOWN_OBJECTS = 2_000
 _AS_THEY_ARE = frozenset({"string", "boolean", "tinyint", "smallint", "int"})
 """Types whose values go into JSON unchanged."""
 
@@ -71,12 +72,25 @@ class RowCodec:
         self._convert = [column.name for column in query.output if column.type not in _AS_THEY_ARE]
         types = {column.name: column.type for column in query.columns}
         self._key = [(name, parse_type(types[name])) for name in query.key]
+        self._objects: dict[int, tuple[Any, Any]] = {}
 
     def row(self, row: Row) -> dict[str, Any]:
         made = dict(zip(self._names, row, strict=True))
         for name in self._convert:
-            made[name] = wire(made[name])
+            value = made[name]
+            made[name] = self._object(value) if type(value) is dict else wire(value)
         return made
+
+    def _object(self, value: dict[str, Any]) -> Any:
+        """Windows are few and shared by many rows: each is converted once while it is in use."""
+        known = self._objects.get(id(value))
+        if known is not None and known[0] is value:
+            return known[1]
+        if len(self._objects) >= _KNOWN_OBJECTS:
+            self._objects.clear()
+        converted = wire(value)
+        self._objects[id(value)] = (value, converted)
+        return converted
 
     def rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         row = self.row

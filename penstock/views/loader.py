@@ -24,6 +24,8 @@ from penstock.views.unpack import ops_of
 COMMITS_AT_ONCE = 64
 """Commits decoded ahead of the loop; more would only hold memory."""
 
+_MANY_ROWS = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
@@ -60,9 +62,10 @@ class Changelog:
         self._next = bounds.first_commit
         for decoded in self._decode(bounds.starts[0], self._log.commits(self.stream, self._next, bounds.next_commit)):
             _take(content, decoded)
+            if len(decoded.ops) > _MANY_ROWS:
+                gc.freeze()  # else the collector walks a million rows again and again, and the loop waits for it
             if content.bytes > self._limits.view_bytes:
                 raise over_budget(self._definition.name, self._limits.view_bytes)
-        gc.freeze()
         return content
 
     def more(self, offset: int) -> list[Decoded]:
@@ -92,7 +95,6 @@ def _take(content: Content, decoded: Decoded) -> None:
     """Into a content that nobody reads yet."""
     if not content.rows and (decoded.merged or len(decoded.ops) > SWAP_CHANGES):
         content.begin(decoded.end, decoded.ops, decoded.meta)
-        gc.freeze()  # else the collector walks a million rows again and again, and the loop waits for it
     else:
         content.apply(content.prepare(decoded.end, decoded.ops, decoded.meta, decoded.written_us))
 

@@ -9,17 +9,19 @@ built again; with the reserve that is rare.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import nsmallest
 from operator import itemgetter
 from typing import Any, Protocol
 
 from penstock.change import Change, Key, Row
-from penstock.views.query import Query, QueryState
+from penstock.views.query import Query, QueryState, ascending
 
 RESERVE_ROWS = 2_000
 """Rows ranked beyond the limit: so many may leave before the view is scanned again."""
 _GROWTH = 8
 """How far the ranked part may grow before the bound is drawn tighter."""
+
+_SORT_AT = 1_000
+"""Candidates gathered before the worst of them are let go."""
 
 Told = tuple[list[Row], list[Key]]
 
@@ -28,6 +30,28 @@ class Rows(Protocol):
     """Rows by key, as far as ranking them needs."""
 
     def items(self) -> Iterable[tuple[Key, Row]]: ...
+
+
+def best_rows(query: Query, rows: Rows, count: int) -> list[tuple[Any, Key, Row]]:
+    """The first `count` rows that pass, in order, each with its sort key and key.
+
+    The key is made comparable only for rows that can still be among them: for a large view that is most of the work.
+    """
+    best: list[tuple[Any, Key, Row]] = []
+    worst: tuple[Any, ...] | None = None
+    for key, row in rows.items():
+        if not query.passes(row):
+            continue
+        order = tuple([item.of(row) for item in query.order_by])
+        if worst is not None and order > worst:
+            continue
+        best.append(((*order, ascending(key)), key, row))
+        if len(best) >= 2 * count + _SORT_AT:
+            best.sort(key=itemgetter(0))
+            del best[count:]
+            worst = best[-1][0][:-1] if best else ()
+    best.sort(key=itemgetter(0))
+    return best[:count]
 
 
 class TopState:
@@ -42,8 +66,7 @@ class TopState:
         self._ranked: dict[Key, Row] = {}
         self._state = QueryState(query)
         if query.limit is not None:
-            passing = ((query.sort_key(key, row), key, row) for key, row in rows.items() if query.passes(row))
-            self._rank(nsmallest(query.limit + self._reserve + 1, passing, key=itemgetter(0)))
+            self._rank(best_rows(query, rows, query.limit + self._reserve + 1))
 
     def rows(self) -> list[Row]:
         """The visible rows in order, projected; only with a limit."""
@@ -52,8 +75,7 @@ class TopState:
     def shown(self) -> dict[Key, Row]:
         """The visible rows by key, projected; only with a limit."""
         limit = self.query.limit or 0
-        best = nsmallest(limit, self._ranked.items(), key=lambda item: self.query.sort_key(*item))
-        return {key: self.query.project(row) for key, row in best}
+        return {key: self.query.project(row) for _, key, row in best_rows(self.query, self._ranked, limit)}
 
     def apply(self, changes: Sequence[Change]) -> Told | None:
         """Upserts and deletes that a subscriber must be told, or None: too few rows may be left, build again."""
@@ -85,8 +107,7 @@ class TopState:
                 self._ranked[change.key] = change.after
         most = (self.query.limit or 0) + self._reserve
         if len(self._ranked) > most * _GROWTH:
-            ranked = ((self.query.sort_key(key, row), key, row) for key, row in self._ranked.items())
-            self._rank(nsmallest(most + 1, ranked, key=itemgetter(0)))
+            self._rank(best_rows(self.query, self._ranked, most + 1))
 
     def _rank(self, best: list[tuple[Any, Key, Row]]) -> None:
         """Keep the best; when there was one more than wanted, the last wanted one is the bound."""

@@ -41,7 +41,9 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
     "limit": (lambda orders: _by_country(orders).limit(5), "above_aggregation", "limit="),
     "sort": (lambda orders: _by_country(orders).orderBy("count"), "above_aggregation", "order_by="),
     "generate": (
-        lambda orders: orders.groupBy("country").agg(F.collect_list("amount").alias("a")).select("country", F.explode("a")),
+        lambda orders: (
+            orders.groupBy("country").agg(F.collect_list("amount").alias("a")).select("country", F.explode("a"))
+        ),
         "above_aggregation",
         "explode before",
     ),
@@ -114,7 +116,11 @@ def test_each_view_is_classed_by_what_verify_can_prove(spark: SparkSession, case
 
 def test_chance_the_time_of_day_and_python_functions_cannot_be_proved(spark: SparkSession) -> None:
     doubled = F.udf(lambda x: x * 2, "double")
-    for column, why in ((F.rand(), "rand"), (F.current_timestamp(), "current_timestamp"), (doubled("amount"), "lambda")):
+    for column, why in (
+        (F.rand(), "rand"),
+        (F.current_timestamp(), "current_timestamp"),
+        (doubled("amount"), "lambda"),
+    ):
         app = _app()
 
         @app.view(key="order_id")

@@ -42,7 +42,9 @@ def app_with(function: Callable[..., DataFrame], kind: type = Sale, where: str |
 
 def over(limit: int) -> Callable[..., DataFrame]:
     def buckets(sales: DataFrame) -> DataFrame:
-        return sales.where(F.col("amount") > limit).groupBy((F.col("n") % 3).alias("bucket")).agg(F.count("*").alias("c"))
+        return (
+            sales.where(F.col("amount") > limit).groupBy((F.col("n") % 3).alias("bucket")).agg(F.count("*").alias("c"))
+        )
 
     return buckets
 

@@ -33,7 +33,9 @@ def ticks_app() -> App:
 
     @app.view(key=["window", "kind"])
     def windows(ticks: DataFrame) -> DataFrame:
-        return ticks.groupBy(F.window("_time", "20 seconds"), "kind").agg(F.count("*").alias("c"), F.sum("n").alias("s"))
+        return ticks.groupBy(F.window("_time", "20 seconds"), "kind").agg(
+            F.count("*").alias("c"), F.sum("n").alias("s")
+        )
 
     @app.view(key=["window"])
     def even_windows(evens: DataFrame) -> DataFrame:
@@ -92,7 +94,9 @@ def test_views_do_not_depend_on_how_batches_are_cut(world: Callable[[App], World
         assert {report.result for report in one.verify().values()} == {"equal"}
         entries = [(e["flow"], e["stream"]) for e in one.events("late")]
         assert len(entries) == len(set(e["_id"] for e in one.events("late")))
-        assert {int(e["event"].split('"n":')[1].split(",")[0]) for e in one.events("late") if e["flow"] == "windows"} == late
+        assert {
+            int(e["event"].split('"n":')[1].split(",")[0]) for e in one.events("late") if e["flow"] == "windows"
+        } == late
         assert {flow for flow, _ in entries} == {"windows", "evens"}  # kinds has no event time: nothing is late for it
     assert sum(r["c"] for r in whole.rows("windows")) == sum(map(len, commits)) - len(late)
     assert sum(r["c"] for r in whole.rows("kinds")) == sum(map(len, commits))

@@ -53,9 +53,7 @@ class World:
         declared = self.app.stream(stream)
         assert declared is not None
         with self._door() as log:
-            target = log.create(
-                StreamSpec(stream, declared.stored, declared.partitions, unique=bool(declared.id))
-            )
+            target = log.create(StreamSpec(stream, declared.stored, declared.partitions, unique=bool(declared.id)))
             for events in commits:
                 log.append([Append(target, batch_of(declared, events))])
 

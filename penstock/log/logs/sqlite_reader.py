@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.errors import CorruptBlockError, PositionGoneError
 from penstock.log.control import Recall
 from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream
-from penstock.log.logs.sqlite_file import checksum, failures, open_reader
+from penstock.log.logs.sqlite_file import checksum, failures, open_reader, translated
 from penstock.schema import adapt
 
 _PAGE_BLOCKS = 64
@@ -290,8 +290,14 @@ class SqliteReader:
             return self._recall.refreshed(self, stream) if stream else {}
 
     def tick(self) -> int:
-        rows = self._rows("PRAGMA data_version")
-        return int(rows[0][0]) if rows else -1
+        connection = self._connection()
+        if connection is None:
+            return -1
+        try:
+            ((version,),) = connection.execute("PRAGMA data_version").fetchall()
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        return int(version)
 
     # Connections
 

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from penstock.cli import keeper
+from penstock.cli import keeper, supervisor
 from penstock.cli.keeper import Plan
 from penstock.cli.main import guarded
 from penstock.cli.probe import EdgeProbe, beat
@@ -15,6 +15,7 @@ from penstock.cli.supervisor import Supervisor
 from penstock.cli.terminal import Terminal
 
 keeper.DUMP_S = 0.2
+supervisor.GAP_S = 1.0
 
 
 class ReadyAtOnce(EdgeProbe):
@@ -37,14 +38,14 @@ def plan(folder: Path, name: str, script: str, hung_s: float) -> Plan:
 
 
 def main(folder: Path, scripts: dict[str, str], hung_s: float) -> None:
-    supervisor = Supervisor(
+    running = Supervisor(
         [plan(folder, name, script, hung_s) for name, script in scripts.items()],
         state=folder / "supervisor.json",
         probe=ReadyAtOnce(lambda: None),
         terminal=Terminal(),
         url=lambda: "http://nowhere",
     )
-    sys.exit(supervisor.run())
+    sys.exit(running.run())
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ class FakeServer:
                 if status != 204 and "Content-Length" not in headers:
                     self.send_header("Content-Length", str(len(reply)))
                 self.end_headers()
-                self.wfile.write(reply)
+                if status != 204:
+                    self.wfile.write(reply)
 
             do_POST = do_GET
 

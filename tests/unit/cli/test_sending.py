@@ -20,8 +20,6 @@ class Log:
     def __init__(self) -> None:
         self.events: list[Any] = []
         self.expected: dict[str, int] = {}
-        self.fail: list[int] = []
-        self.die_after = 10**9
 
     def answer(self, method: str, path: str, query: dict[str, str], headers: Any, body: bytes) -> Answer:
         if path != "/streams/orders":
@@ -29,8 +27,6 @@ class Log:
             return json_answer(404, {"error": error})
         producer, number = headers["Producer-Id"], int(headers["Producer-Seq"])
         expected = self.expected.get(producer, 0)
-        if self.fail:
-            return json_answer(self.fail.pop(), {"error": {"code": "overloaded", "message": "too much waits"}})
         if number != expected:
             return json_answer(204 if number < expected else 409, {}, Producer_Expected_Seq=str(expected))
         self.expected[producer] = expected + 1
@@ -110,34 +106,45 @@ def test_rejected_events_are_counted_and_hold_up_nothing(server, log, tmp_path):
     assert (sent.accepted, sent.rejected) == (1, CHUNK_LINES + 1)
 
 
-def test_an_overloaded_server_is_asked_again_once_it_was_there(server, log, tmp_path, monkeypatch):
-    path = write(tmp_path, 600)
-    log.expected[fingerprint(path)] = 1
-    log.fail = []
+class Moody:
+    """Answers its first request, then fails as often as it is told to, before or after taking what was sent."""
+
+    def __init__(self, log: Log, *, status: int, takes: bool, times: int = 2) -> None:
+        self.log, self.status, self.takes, self.times = log, status, takes, times
+        self.first = True
+
+    def answer(self, *asked: Any) -> Answer:
+        if self.first or not self.times:
+            self.first = False
+            return self.log.answer(*asked)
+        self.times -= 1
+        if self.takes:
+            self.log.answer(*asked)
+        return json_answer(self.status, {"error": {"code": "overloaded", "message": "too much waits"}})
+
+
+@pytest.fixture
+def _no_pause(monkeypatch):
     monkeypatch.setattr("penstock.cli.sending.time.sleep", lambda seconds: None)
-    original = log.answer
-
-    def answer_then_fail(*args: Any) -> Answer:
-        reply = original(*args)
-        if reply[0] == 204:
-            log.fail = [503, 503]
-        return reply
-
-    again = FakeServer(answer_then_fail)
-    assert send(again, path).accepted == 100
-    again.close()
 
 
-def test_a_gap_is_told_with_the_way_out(server, log, tmp_path):
-    path = write(tmp_path, 600)
-    sender = Sender(server.remote(), "orders", "mine", lambda note: None)
-    with path.open("rb") as source:
-        sender.send(source, lambda size: None)
-    log.expected["mine"] = 0
-    sender = Sender(server.remote(), "orders", "mine", lambda note: log.expected.update(mine=0))
-    log.expected["mine"] = 1
-    with pytest.raises(SequenceGapError, match="expects chunk 0"):
-        sender.send(io.BytesIO(path.read_bytes()), lambda size: None)
+@pytest.mark.usefixtures("_no_pause")
+@pytest.mark.parametrize(("takes", "accepted", "unanswered"), [(False, 1200, 0), (True, 700, 500)])
+def test_a_server_that_is_busy_is_asked_again(log, tmp_path, takes, accepted, unanswered):
+    server = FakeServer(Moody(log, status=503, takes=takes).answer)
+    sent = send(server, write(tmp_path, 1200))
+    server.close()
+    assert [event["n"] for event in log.events] == list(range(1200))
+    assert (sent.accepted, sent.unanswered, sent.skipped_chunks) == (accepted, unanswered, 0)
+
+
+def test_a_gap_is_told_with_the_way_out(log, tmp_path):
+    server = FakeServer(Moody(log, status=409, takes=False).answer)
+    log.answer = lambda *asked: json_answer(409, {}, Producer_Expected_Seq="7")  # type: ignore[method-assign]
+    with pytest.raises(SequenceGapError, match="expects chunk 7 of the producer 'mine', not 0") as caught:
+        send(server, write(tmp_path, 3), "mine")
+    server.close()
+    assert caught.value.hint == "choose another name with --producer"
 
 
 def test_an_unknown_stream_is_the_servers_error(server, tmp_path):

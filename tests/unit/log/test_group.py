@@ -213,6 +213,26 @@ def test_slices_are_taken_between_commits(slow: GroupCommit, held: Held, stream:
     assert seen == [1, 2, 3]
 
 
+def test_a_call_goes_before_slices_that_wait(group: GroupCommit) -> None:
+    order: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def steps() -> Iterator[int]:
+        begun.set()
+        assert go_on.wait(10)
+        for _ in range(5):
+            order.append("slice")
+            yield 1
+
+    total = group.sliced(steps())
+    assert begun.wait(10)
+    called = group.run(lambda: order.append("call"))
+    go_on.set()
+    called.result(10)
+    assert total.result(10) == 5
+    assert order == ["slice", "call", *["slice"] * 4]
+
+
 def test_an_error_in_a_slice_comes_back(group: GroupCommit) -> None:
     def steps() -> Iterator[int]:
         yield 1

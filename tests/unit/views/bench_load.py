@@ -59,10 +59,10 @@ async def measured(what: str, work: Callable[[], Awaitable[Any]]) -> Any:
 
     beating = asyncio.create_task(beat())
     await asyncio.sleep(0.01)
-    longest, began = 0.0, time.perf_counter()
+    longest, began, cpu = 0.0, time.perf_counter(), time.process_time()
     result = await work()
-    took, over = time.perf_counter() - began, True
-    print(f"{what:45} {took * 1000:9.1f} ms   loop stood still {longest * 1000:6.1f} ms")
+    took, over, spent = time.perf_counter() - began, True, time.process_time() - cpu
+    print(f"{what:42} {took:8.3f} s, CPU {spent:7.3f} s, loop stood still {longest * 1000:7.1f} ms")
     await beating
     return result
 
