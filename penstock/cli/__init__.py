@@ -1,2 +1,1 @@
-"""The command line, the supervisor that runs an app on one machine, and the mains of its two child
-processes."""
+"""The command line, the supervisor of one machine, and the mains of its two child processes."""

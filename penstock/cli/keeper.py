@@ -164,7 +164,7 @@ class Keeper:
 
     def unseen(self, seconds: float) -> None:
         """The supervisor itself was stopped or asleep for so long: no child can be blamed for that time."""
-        pass
+        self._moved += seconds
 
     def body(self) -> dict[str, Any]:
         """Its part of `run/supervisor.json`."""

@@ -1,5 +1,4 @@
-"""`penstock run`, step by step: everything that can be known to fail is checked before a process is
-started."""
+"""`penstock run`, step by step: what can be known to fail is checked before a process is started."""
 
 from __future__ import annotations
 

@@ -1,26 +1,32 @@
-"""The command line: one verb per function, and the one place where an error becomes a paragraph and an
-exit code."""
+"""The command line: one verb per function, and the one place where an error becomes a paragraph and an exit code."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from rich.live import Live
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from penstock.cli import drawing, offspring, reporting
 from penstock.cli.loading import load
+from penstock.cli.options import (
+    AppArgument,
+    DataOption,
+    HostOption,
+    JsonOption,
+    LogOption,
+    ParentOption,
+    PortOption,
+    UrlOption,
+)
 from penstock.cli.quiet import quietly
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
 from penstock.cli.terminal import FAILED, INTERRUPTED, OK, Terminal, unexpected
 from penstock.declaration import Application
-from penstock.errors import BadRequestError, FolderMismatchError, PenstockError, UnknownViewError
+from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
 
 app = typer.Typer(
     help="Events from the moment they happen to the screen, program or person that must act on them.",
@@ -29,19 +35,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 terminal = Terminal()
-
-AppArgument = Annotated[
-    str, typer.Argument(metavar="APP", help="The app: a file (app.py), app.py:app, or a module pkg.mod:app.")
-]
-DataOption = Annotated[
-    Path | None, typer.Option("--data", help="Data folder; default: .penstock/<app name> beside the app file.")
-]
-HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
-PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")]
-LogOption = Annotated[Literal["sqlite"], typer.Option("--log", help="The log that holds the streams.")]
-UrlOption = Annotated[str, typer.Option("--url", help="The server to talk to.")]
-ParentOption = Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 @app.command()
@@ -145,16 +138,8 @@ def send(
     """Send a file of JSON lines; the same command again goes on where it stopped."""
     from penstock.cli import sending
 
-    path = None if file == "-" else Path(file)
-    if path is not None and not path.is_file():
-        raise BadRequestError(f"there is no file '{file}'", hint="give a file of JSON lines, or - for stdin")
-    name = producer or (sending.fingerprint(path) if path else sending.once())
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    shown = Progress(*columns, console=terminal.err, transient=True, disable=not terminal.err.is_terminal)
-    with Remote(url) as remote, shown, path.open("rb") if path else sys.stdin.buffer as source:
-        sender = sending.Sender(remote, stream, name, terminal.note)
-        task = shown.add_task(stream, total=path.stat().st_size if path else None)
-        sent = sender.send(source, lambda size: shown.update(task, advance=size))
+    with Remote(url) as remote:
+        sent = sending.send(remote, stream, file, producer, terminal)
     terminal.note(reporting.sent(stream, sent), "")
     if as_json:
         terminal.data(json.dumps(sent.body()))
@@ -192,15 +177,7 @@ def watch(
     from penstock.cli import watching
 
     with Remote(url) as remote:
-        table = watching.table_of(remote, view, limit)
-        messages = watching.messages(remote, view, {"where": where, "limit": limit}, table.says)
-        if as_json or not terminal.out.is_terminal:
-            for event in messages:
-                for line in watching.lines(event):
-                    terminal.data(line)
-        with Live(console=terminal.out, get_renderable=lambda: table.render(time.monotonic()), screen=True):
-            for event in messages:
-                table.apply(event, time.monotonic())
+        watching.watch(remote, view, where, limit, terminal, as_json=as_json or not terminal.out.is_terminal)
 
 
 @app.command()

@@ -1,5 +1,4 @@
-"""What both child processes do first and last: end with their parent, show their threads when asked,
-explain an end.
+"""What both child processes do first and last: end with their parent, show their threads, explain an end.
 
 A child that ends for a reason that the next one would meet again writes the error to
 `run/<name>.error.json` and exits with `USER_ERROR`; the supervisor then says it and starts nothing. Every

@@ -1,5 +1,4 @@
-"""Who may work on a data folder: one app for ever, one `run` at a time, and not before a dead run's
-children are gone.
+"""Who may work on a data folder: one app for ever, one `run` at a time, after a dead run's children.
 
 1. The logs in the folder name their app; another app is refused before anything is touched.
 2. The supervisor holds `run.lock` (flock) as long as it lives; the file says who it is.

@@ -1,5 +1,4 @@
-"""What `run` makes sure of before it starts anything: Java for Spark, and an address that can be listened
-on."""
+"""What `run` makes sure of before it starts anything: Java for Spark, and an address to listen on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Writes docs/reference/cli.md out of the commands themselves, so that no verb and no option stays
-undocumented.
+"""Writes docs/reference/cli.md out of the commands themselves, so that no verb or option is undocumented.
 
 python -m penstock.cli.reference > docs/reference/cli.md
 """

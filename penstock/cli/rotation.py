@@ -1,5 +1,4 @@
-"""Keeps children's logs readable and bounded: each child appends to its own file, and a full one is moved
-aside.
+"""Keeps children's logs readable and bounded: each appends to its own file, and a full one is moved aside.
 
 A child writes to the file itself, with its raw stderr and that of its JVM, so its last words are there
 however it or the supervisor dies, and a supervisor that is stopped holds up nobody. The price: what is

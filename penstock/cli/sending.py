@@ -1,5 +1,4 @@
-"""`penstock send`: a file of events, sent so that a broken run can be repeated without one event lost or
-doubled.
+"""`penstock send`: a file of events, so that a broken run can be repeated with no event lost or doubled.
 
 The file is cut into chunks by rules that depend on its content alone, and a chunk's number is its producer
 sequence. The producer's id is a fingerprint of the content, so the same command resumes where the server
@@ -10,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -17,8 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
 from penstock.cli.remote import Remote, Reply, path_of
-from penstock.errors import PenstockError, SequenceGapError, UnreachableError
+from penstock.cli.terminal import Terminal
+from penstock.errors import BadRequestError, PenstockError, SequenceGapError, UnreachableError
 
 CHUNK_LINES = 500
 CHUNK_BYTES = 4 * 1024**2
@@ -26,7 +29,7 @@ CHUNK_BYTES = 4 * 1024**2
 PATIENCE_S = 60.0
 """How long one chunk is tried against a server that is away or overloaded."""
 
-Progress = Callable[[int], None]
+Advance = Callable[[int], None]
 
 
 @dataclass
@@ -78,6 +81,20 @@ def chunks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
+def send(remote: Remote, stream: str, file: str, producer: str | None, terminal: Terminal) -> Sent:
+    """Send a file or stdin (`-`) with a progress bar where there is a terminal for it."""
+    path = None if file == "-" else Path(file)
+    if path is not None and not path.is_file():
+        raise BadRequestError(f"there is no file '{file}'", hint="give a file of JSON lines, or - for stdin")
+    name = producer or (fingerprint(path) if path else once())
+    sender = Sender(remote, stream, name, terminal.note)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    shown = Progress(*columns, console=terminal.err, transient=True, disable=not terminal.err.is_terminal)
+    with shown, path.open("rb") if path else sys.stdin.buffer as source:
+        task = shown.add_task(stream, total=path.stat().st_size if path else None)
+        return sender.send(source, lambda size: shown.update(task, advance=size))
+
+
 class Sender:
     """One run of `send`: chunk after chunk, each until it was taken."""
 
@@ -88,7 +105,7 @@ class Sender:
         self._note = note
         self.sent = Sent()
 
-    def send(self, source: IO[bytes], progress: Progress) -> Sent:
+    def send(self, source: IO[bytes], progress: Advance) -> Sent:
         """Raises the server's error for the whole request; rejected events are counted instead."""
         expected = 0
         for number, chunk in enumerate(chunks(source)):

@@ -1,5 +1,4 @@
-"""Runs an app on one machine: two children that it keeps alive, and a terminal that shows what a user must
-know.
+"""Runs an app on one machine: two children that it keeps alive, and a terminal that tells what matters.
 
 1. Children end with the supervisor, however it ends; whoever starts next waits for them.
 2. A child that dies or hangs is started again alone; the other one never notices more than silence.

@@ -1,5 +1,4 @@
-"""`penstock tail`: the events of a stream, or of the ledgers `dead` and `late`, as lines of JSON while
-they come."""
+"""`penstock tail`: the events of a stream, or of the ledgers `dead` and `late`, as lines of JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How Penstock speaks in a terminal: data on stdout, notes on stderr, and an error as one paragraph in
-colour.
+"""How Penstock speaks in a terminal: data on stdout, notes on stderr, an error as one paragraph in colour.
 
 No stack trace is ever the first thing that a user sees. What nobody expected is one paragraph too, and
 names the file that holds the trace.

@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.remote import Params, Remote, ServerEvent, path_of
+from penstock.cli.terminal import Terminal
 from penstock.errors import UnknownViewError, UnreachableError
 
 GLOW_S = 1.0
@@ -43,6 +45,20 @@ def messages(remote: Remote, view: str, params: Params, note: Callable[[str], No
                 raise
             note(f"{error.message}; trying again")
             time.sleep(1.0)
+
+
+def watch(
+    remote: Remote, view: str, where: str | None, limit: int | None, terminal: Terminal, *, as_json: bool
+) -> None:
+    """Show the view until Ctrl-C."""
+    table = table_of(remote, view, limit)
+    news = messages(remote, view, {"where": where, "limit": limit}, terminal.note if as_json else table.says)
+    if as_json:
+        for line in (line for event in news for line in lines(event)):
+            terminal.data(line)
+    with Live(console=terminal.out, get_renderable=lambda: table.render(time.monotonic()), screen=True):
+        for event in news:
+            table.apply(event, time.monotonic())
 
 
 def lines(event: ServerEvent) -> Iterator[str]:

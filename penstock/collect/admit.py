@@ -103,9 +103,7 @@ class Judge:
         try:
             if form == "lines":
                 events = self._one.decode_lines(body)
-                whole = len(events) == count(body, b"\n") + (not body.endswith(b"\n")) or len(events) == len(
-                    lines_of(body)
-                )
+                whole = _one_per_line(body, len(events))
             elif body[:1] == b"[" or body.lstrip()[:1] == b"[":
                 events, whole = self._many.decode(body), True
             else:
@@ -242,6 +240,11 @@ def _pick(
 
 def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _one_per_line(body: bytes, events: int) -> bool:
+    """Whether no line holds two events, and no event takes two lines."""
+    return events == count(body, b"\n") + (not body.endswith(b"\n")) or events == len(lines_of(body))
 
 
 def _is_utf8(body: bytes) -> bool:

@@ -5,36 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyspark.errors import PySparkException
-
 from penstock.declaration import Node, Place
-from penstock.errors import BatchRangeError, FlowError, PenstockError
+from penstock.errors import BatchRangeError, DiskFullError, FlowError, PenstockError
 
 _CALLED = re.compile(r"was called from\s+(\S+?):(\d+)")
 _TRACED = re.compile(r'File "([^"]+)", line (\d+)')
-_CLASS = re.compile(r"^\[?([A-Z_]+(?:\.[A-Z_]+)*)\]?")
-_LOST = (
-    "CANNOT_LOAD_STATE_STORE",
-    "STATE_STORE",
-    "StateStore",
-    "RocksDB",
-    "CheckpointInfo",
-    "HDFSMetadataLog",
-    "OffsetSeq",
-    "CommitLog",
-    "offset log",
-    "commit log",
-    "batch id",
-    "FileNotFoundException",
-    "EOFException",
-    "CorruptedCheckpoint",
-    "checksum",
-    "MALFORMED_CHECKPOINT",
-    "Incomplete log file",
-    "MISSING_METADATA_FILE",
-    "STREAM_FAILED_TO_LOAD",
-    "metadata",
-)
+_LOST = ("CANNOT_LOAD_STATE_STORE", "CheckpointInfo length", "Incomplete log file", "MISSING_METADATA_FILE")
+_FULL = ("No space left on device", "Disk quota exceeded")
 
 
 def told(node: Node, error: BaseException, batch: int | None, offsets: str) -> PenstockError:
@@ -70,10 +47,14 @@ def reason(text: str) -> str:
     return (lines[0] if lines else "no reason given")[:400]
 
 
-def checkpoint_lost(error: BaseException) -> bool:
-    """Whether Spark cannot go on from its checkpoint, so that only a rebuild helps."""
+def checkpoint_lost(error: BaseException, checkpoint: Path) -> bool:
+    """Whether Spark cannot go on from its checkpoint, so that only a rebuild helps: it says so, or its account of the
+    failure names a file of the checkpoint."""
     if isinstance(error, BatchRangeError):
         return True
     text = str(error)
-    condition = error.getCondition() if isinstance(error, PySparkException) else None
-    return any(word in (condition or "") or word in text[:2000] for word in _LOST)
+    return not disk_full(error) and (str(checkpoint) in text or any(word in text for word in _LOST))
+
+
+def disk_full(error: BaseException) -> bool:
+    return isinstance(error, DiskFullError) or any(word in str(error) for word in _FULL)

@@ -29,6 +29,7 @@ _OF_THE_MOMENT = {
     "CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime", "CurrentBatchTimestamp",
     "CurrentDatabase", "CurrentUser", "InputFileName",
 }  # fmt: skip
+_BY_CHANCE = {"Rand", "Randn", "RandStr", "Uniform", "Uuid", "Shuffle", "MonotonicallyIncreasingID", "SparkPartitionID"}
 _PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF", "UserDefinedGenerator", "ScalaUDF"}
 
 
@@ -44,6 +45,8 @@ def proof_of(node: Node, frame: DataFrame) -> tuple[Proof, tuple[str, ...]]:
 
 def _reasons(plan: tree.Plan) -> Iterator[str]:
     """Why not exact, one by one; those that begin with ~ only call for a tolerance."""
+    if not plan.deterministic():
+        yield "an expression that is not deterministic"
     for node in tree.nodes(plan):
         name = tree.kind(node)
         if name not in _OPERATORS:
@@ -73,12 +76,5 @@ def _expression_reasons(expression: tree.Expression) -> Iterator[str]:
         yield f"{expression.prettyName()}"
     elif name in _PYTHON:
         yield f"the Python function {expression.name()}"
-    elif (not expression.children().nonEmpty() and not expression.deterministic()) or name in (
-        "Rand",
-        "Randn",
-        "Uuid",
-        "Shuffle",
-        "MonotonicallyIncreasingID",
-        "SparkPartitionID",
-    ):
+    elif name in _BY_CHANCE:
         yield f"{expression.prettyName()}"

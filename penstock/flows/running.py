@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.clock import Clock
 from penstock.config import Folder
 from penstock.declaration import ViewDef
-from penstock.errors import CheckpointError, DiskFullError, PenstockError, PositionGoneError, StaleTermError
+from penstock.errors import CheckpointError, PenstockError, PositionGoneError, StaleTermError
 from penstock.flows import building, checkpoint, failure, poison
 from penstock.flows.keep import Expiry
 from penstock.flows.plan import Planned, Planner
@@ -112,13 +113,14 @@ class Flow:
         try:
             self._start()
         except Exception as error:
+            self.stop()
             self.failed(error)
 
     def _start(self) -> None:
         assert self.build is not None
         assert self.output is not None
         around = self.around
-        path = building.checkpoint_of(around.folder, self.name, self.build.epoch)
+        path = self._checkpoint()
         path.mkdir(parents=True, exist_ok=True)
         self.sink = self._make_sink()
         checkpoint.mend(path, self.sink.last.batch if self.sink.last else None)
@@ -130,7 +132,7 @@ class Flow:
         self.query = writer.option("checkpointLocation", str(path)).start()
         self.retry_at = None
         self._await_source()
-        self.tell("running" if self.sink.switch({}) == {} and self._live() else "rebuilding")
+        self.tell("running" if self._live() else "rebuilding")
 
     def _await_source(self) -> None:
         """Wait until Spark has opened the log. It starts a Python process for that, gives it 10 seconds, and fails the
@@ -156,7 +158,7 @@ class Flow:
             logs=logs,
             late=around.late,
             group=around.group,
-            checkpoint=building.checkpoint_of(around.folder, self.name, self.build.epoch),
+            checkpoint=self._checkpoint(),
             clock=around.clock,
             last=batch_meta(last.meta) if last and last.meta else None,
             expiry=self._expiry(),
@@ -171,6 +173,10 @@ class Flow:
         expiry = Expiry(node.key, node.keep_us)
         expiry.load(block.batch for block in self.around.log.read(self.output, 0, 0))
         return expiry
+
+    def _checkpoint(self) -> Path:
+        assert self.build is not None
+        return building.checkpoint_of(self.around.folder, self.name, self.build.epoch)
 
     def _log_of(self, name: str) -> LogReader:
         return self.around.edge if self.around.planner.application.stream(name) else self.around.log
@@ -214,9 +220,9 @@ class Flow:
         _log.error("the flow '%s' failed (%d): %s", self.name, self.failures, error)
         if isinstance(error, PositionGoneError) or "position_gone" in str(error):
             self._stop_with(error, batch)
-        elif failure.checkpoint_lost(error):
+        elif self.build and failure.checkpoint_lost(error, self._checkpoint()):
             self._rebuild_after_loss(error, batch)
-        elif self.failures >= TRIES and not isinstance(error, DiskFullError):
+        elif self.failures >= TRIES and not failure.disk_full(error):
             self._bisect(error, batch)
         else:
             self._retry(error, batch)

@@ -188,11 +188,11 @@ def splits(starts: Sequence[int], ends: Sequence[int]) -> list[Split]:
     rows = sum(ends) - sum(starts)
     parts = 1 if rows < _ONE_SPLIT_ROWS else _SPLITS
     size = -(-rows // parts)
-    cut: list[Split] = []
-    for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        for at in range(start, end, max(size, 1)):
-            cut.append(Split(partition, at, min(at + size, end)))
-    return cut
+    return [
+        Split(partition, at, min(at + size, end))
+        for partition, (start, end) in enumerate(zip(starts, ends, strict=True))
+        for at in range(start, end, max(size, 1))
+    ]
 
 
 def read_split(feed: Feed, split: Split) -> Iterator[pa.RecordBatch]:

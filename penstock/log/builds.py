@@ -1,4 +1,4 @@
-"""What flows tell the edge through the log: which build of a view or flow stream is served, and what each commit absorbed.
+"""What flows tell the edge through the log: which build of a view or stream is served, what each commit absorbed.
 
 A *build* is one run of a flow's function over its input from the beginning, under one fingerprint; its epoch is the
 epoch of the changelog or stream that it writes. While a new build catches up, the old one is still the live one.

@@ -92,24 +92,22 @@ class Recall:
         self._position: Position | None = None
 
     def refreshed(self, log: LogReader, stream: Stream) -> Mapping[str, Any]:
-        end = stream.position(log.bounds(stream).ends)
-        if end == self._position:
+        if self._position is not None and log.bounds(stream).ends == self._position.offsets:
             return self._values
-        if self._position is not None and end.covers(self._position):
-            try:
-                self._values = self._read(log, stream, self._position.offsets[0], dict(self._values))
-            except PositionGoneError:
-                self._values = self._read(log, stream, log.bounds(stream).starts[0], {})
-        else:
-            self._values = self._read(log, stream, log.bounds(stream).starts[0], {})
+        try:
+            self._values = self._read(log, stream)
+        except PositionGoneError:  # compaction has passed where we stood
+            self._values, self._position = {}, None
+            self._values = self._read(log, stream)
         return self._values
 
-    def _read(self, log: LogReader, stream: Stream, start: int, values: dict[str, Any]) -> dict[str, Any]:
-        end = start
-        for block in log.read(stream, 0, start):
+    def _read(self, log: LogReader, stream: Stream) -> dict[str, Any]:
+        position = self._position or stream.position(log.bounds(stream).starts)
+        values = dict(self._values)
+        for block in log.read(stream, 0, position.offsets[0]):
             apply(values, dict(changes(block)))
-            end = block.end
-        self._position = stream.position((end,))
+            position = stream.position((block.end,))
+        self._position = position
         return values
 
 

@@ -175,12 +175,13 @@ class Plan:
 
 @dataclass(slots=True)
 class _Taken:
-    """The appends to one stream that are new."""
+    """The appends to one stream that are new, and where the stream ends with them."""
 
     tail: Tail
     indices: list[int]
-    after: Tail
     duplicates: dict[int, tuple[int, ...]]
+    after: Tail
+    behind: Position
 
 
 class Planner:
@@ -251,9 +252,10 @@ class _Attempt:
             self._results[index] = error
             return
         key = (append.stream.name, append.stream.epoch)
-        taken = self._taken.setdefault(key, _Taken(tail, [], tail, {}))
+        if key not in self._taken:
+            self._taken[key] = _Taken(tail, [], {}, tail, tail.position)
         if new:
-            taken.indices.append(index)
+            self._taken[key].indices.append(index)
 
     def _is_new(self, index: int, append: Append) -> bool:
         producer = append.producer
@@ -279,7 +281,7 @@ class _Attempt:
         fresh = self._deduplicated(taken, batch)
         if fresh.num_rows or metas or any(not append.batch.num_rows for append in appends):
             made = draft(taken.tail, fresh, metas[0] if metas else None, self._now_us)
-            taken.after = made.after
+            taken.after, taken.behind = made.after, made.after.position
             self._drafts.append(made)
 
     def _deduplicated(self, taken: _Taken, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -298,14 +300,12 @@ class _Attempt:
 
     def _appended(self, index: int, append: Append) -> Appended:
         taken = self._taken[append.stream.name, append.stream.epoch]
-        after = taken.after
+        commit = taken.after.next_commit - 1
         if index in self._repeats:
             mark = self._repeats[index]
-            position = after.position if mark is None else mark.position
-            return Appended(position, after.next_commit - 1, 0, repeated=True)
+            return Appended(taken.behind if mark is None else mark.position, commit, 0, repeated=True)
         duplicates = taken.duplicates.get(index, ())
-        accepted = append.batch.num_rows - len(duplicates)
-        return Appended(after.position, after.next_commit - 1, accepted, duplicates)
+        return Appended(taken.behind, commit, append.batch.num_rows - len(duplicates), duplicates)
 
     def _remembered(self, index: int, append: Append) -> Mapping[str, Any | None]:
         result = self._results[index]
@@ -318,8 +318,8 @@ class _Attempt:
         marks: dict[str, Any | None] = {}
         for key, (epoch, sequence, index) in self._heard.items():
             append = self._appends[index]
-            after = self._taken[append.stream.name, append.stream.epoch].after
-            marks[key] = [epoch, sequence, after.position.token()]
+            behind = self._taken[append.stream.name, append.stream.epoch].behind
+            marks[key] = [epoch, sequence, behind.token()]
         if marks:
             forgotten = self._producers.to_forget(self._now_us)
             marks = dict.fromkeys(key for key in forgotten if key not in marks) | marks

@@ -27,8 +27,10 @@ from penstock.log.log import CONTROL, Block, Commit, Stream
 from penstock.log.logs.sqlite_file import INSERT_BLOCK, checksum, failures
 from penstock.log.logs.sqlite_reader import SqliteReader
 
-SLICE_BYTES = 4 * 1024**2
+SLICE_BYTES = 2 * 1024**2
 SLICE_COMMITS = 64
+SLICE_BLOCKS = 16
+"""Old blocks that one step of a compaction reads: the first ones hold hardly a row that stays."""
 SLICE_ROWS = 2000
 """Rows of a table without blobs that are removed together."""
 BLOCKS_AT_ONCE = 256
@@ -65,6 +67,13 @@ class _Merged:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     offsets: list[pa.Array] = field(default_factory=list)
     size: int = 0
+
+    def add(self, block: Block, rows: Indices) -> None:
+        self.stop = block.end
+        if len(rows):
+            self.batches.append(block.batch.take(pa.array(rows)))
+            self.offsets.append(block.offsets.take(pa.array(rows)))
+            self.size += self.batches[-1].nbytes
 
 
 class Removal:
@@ -131,12 +140,12 @@ class Removal:
 
     def dropping(self, ident: int) -> Iterator[int]:
         """Remove a hidden stream, a slice at each step; gives the rows that went."""
-        blocks = "SELECT partition, start, piece, rows, payload FROM blocks WHERE stream = ? LIMIT ?"
-        while found := self._rows(blocks, (ident, SLICE_COMMITS)):
+        while found := self._rows(_DROPPED, (ident, SLICE_COMMITS)):
+            slice_ = list(_up_to(found, SLICE_BYTES))
             with self._transaction():
-                self._writer.executemany("DELETE FROM payloads WHERE id = ?", [row[4:] for row in found])
-                self._writer.executemany(_DELETE_BLOCK, [(ident, *row[:3]) for row in found])
-            yield sum(row[3] for row in found)
+                self._writer.executemany("DELETE FROM payloads WHERE id = ?", [row[:1] for row in slice_])
+                self._writer.executemany(_DELETE_BLOCK, [(ident, *row[3:]) for row in slice_])
+            yield sum(row[2] for row in slice_)
         commits = "SELECT number FROM commits WHERE stream = ? ORDER BY number LIMIT 1 OFFSET ?"
         while found := self._rows(commits, (ident, SLICE_ROWS)):
             with self._transaction():
@@ -168,48 +177,51 @@ class Removal:
         made: list[tuple[Any, ...]] = []
         size = 0
         for partition in range(survey.stream.partitions):
-            merging = self._merge(survey, partition)
-            while self._is_current(survey) and (merged := next(merging, None)) is not None:
-                batch, offsets = _joined(merged, survey.stream.schema)
-                data = batch.serialize()
-                place = (ident, partition, merged.start, 0, merged.stop, survey.last.number, version)
-                facts = (batch.num_rows, 1, survey.bound_us, survey.last.written_us)
-                payload = self._stage(data, offsets)
-                made.append((*place, *facts, checksum(*place, *facts, data, offsets), payload))
-                size += data.size
+            for merged in self._merge(survey, partition):
+                if merged is not None:
+                    row, stored = self._stage(survey, merged, ident, partition, version)
+                    made.append(row)
+                    size += stored
                 yield 0
-        if self._is_current(survey):
-            with self._transaction():
-                self._swap(survey, ident, made, size)
-            yield survey.rows - survey.kept_rows
+                if not self._is_current(survey):
+                    return
+        with self._transaction():
+            self._swap(survey, ident, made, size)
+        yield survey.rows - survey.kept_rows
 
     def _is_current(self, survey: Survey) -> bool:
         """Whether the stream was neither trimmed nor compacted since; if it was, what was staged stays garbage."""
         return self._reader.bounds(survey.stream).first_commit == survey.first
 
-    def _stage(self, data: pa.Buffer, offsets: bytes) -> int:
+    def _stage(
+        self, survey: Survey, merged: _Merged, ident: int, partition: int, version: int
+    ) -> tuple[tuple[Any, ...], int]:
+        """Store a merged block where nobody sees it; gives its row for the table of blocks, and its size."""
+        batch, offsets = _joined(merged, survey.stream.schema)
+        data = batch.serialize()
+        place = (ident, partition, merged.start, 0, merged.stop, survey.last.number, version)
+        facts = (batch.num_rows, 1, survey.bound_us, survey.last.written_us)
         payload = self._next_payload()
         with self._transaction():
             self._writer.execute("INSERT INTO payloads VALUES (?, ?, ?)", (payload, data, offsets))
             self._writer.execute("INSERT INTO garbage VALUES (?)", (payload,))
-        return payload
+        return (*place, *facts, checksum(*place, *facts, data, offsets), payload), data.size
 
-    def _merge(self, survey: Survey, partition: int) -> Iterator[_Merged]:
-        """Old blocks, oldest first, with only the rows that are kept, joined up to the size of a merged block."""
+    def _merge(self, survey: Survey, partition: int) -> Iterator[_Merged | None]:
+        """Old blocks, oldest first, with only the rows that are kept, joined up to the size of a merged block; None
+        where a step ends without one."""
         kept, at, current = survey.kept[partition], 0, None
-        for block in self._reader.read_merged(survey.stream, partition, survey.last.ends[partition]):
-            rows = block.batch.num_rows
-            inside = kept[np.searchsorted(kept, at) : np.searchsorted(kept, at + rows)] - at
-            at += rows
+        blocks = self._reader.read_merged(survey.stream, partition, survey.last.ends[partition])
+        for number, block in enumerate(blocks, 1):
             if current is not None and current.size >= MERGED_BYTES and block.start >= current.stop:
                 yield current
                 current = None
             current = current or _Merged(block.start, block.end)
-            current.stop = block.end
-            if len(inside):
-                current.batches.append(block.batch.take(pa.array(inside)))
-                current.offsets.append(block.offsets.take(pa.array(inside)))
-                current.size += block.batch.nbytes * len(inside) // rows
+            rows = block.batch.num_rows
+            current.add(block, kept[np.searchsorted(kept, at) : np.searchsorted(kept, at + rows)] - at)
+            at += rows
+            if number % SLICE_BLOCKS == 0:
+                yield None
         if current is not None:
             yield current
 
@@ -236,6 +248,10 @@ class Removal:
         )
 
 
+_DROPPED = (
+    "SELECT payload, length(data), rows, partition, start, piece"
+    " FROM blocks LEFT JOIN payloads ON id = payload WHERE stream = ? LIMIT ?"
+)
 _DELETE_BLOCK = "DELETE FROM blocks WHERE stream = ? AND partition = ? AND start = ? AND piece = ?"
 
 

@@ -81,6 +81,15 @@ class Removing(LogFixtures):
         assert found.schema.equals(pa.schema([*SCHEMA, field]), check_metadata=True)
         assert [b.batch.column("mood").to_pylist() for b in reader.read(found, 0, 0)] == [["calm"]]
 
+    def test_a_changed_default_is_the_one_that_counts(self, log: Log, stream: Stream, reader: LogReader) -> None:
+        put(log, stream, [1])
+        for default in (b'"calm"', b'"wild"'):
+            newer = log.create(StreamSpec("numbers", pa.schema([*SCHEMA, defaulted("mood", pa.string(), default)])))
+        assert [b.batch.column("mood").to_pylist() for b in reader.read(newer, 0, 0)] == [["wild"]]
+        found = reader.find("numbers")
+        assert found is not None
+        assert found.schema.equals(newer.schema, check_metadata=True)
+
     def test_an_old_handle_reads_newer_events_without_what_it_does_not_know(self, log: Log, stream: Stream) -> None:
         newer = log.create(StreamSpec("numbers", pa.schema([*SCHEMA, defaulted("mood", pa.string(), b"null")])))
         log.append([Append(newer, events([1]).append_column(newer.schema.field("mood"), pa.array(["wild"])))])

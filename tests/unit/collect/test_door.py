@@ -255,6 +255,12 @@ async def test_an_event_id_is_taken_once(edge: Edge) -> None:
     assert [event["_id"] for event in edge.events("visits")] == ["a", "b"]
 
 
+async def test_a_request_of_known_and_bad_events_is_no_failure(edge: Edge) -> None:
+    await edge.post("visits", b'{"visit": "a"}')
+    reply = await edge.post("visits", b'[{"visit": "a"}, 5]')
+    assert (reply.status, reply.body["duplicates"], reply.reasons) == (200, 1, [(1, "wrong_type")])
+
+
 async def test_what_was_received_is_accounted_for_and_totals_survive_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "edge.db"
     async with running(shop(), path) as edge:

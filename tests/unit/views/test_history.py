@@ -43,6 +43,11 @@ def test_the_most_bytes_win_over_age() -> None:
     assert [batch.start for batch in history.after(7) or ()] == [7, 8, 9]
 
 
+def test_a_history_that_begins_later_knows_nothing_below() -> None:
+    assert History(5, Limits()).after(3) is None
+    assert History(5, Limits()).after(5) == []
+
+
 def test_an_offset_inside_a_batch_that_stands_for_many_is_not_a_place_to_resume() -> None:
     history = History(0, Limits())
     history.add(Batch(0, 10, [], None, 0, 1))
