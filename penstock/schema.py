@@ -11,6 +11,7 @@ import datetime as dt
 import decimal
 import uuid
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -55,13 +56,14 @@ class EventSchema:
         if not isinstance(info, mi.StructType):
             raise DeclarationError(f"'{kind.__name__}' is not an Event class", hint="write class X(Event): ...")
         self.kind = kind
-        self.fields, self._build = _struct(info, kind.__name__)
+        self.fields, builders = _struct(info, kind.__name__)
+        self._columns = [(attrgetter(name), build) for name, build in builders]
         self.arrow = pa.schema(self.fields)
         self.names = [field.name for field in self.fields]
 
     def columns(self, events: Sequence[Any]) -> list[pa.Array]:
         """The events' fields as Arrow arrays, in the order of `arrow`."""
-        return [build([getattr(event, name) for event in events]) for name, build in self._build]
+        return [build(list(map(get, events))) for get, build in self._columns]
 
     def json_schema(self) -> dict[str, Any]:
         return msgspec.json.schema(self.kind)
@@ -211,7 +213,7 @@ def _struct_column(info: mi.StructType, path: str) -> tuple[pa.DataType, Builder
 
     def build(values: Values) -> pa.Array:
         children = [b([None if v is None else getattr(v, name) for v in values]) for name, b in builders]
-        missing = pa.array([value is None for value in values])
+        missing = pa.array([value is None for value in values], pa.bool_())
         return pa.StructArray.from_arrays(children, fields=fields, mask=missing)
 
     return kind, build

@@ -11,9 +11,9 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import IO
+from typing import IO, Any
 
 import uvloop
 from aiohttp import web
@@ -89,7 +89,7 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
     checks: dict[str, Callable[[], bool]] = {"collect": lambda: True, "flows": started}
-    serving = Serving(application, views, reader, folder=folder, clock=clock, checks=checks)
+    serving = Serving(application, views, reader, folder=folder, clock=clock, checks=checks, remember=_remember(group))
     await views.start()
     opened.push_async_callback(views.stop)
     await collect.start()
@@ -100,6 +100,15 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     collect.add_routes(web_app)
     serving.add_routes(web_app)
     return web_app
+
+
+def _remember(group: GroupCommit) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
+    """Lets others keep a word in the log's control stream."""
+
+    async def remember(values: Mapping[str, Any]) -> None:
+        await asyncio.wrap_future(group.submit([], values))
+
+    return remember
 
 
 class Started:

@@ -13,6 +13,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +35,17 @@ DYING_S = 3.0
 """What the driver gets to end by itself when its JVM is gone."""
 
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def session() -> Iterator[None]:
+    """A real Spark session, for app files that use one while they are imported; it stays for the flows."""
+    from penstock.cli.preflight import check_java
+    from penstock.flows.session import open_session
+
+    check_java()
+    open_session("penstock")
+    yield
 
 
 def run(loaded: Loaded, folder: Folder) -> None:

@@ -12,11 +12,15 @@ import importlib.util
 import linecache
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from penstock.app import App
+from penstock.cli.without_jvm import needs_spark, stand_in
 from penstock.config import Folder
 from penstock.declaration import Application, Place
 from penstock.errors import AppFileError, PenstockError
@@ -37,16 +41,29 @@ class Loaded:
         return Folder((data or self.file.parent / ".penstock" / self.application.name).absolute())
 
 
-def load(target: str) -> Loaded:
+Session = Callable[[], AbstractContextManager[Any]]
+
+
+def load(target: str, session: Session = stand_in) -> Loaded:
     """Import the app file or module and find its `App`.
 
-    Called once by each process. Raises `AppFileError`, or the `DeclarationError` that the file's own line
-    caused.
+    Called once by each process. A file that uses Spark while it is imported is imported again within `session`: a
+    stand-in where there is no JVM. Raises `AppFileError`, or the `DeclarationError` that the file's own line caused.
     """
     path, name = _split(target)
-    module = _import_file(Path(path)) if _is_file(path) else _import_module(path)
+    try:
+        module = _import(path)
+    except AppFileError as error:
+        if not needs_spark(error):
+            raise
+        with session():
+            module = _import(path)
     file = Path(module.__file__ or path).absolute()
     return Loaded(target, file, _pick(module, file, name).declared())
+
+
+def _import(path: str) -> ModuleType:
+    return _import_file(Path(path)) if _is_file(path) else _import_module(path)
 
 
 def _split(target: str) -> tuple[str, str | None]:

@@ -81,7 +81,7 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
         from penstock.cli.preflight import check_java
 
         check_java()
-        loaded = load(target)
+        loaded = load(target, process.session)
         process.run(loaded, loaded.folder(data))
 
     _exit(offspring.live("flows", parent, data, body))
@@ -90,9 +90,10 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
 @app.command()
 def check(target: AppArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Find what is wrong with an app, with the line, without starting it."""
+    from penstock.cli.flows import session
     from penstock.cli.preflight import check_java
 
-    loaded = load(target)
+    loaded = load(target, session)
     problems = loaded.application.problems()
     folder = loaded.folder(data)
     if not any(problem.level == "error" for problem in problems):
@@ -201,9 +202,10 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Compute every view anew from the log and compare, row by row, on a live or a stopped system."""
+    from penstock.cli.flows import session
     from penstock.cli.preflight import check_java
 
-    loaded = load(target)
+    loaded = load(target, session)
     folder = loaded.folder(data)
     _known(loaded.application, names or ())
     if not folder.root.exists():

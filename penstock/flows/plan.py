@@ -23,6 +23,7 @@ from penstock.declaration import Application, FlowDef, Node, Place, Problem, Str
 from penstock.errors import PlanError
 from penstock.flows import proof, rules, tree
 from penstock.flows.fingerprint import fingerprint
+from penstock.flows.session import ship
 from penstock.flows.source import FORMAT, Feed, LogSource, Skips
 from penstock.log.builds import Proof
 from penstock.log.log import Stream
@@ -84,6 +85,7 @@ class Planner:
         self.application = application
         self.folder = folder
         self._shapes: dict[tuple[str, tuple[str, ...], bool], DataFrame] = {}
+        ship(application)
         spark.dataSource.register(LogSource)
 
     # What is known before running

@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from penstock.declaration import Application
 from penstock.errors import FolderHeldError
 
 _LOCK_POLL_S = 0.05
@@ -71,6 +73,15 @@ def open_session(name: str, *, cores: int | None = None) -> SparkSession:
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True
     return spark
+
+
+def ship(application: Application) -> None:
+    """Send the app file's own functions to Spark's workers by value: a worker that imported the file would declare
+    the app once more, without a session."""
+    for node in application.nodes:
+        module = sys.modules.get(node.function.__module__)
+        if module is not None and module.__name__ != "__main__":
+            cloudpickle.register_pickle_by_value(module)
 
 
 def hold(spark: SparkSession, path: Path, *, timeout_s: float = 15.0) -> Any:

@@ -173,9 +173,7 @@ class LogReader(Protocol):
     def bounds(self, stream: Stream) -> Bounds:
         """Where it begins and ends now. Cheap: the flows ask every few milliseconds."""
 
-    def commits(
-        self, stream: Stream, start: int, end: int | None = None, limit: int | None = None
-    ) -> list[Commit]:
+    def commits(self, stream: Stream, start: int, end: int | None = None, limit: int | None = None) -> list[Commit]:
         """Commits numbered from `start` (inclusive) to `end` (exclusive), oldest first, at most `limit`."""
 
     def last_commit(self, stream: Stream, below: int | None = None) -> Commit | None:

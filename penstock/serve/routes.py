@@ -56,6 +56,7 @@ class Serving:
         observer: Observer | None = None,
         folder: Folder | None = None,
         checks: Mapping[str, Callable[[], bool]] | None = None,
+        remember: Callable[[Mapping[str, Any]], Awaitable[Any]] | None = None,
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
@@ -66,6 +67,7 @@ class Serving:
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
         self._streams = StreamReads(application, log)
         self._checks = {"serve": lambda: views.ready, **(checks or {})}
+        self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s = heartbeat_s
         self._pipes: set[Pipe] = set()
         self._sockets: set[web.WebSocketResponse] = set()
@@ -77,6 +79,8 @@ class Serving:
         get("/views/{view}", self._reads.read)
         get("/views/{view}/events", self._view_events, allow_head=False)
         get("/views/{view}/socket", self._view_socket, allow_head=False)
+        if self._remember is not None:
+            app.router.add_post("/views/{view}/rebuild", self._rebuild)
         get("/socket", self._socket, allow_head=False)
         get("/streams", self._list_streams)
         get("/streams/{stream}", self._read_stream)
@@ -114,6 +118,15 @@ class Serving:
         return json_reply(openapi(self.application, self.views, self.limits))
 
     # Views
+
+    async def _rebuild(self, request: web.Request) -> web.Response:
+        """Ask the flows to build a view anew; the request itself lives in the log, so that it survives us."""
+        name = request.match_info["view"]
+        self.views.view(name)
+        assert self._remember is not None
+        asked = self._clock.now_us()
+        await self._remember({f"rebuild/{name}": asked})
+        return json_reply({"view": name, "rebuild": asked}, status=202)
 
     async def _view_events(self, request: web.Request) -> web.StreamResponse:
         view = self.views.view(request.match_info["view"])

@@ -239,8 +239,9 @@ class SqliteLog(SqliteReader):
     def compacting(self, stream: Stream, before: int) -> Iterator[int]:
         newest = self.find(stream.name, stream.epoch) or stream
         ident = self.ident(newest)
+        made_in = self._removal.round(ident)
         found = survey(self, newest, before)
-        return iter(()) if found is None else self._removal.compacting(found, ident, self._version(ident))
+        return iter(()) if found is None else self._removal.compacting(found, ident, self._version(ident), made_in)
 
     def drop(self, stream: Stream) -> None:
         sum(self.dropping(stream))

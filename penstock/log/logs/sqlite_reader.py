@@ -202,6 +202,13 @@ class SqliteReader:
             return self._in_one_look(wanted._replace(whole=True), to_the_end=end is None)
         return self._in_pages(wanted)
 
+    def is_merged(self, stream: Stream, commit: Commit) -> bool:
+        """Whether a commit is one that compaction has made."""
+        merged = "SELECT max(merged) FROM blocks WHERE stream = ? AND partition = ? AND start < ? AND number = ?"
+        ident = self.ident(stream)
+        places = [(ident, partition, end, commit.number) for partition, end in enumerate(commit.ends)]
+        return any(self._rows(merged, place)[0][0] for place in places)
+
     def read_merged(self, stream: Stream, partition: int, end: int) -> Iterator[Block]:
         """From the beginning, merged blocks too, page by page: for the writer, which alone can merge meanwhile."""
         start = self.bounds(stream).starts[partition]

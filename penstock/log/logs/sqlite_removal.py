@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -46,10 +47,8 @@ class Survey:
     """What a compaction up to the commit `last` keeps: per partition, indices into the rows of its blocks."""
 
     stream: Stream
-    first: int
     bound_us: int | None
     last: Commit
-    starts: tuple[int, ...]
     kept: tuple[Indices, ...]
     rows: int
 
@@ -90,6 +89,11 @@ class Removal:
         self._writer = writer
         self._transaction = transaction
         self._next_payload = payload
+        self._rounds: Counter[int] = Counter()
+
+    def round(self, ident: int) -> int:
+        """How often something was removed from a stream: a survey is good only for the round it was made in."""
+        return self._rounds[ident]
 
     # Trimming
 
@@ -99,6 +103,7 @@ class Removal:
             with self._transaction():
                 rows = sum(commit.rows for commit in oldest)
                 self._forget(ident, oldest[-1].number, oldest[-1].ends, sum(commit.bytes for commit in oldest))
+            self._rounds[ident] += 1
             yield rows
 
     def _slice(self, stream: Stream, before: int) -> list[Commit]:
@@ -172,31 +177,26 @@ class Removal:
 
     # Compacting
 
-    def compacting(self, survey: Survey, ident: int, version: int) -> Iterator[int]:
-        """Write the merged blocks, a slice at each step, then swap them in; gives the rows that went."""
+    def compacting(self, survey: Survey, ident: int, version: int, made_in: int) -> Iterator[int]:
+        """Write the merged blocks, a slice at each step, then swap them in; gives the rows that went.
+
+        When the stream was trimmed or compacted since the survey, it ends there: what was staged stays garbage.
+        """
         made: list[tuple[Any, ...]] = []
-        size = 0
         for partition in range(survey.stream.partitions):
-            for merged in self._merge(survey, partition):
-                if merged is not None:
-                    row, stored = self._stage(survey, merged, ident, partition, version)
-                    made.append(row)
-                    size += stored
+            merging = self._merge(survey, partition)
+            while self._rounds[ident] == made_in and (merged := next(merging, _END)) is not _END:
+                if isinstance(merged, _Merged):
+                    made.append(self._stage(survey, merged, ident, partition, version))
                 yield 0
-                if not self._is_current(survey):
-                    return
-        with self._transaction():
-            self._swap(survey, ident, made, size)
-        yield survey.rows - survey.kept_rows
+        if self._rounds[ident] == made_in:
+            with self._transaction():
+                self._swap(survey, ident, made)
+            self._rounds[ident] += 1
+            yield survey.rows - survey.kept_rows
 
-    def _is_current(self, survey: Survey) -> bool:
-        """Whether the stream was neither trimmed nor compacted since; if it was, what was staged stays garbage."""
-        return self._reader.bounds(survey.stream).first_commit == survey.first
-
-    def _stage(
-        self, survey: Survey, merged: _Merged, ident: int, partition: int, version: int
-    ) -> tuple[tuple[Any, ...], int]:
-        """Store a merged block where nobody sees it; gives its row for the table of blocks, and its size."""
+    def _stage(self, survey: Survey, merged: _Merged, ident: int, partition: int, version: int) -> tuple[Any, ...]:
+        """Store a merged block where nobody sees it; gives its row for the table of blocks."""
         batch, offsets = _joined(merged, survey.stream.schema)
         data = batch.serialize()
         place = (ident, partition, merged.start, 0, merged.stop, survey.last.number, version)
@@ -205,7 +205,7 @@ class Removal:
         with self._transaction():
             self._writer.execute("INSERT INTO payloads VALUES (?, ?, ?)", (payload, data, offsets))
             self._writer.execute("INSERT INTO garbage VALUES (?)", (payload,))
-        return (*place, *facts, checksum(*place, *facts, data, offsets), payload), data.size
+        return (*place, *facts, checksum(*place, *facts, data, offsets), payload)
 
     def _merge(self, survey: Survey, partition: int) -> Iterator[_Merged | None]:
         """Old blocks, oldest first, with only the rows that are kept, joined up to the size of a merged block; None
@@ -225,7 +225,8 @@ class Removal:
         if current is not None:
             yield current
 
-    def _swap(self, survey: Survey, ident: int, made: Sequence[tuple[Any, ...]], size: int) -> None:
+    def _swap(self, survey: Survey, ident: int, made: Sequence[tuple[Any, ...]]) -> None:
+        """Put the merged blocks in the place of the old ones, and one commit in the place of theirs."""
         for partition, end in enumerate(survey.last.ends):
             below = (ident, partition, end)
             self._writer.execute(
@@ -234,20 +235,26 @@ class Removal:
             )
             self._writer.execute("DELETE FROM blocks WHERE stream = ? AND partition = ? AND start < ?", below)
         self._writer.executemany(INSERT_BLOCK, made)
-        self._writer.executemany("DELETE FROM garbage WHERE payload = ?", [(row[-1],) for row in made])
-        old_size, min_us = self._writer.execute(
-            "SELECT sum(bytes), min(min_us) FROM commits WHERE stream = ? AND number <= ?", (ident, survey.last.number)
-        ).fetchall()[0]
-        self._writer.execute("DELETE FROM commits WHERE stream = ? AND number < ?", (ident, survey.last.number))
+        payloads = [row[-1:] for row in made]
+        self._writer.executemany("DELETE FROM garbage WHERE payload = ?", payloads)
+        size = sum(self._rows("SELECT length(data) FROM payloads WHERE id = ?", row)[0][0] for row in payloads)
+        self._merge_commits(survey, ident, size)
+
+    def _merge_commits(self, survey: Survey, ident: int, size: int) -> None:
+        up_to = (ident, survey.last.number)
+        sums = "SELECT sum(bytes), min(min_us) FROM commits WHERE stream = ? AND number <= ?"
+        old_size, min_us = self._writer.execute(sums, up_to).fetchall()[0]
+        self._writer.execute("DELETE FROM commits WHERE stream = ? AND number < ?", up_to)
         self._writer.execute(
             "UPDATE commits SET rows = ?, bound_us = ?, min_us = ?, bytes = ? WHERE stream = ? AND number = ?",
-            (survey.kept_rows, survey.bound_us, min_us, size, ident, survey.last.number),
+            (survey.kept_rows, survey.bound_us, min_us, size, *up_to),
         )
         self._writer.execute(
             "UPDATE streams SET removed_bytes = removed_bytes + ? WHERE id = ?", (old_size - size, ident)
         )
 
 
+_END = object()
 _DROPPED = (
     "SELECT payload, length(data), rows, partition, start, piece"
     " FROM blocks LEFT JOIN payloads ON id = payload WHERE stream = ? LIMIT ?"
@@ -269,7 +276,7 @@ def survey(reader: SqliteReader, stream: Stream, before: int) -> Survey | None:
     bounds = reader.bounds(stream)
     first = reader.commits(stream, bounds.first_commit, limit=1)
     last = reader.last_commit(stream, before)
-    if last is None or not stream.compact_by:
+    if last is None or not stream.compact_by or reader.is_merged(stream, last):
         return None
     kept, rows = [], 0
     for partition in range(stream.partitions):
@@ -278,7 +285,7 @@ def survey(reader: SqliteReader, stream: Stream, before: int) -> Survey | None:
         indices, count = _newest(list(_copied(blocks)), stream)
         kept.append(indices)
         rows += count
-    return Survey(stream, bounds.first_commit, first[0].bound_us, last, bounds.starts, tuple(kept), rows)
+    return Survey(stream, first[0].bound_us, last, tuple(kept), rows)
 
 
 def _copied(blocks: Iterator[Block]) -> Iterator[pa.RecordBatch]:
@@ -316,10 +323,21 @@ def _newest(batches: Sequence[pa.RecordBatch], stream: Stream) -> tuple[Indices,
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """Structs as their fields, under plain names: Arrow groups by flat columns only."""
-    while any(pa.types.is_struct(kind) for kind in table.schema.types):
-        table = table.flatten()
-    return table.rename_columns([f"k{index}" for index in range(table.num_columns)])
+    """The keys as columns that Arrow can group by: it takes neither structs nor lists."""
+    columns = [flat for column in table.columns for flat in _flat_column(column)]
+    return pa.table(columns, [f"k{index}" for index in range(len(columns))])
+
+
+def _flat_column(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """A struct as its fields, and whether it is there at all: a null is another key than a struct of nulls."""
+    if pa.types.is_struct(column.type):
+        yield pc.is_valid(column)
+        for child in column.flatten():
+            yield from _flat_column(child)
+    elif pa.types.is_nested(column.type):
+        yield pa.chunked_array([pa.array([repr(value) for value in column.to_pylist()], pa.string())])
+    else:
+        yield column
 
 
 def _alive(table: pa.Table, stream: Stream) -> npt.NDArray[np.bool_] | None:
@@ -327,7 +345,7 @@ def _alive(table: pa.Table, stream: Stream) -> npt.NDArray[np.bool_] | None:
     if mark is None:
         return None
     column = table.column(mark)
-    kept = pc.is_valid(column) if mark == "value" else pc.not_equal(column, DELETE)
+    kept = pc.is_valid(column) if mark == "value" else pc.fill_null(pc.not_equal(column, DELETE), True)
     alive: npt.NDArray[np.bool_] = kept.to_numpy()
     return alive
 

@@ -53,13 +53,26 @@ def test_commits_between_the_slices_of_a_compaction_stay(log: SqliteLog, changel
     assert count(log, "payloads") == count(log, "blocks")
 
 
-def test_a_compaction_that_another_overtook_changes_nothing(log: SqliteLog, changelog: Stream) -> None:
+@pytest.mark.parametrize("before", [1, 12])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_compaction_that_another_overtook_changes_nothing(
+    log: SqliteLog, changelog: Stream, before: int, begun: bool
+) -> None:
+    log.append([Append(changelog, changes([("x", None)]))])
     slow = log.compacting(changelog, 10)
-    next(slow)
-    log.compact(changelog, 12)
+    if begun:
+        next(slow)
+    log.compact(changelog, before)
     assert sum(slow) == 0
     assert content(log.read(changelog, 0, 0)) == expected()
-    assert log.bounds(changelog).first_commit == 11
+    assert log.bounds(changelog).first_commit == before - 1
+
+
+def test_what_is_merged_is_not_written_again_for_nothing(log: SqliteLog, changelog: Stream) -> None:
+    log.compact(changelog, 15)
+    before = log.term, log._payload
+    assert list(log.compacting(changelog, 15)) == []
+    assert (log.term, log._payload) == before
 
 
 def test_merged_blocks_are_merged_again(log: SqliteLog, changelog: Stream) -> None:
