@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,46 @@ _DROPPED = (
     re.compile(r"(?<=rand\()-?\d+|(?<=randn\()-?\d+|(?<=uuid\(Some\()-?\d+"),
     re.compile(r"(?<=\[)(?:feed|start|end)=[^\]]*"),
 )
-_PYTHON = ("PythonUDF", "MapInPandas", "MapInArrow", "PythonUDTF", "FlatMapGroups", "TransformWithState", "UDF(")
+_RELATION = re.compile(r"(RelationV2)\[([^\]]*)\]")
+_PYTHON = ("Python", "MapIn", "FlatMap", "TransformWithState")
+_OF_THE_MOMENT = ("Current", "Now", "LocalTimestamp", "Rand", "Uuid")
 
 
-def fingerprint(spark: SparkSession, node: Node, frame: DataFrame, facts: dict[str, Any]) -> str:
+def fingerprint(
+    spark: SparkSession,
+    node: Node,
+    batch: DataFrame,
+    facts: dict[str, Any],
+    needed: Collection[str],
+    kinds: Collection[str],
+) -> str:
     """SHA-256 over the plan, the schema, the static rows, `facts` (key, where, keep, lateness, what is upstream)
-    and, where a Python function is inside, the project's own source."""
-    text = stable_text(tree.analyzed(frame).toString())
-    digest = hashlib.sha256(text.encode())
-    digest.update(frame.schema.json().encode())
+    and, where a Python function is inside, the project's own source. `kinds` are those of the plan's parts."""
+    # The optimised plan is without unneeded columns; but what depends on the moment is a constant there.
+    plan = tree.analyzed(batch) if any(kind.startswith(_OF_THE_MOMENT) for kind in kinds) else tree.optimized(batch)
+    digest = hashlib.sha256(stable_text(only_needed(plan.toString(), needed)).encode())
+    digest.update(batch.schema.json().encode())
     digest.update(repr(sorted(facts.items())).encode())
-    for rows in _static_rows(spark, frame):
+    for rows in _static_rows(spark, batch):
         digest.update(rows)
-    if _has_python(text, frame):
+    if any(kind.startswith(_PYTHON) for kind in kinds):
         for source in project_sources(node):
             digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def only_needed(text: str, needed: Collection[str]) -> str:
+    """A plan's text whose relations list only the columns that are used.
+
+    >>> only_needed("RelationV2[a#1L, b#2, _time#3] penstock", {"b", "_time"})
+    'RelationV2[b#2, _time#3] penstock'
+    """
+
+    def kept(match: re.Match[str]) -> str:
+        columns = [c for c in match[2].split(", ") if c.split("#")[0] in needed]
+        return f"{match[1]}[{', '.join(columns)}]"
+
+    return _RELATION.sub(kept, text)
 
 
 def stable_text(text: str) -> str:
@@ -65,14 +89,6 @@ def _static_rows(spark: SparkSession, frame: DataFrame) -> Iterator[bytes]:
             jvm: Any = spark._jvm
             rows = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, node), spark)
             yield repr(sorted(map(repr, rows.collect()))).encode()
-
-
-def _has_python(text: str, frame: DataFrame) -> bool:
-    return any(word in text for word in _PYTHON) or any(
-        tree.kind(expression).startswith("Python")
-        for node in tree.nodes(tree.analyzed(frame))
-        for expression in tree.expressions(node)
-    )
 
 
 def project_sources(node: Node) -> list[Path]:

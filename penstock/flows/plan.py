@@ -109,59 +109,58 @@ class Planner:
 
     def _plan(self, node: Node, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
         inputs = {name: self.input(name, planned) for name in node.inputs}
-        plain = self.call(node, {name: self._empty(i, streaming=True) for name, i in inputs.items()})
-        timed = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
-        problems = [*rules.column_problems(node, plain), *rules.refused(node, plain)]
-        mode, said = rules.output_mode(self.spark, node, timed)
+        frame = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
+        timed = {name for name, i in inputs.items() if i.late_after_us is not None}
+        problems = [*rules.column_problems(node, frame), *rules.refused(node, frame, timed == inputs.keys())]
+        mode, said = rules.output_mode(self.spark, node, frame)
         if mode == "append":
             problems = [p for p in problems if p.code != rules.ABOVE]
         elif mode is None and not problems:
             hint = "an aggregation in a @app.flow needs a window over a stream with late_after=, so that it can close"
             problems.append(Problem("error", "unsupported_plan", f"'{node.name}': {said}", node.place, hint))
         if isinstance(node, ViewDef) and node.where is not None:
-            problems += self._where_problems(node, plain)
+            problems += self._where_problems(node, frame)
         if mode is None or problems:
             return None, problems
-        return self._described(node, inputs, plain, timed, mode, planned), problems
+        return self._described(node, inputs, frame, mode, planned), problems
 
     def _described(
         self,
         node: Node,
         inputs: dict[str, Input],
-        plain: DataFrame,
-        timed: DataFrame,
+        frame: DataFrame,
         mode: rules.Mode,
         planned: Mapping[str, Planned],
     ) -> Planned:
         batch = self.call(node, {name: self._empty(i) for name, i in inputs.items()})
         needed = tree.needed_columns(batch)
-        kinds = {tree.kind(n) for n in tree.nodes(tree.analyzed(plain))}
-        shown = {**inputs} if len(inputs) > 1 else {n: _narrow(i, needed) for n, i in inputs.items()}
-        grade, reasons = proof.proof_of(node, plain)
+        kinds = tree.kinds(tree.analyzed(frame))
+        grade, reasons = proof.proof_of(node, frame)
         made = Planned(
             node=node,
             inputs=inputs,
             mode=mode,
-            event_time=tree.event_time_state(tree.analyzed(timed)),
+            event_time=tree.event_time_state(tree.analyzed(frame)),
             drops_late=False,
             needed=tuple(sorted(needed)),
-            frame_schema=plain.schema,
+            frame_schema=frame.schema,
             ordered=not kinds & {"Union", "Join", "RepartitionByExpression", "Repartition", "Aggregate"},
             aggregates="Aggregate" in kinds,
             proof=grade,
             proof_reasons=reasons,
             fingerprint="",
         )
-        return dataclasses.replace(made, fingerprint=self._fingerprint(made, shown, batch, planned))
+        return dataclasses.replace(made, fingerprint=self._fingerprint(made, batch, kinds, planned))
 
     def _fingerprint(
-        self, made: Planned, shown: dict[str, Input], batch: DataFrame, planned: Mapping[str, Planned]
+        self, made: Planned, batch: DataFrame, kinds: frozenset[str], planned: Mapping[str, Planned]
     ) -> str:
+        """Columns that the flow does not need are no part of it: a new field elsewhere is no change."""
         node = made.node
-        try:  # without the columns it does not need, a new field elsewhere is no change of this flow
-            batch = self.call(node, {name: self._empty(i) for name, i in shown.items()})
-        except PlanError:
-            shown = made.inputs
+        columns = {
+            name: [f"{f.name} {f.type}" for f in source.schema if f.name in made.needed]
+            for name, source in made.inputs.items()
+        }
         facts = {
             "key": node.key,
             "where": getattr(node, "where", None),
@@ -169,10 +168,10 @@ class Planner:
             "time": getattr(node, "time", None),
             "mode": made.mode,
             "late_after": {name: i.late_after_us for name, i in made.inputs.items()},
-            "columns": {name: [f"{f.name} {f.type}" for f in i.schema] for name, i in shown.items()},
+            "columns": columns,
             "upstream": {name: planned[name].fingerprint for name in node.inputs if name in planned},
         }
-        return fingerprint(self.spark, node, batch, facts)
+        return fingerprint(self.spark, node, batch, facts, made.needed, kinds)
 
     def _with_lateness(self, planned: dict[str, Planned]) -> dict[str, Planned]:
         """Mark every node that has event-time state, or feeds something that has."""
@@ -278,10 +277,6 @@ def user_line(node: Node, error: BaseException) -> Place:
     """The innermost line of the app file that an exception went through, else where the function begins."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == node.place.file]
     return Place(frames[-1].filename, frames[-1].lineno or node.place.line) if frames else node.place
-
-
-def _narrow(source: Input, needed: set[str]) -> Input:
-    return dataclasses.replace(source, schema=pa.schema([f for f in source.schema if f.name in needed]))
 
 
 def flow_schema(made: Planned) -> pa.Schema:

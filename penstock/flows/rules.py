@@ -46,11 +46,14 @@ def _spark_refuses(spark: SparkSession, frame: DataFrame, mode: str) -> str:
     return ""
 
 
-def refused(node: Node, frame: DataFrame) -> Iterator[Problem]:
-    """What is wrong with a plan, seen without a watermark of ours. In append mode rows are final, and what `ABOVE`
-    names is allowed."""
+def refused(node: Node, frame: DataFrame, timed: bool) -> Iterator[Problem]:
+    """What is wrong with a plan. In append mode rows are final, and what `ABOVE` names is allowed.
+
+    `timed`: every input has a watermark of ours, directly above the log; any other one is the user's.
+    """
     plan = tree.analyzed(frame)
-    if any(tree.kind(n) == "EventTimeWatermark" for n in tree.nodes(plan)):
+    marks = [n for n in tree.nodes(plan) if tree.kind(n) == "EventTimeWatermark"]
+    if any(not (timed and tree.is_log(mark.child())) for mark in marks):
         yield Problem(
             "error",
             "own_watermark",

@@ -40,9 +40,11 @@ _WHOLE_BYTES = 64 * 1024**2
 
 def run(application: Application, folder: Folder, *, stop: threading.Event) -> None:
     """Run until `stop` is set. Raises `DeclarationError` when the app cannot run as it is."""
+    clock = SystemClock()
+    began = clock.monotonic()
     spark = open_session(application.name)
     lock = hold(spark, folder.flows_lock)
-    clock = SystemClock()
+    _log.info("Spark is up after %.1f s", clock.monotonic() - began)
     log = SqliteLog.open(folder.flows_db, app=application.name, clock=clock)
     edge = SqliteLog.reader(folder.edge_db)
     group = GroupCommit(log)
@@ -102,7 +104,9 @@ class Runner:
         self._stop_all(list(self.flows.values()))
 
     def _make_flows(self) -> None:
+        began = self.clock.monotonic()
         planned, problems = self.planner.plan_all()
+        _log.info("%d flows planned in %.1f s", len(planned), self.clock.monotonic() - began)
         if errors := [p for p in (*self.application.problems(), *problems) if p.level == "error"]:
             raise problems_error(errors)
         around = Surroundings(

@@ -120,6 +120,7 @@ class Flow:
         assert self.build is not None
         assert self.output is not None
         around = self.around
+        began = around.clock.monotonic()
         path = self._checkpoint()
         path.mkdir(parents=True, exist_ok=True)
         self.sink = self._make_sink()
@@ -132,6 +133,7 @@ class Flow:
         self.query = writer.option("checkpointLocation", str(path)).start()
         self.retry_at = None
         self._await_source()
+        _log.info("the flow '%s' started in %.1f s", self.name, around.clock.monotonic() - began)
         self.tell("running" if self._live() else "rebuilding")
 
     def _await_source(self) -> None:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,6 @@ FORMAT = "penstock"
 _FEED = "feed"
 _ONE_SPLIT_ROWS = 10_000
 """Below this a second task costs more than it saves."""
-_SPLITS = 2
 _BATCH_ROWS = 50_000
 """Small blocks are joined up to this many rows: a record batch costs Spark about as much as 500 rows."""
 
@@ -83,11 +83,10 @@ class Feed:
 
 @dataclass(frozen=True)
 class Split(InputPartition):
-    """Consecutive offsets of one partition: the work of one task."""
+    """Consecutive commits, as offsets per partition: the work of one task."""
 
-    partition: int
-    start: int
-    end: int
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
 
 
 def offset_of(stream: Stream, commit: int, ends: Sequence[int]) -> Offset:
@@ -160,7 +159,7 @@ class LogStreamReader(DataSourceStreamReader):
         return offset_of(stream, next_commit, last.ends)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return splits(ends_of(start), ends_of(end))
+        return splits(self.log, self.feed.stream, ends_of(start), ends_of(end), start["commit"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
@@ -176,34 +175,47 @@ class LogBatchReader(DataSourceReader):
         self.end = end
 
     def partitions(self) -> Sequence[InputPartition]:
-        return splits(self.start, self.end) or [Split(0, 0, 0)]
+        log = self.feed.open()
+        try:
+            bounds = log.bounds(self.feed.stream) if self.end else None
+            whole = bounds is not None and bounds.starts == self.start
+            found = splits(
+                log, self.feed.stream, self.start, self.end, bounds.first_commit if whole and bounds else None
+            )
+            return found or [Split((), ())]
+        finally:
+            log.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
         return read_split(self.feed, partition)
 
 
-def splits(starts: Sequence[int], ends: Sequence[int]) -> list[Split]:
-    """Cut the ranges into tasks: one for little, one per core for much, contiguous and in order."""
+def splits(
+    log: LogReader, stream: Stream, starts: tuple[int, ...], ends: tuple[int, ...], commit: int | None
+) -> list[Split]:
+    """Cut a range into tasks: one for little, two for much, each a run of whole commits, in order.
+
+    `commit` is the number of the first one; a range that does not begin with a commit stays in one piece.
+    """
     rows = sum(ends) - sum(starts)
-    parts = 1 if rows < _ONE_SPLIT_ROWS else _SPLITS
-    size = -(-rows // parts)
-    return [
-        Split(partition, at, min(at + size, end))
-        for partition, (start, end) in enumerate(zip(starts, ends, strict=True))
-        for at in range(start, end, max(size, 1))
-    ]
+    if rows == 0:
+        return []
+    if rows < _ONE_SPLIT_ROWS or commit is None:
+        return [Split(starts, ends)]
+    last = log.last_commit(stream, log.commit_within(stream, commit, rows // 2))
+    middle = last.ends if last else starts
+    cut = [Split(starts, middle), Split(middle, ends)]
+    return [split for split in cut if split.starts != split.ends and sum(split.starts) < sum(split.ends)]
 
 
 def read_split(feed: Feed, split: Split) -> Iterator[pa.RecordBatch]:
-    """The rows of a split that the flow may see, as few large record batches."""
-    if split.start >= split.end:
-        return
+    """The rows of a split that the flow may see, in commit order, as few large record batches."""
     log = feed.open()
     try:
         waiting: list[pa.RecordBatch] = []
         rows = 0
-        for block in log.read(feed.stream, split.partition, split.start, split.end, _stored_columns(feed)):
+        for block in _in_commit_order(log, feed, split):
             batch = shown(feed, block)
             waiting.append(batch)
             rows += batch.num_rows
@@ -214,6 +226,16 @@ def read_split(feed: Feed, split: Split) -> Iterator[pa.RecordBatch]:
             yield pa.concat_batches(waiting)
     finally:
         log.close()
+
+
+def _in_commit_order(log: LogReader, feed: Feed, split: Split) -> Iterator[Block]:
+    columns = _stored_columns(feed)
+    parts = [
+        log.read(feed.stream, partition, start, end, columns)
+        for partition, (start, end) in enumerate(zip(split.starts, split.ends, strict=True))
+        if start < end
+    ]
+    return heapq.merge(*parts, key=lambda block: (block.commit, block.partition))
 
 
 def _stored_columns(feed: Feed) -> list[str]:

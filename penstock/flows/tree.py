@@ -14,6 +14,8 @@ Expression = Any
 _DELAY = "spark.watermarkDelayMs"
 LEAVES = ("StreamingRelationV2", "RelationV2", "DataSourceV2Relation", "DataSourceV2ScanRelation")
 """Nodes that stand for one of the log's streams."""
+_CLOSED = ("AttributeReference", "Literal", "PreciseTimestampConversion")
+"""Expressions with nothing of interest inside; the last is Spark's own arithmetic for a window, dozens of nodes."""
 
 
 def analyzed(frame: DataFrame) -> Plan:
@@ -52,8 +54,9 @@ def expressions(node: Plan) -> Iterator[Expression]:
 
 def _inside(expression: Expression) -> Iterator[Expression]:
     yield expression
-    for child in items(expression.children()):
-        yield from _inside(child)
+    if kind(expression) not in _CLOSED:
+        for child in items(expression.children()):
+            yield from _inside(child)
 
 
 def is_log(node: Plan) -> bool:
@@ -84,6 +87,14 @@ def event_time_state(plan: Plan) -> bool:
 
 def _streaming_join(node: Plan) -> bool:
     return bool(node.left().isStreaming() and node.right().isStreaming())
+
+
+def kinds(plan: Plan) -> frozenset[str]:
+    """The kinds of all nodes and expressions of a plan."""
+    found = set()
+    for node in nodes(plan):
+        found |= {kind(node), *(kind(expression) for expression in expressions(node))}
+    return frozenset(found)
 
 
 def needed_columns(batch: DataFrame) -> set[str]:

@@ -10,6 +10,7 @@ position token behind it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -128,13 +129,10 @@ class Producers:
     """Who has sent what, oldest first by when they were last heard."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, Mark] = {}
-
-    def load(self, block: Block) -> None:
-        self.apply({k: v for k, v in changes(block) if k.startswith(PRODUCER)}, block.written_us)
+        self._marks: OrderedDict[str, Mark] = OrderedDict()
 
     def apply(self, changed: Mapping[str, Any | None], now_us: int) -> None:
-        """Take over what a commit has stored. Taking a mark out first puts it at the young end."""
+        """Take over what a commit has stored; whoever was heard stands at the young end."""
         for key, value in changed.items():
             self._marks.pop(key, None)
             if value is not None:

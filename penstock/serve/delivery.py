@@ -5,6 +5,8 @@
 3. At most `Limits.subscriber_bytes` wait here, and little waits in the transport and the kernel, so that what a slow
    reader gets is never minutes old. A cut subscriber resumes from its last position.
 4. `send` is for what only this subscriber asked for (a snapshot, what it missed): it waits for room instead.
+5. A connection that reads nothing for `STALLED_S` is cut too, and ending one takes at most `LAST_WORDS_S`: nobody can
+   pin memory or hold up a shutdown by not reading.
 """
 
 from __future__ import annotations
@@ -24,13 +26,22 @@ KERNEL_BYTES = 256 * 1024
 UNSENT_BYTES = 64 * 1024
 """TCP_NOTSENT_LOWAT: how much the kernel takes beyond what is on its way."""
 LAST_WORDS_S = 2.0
-"""How long a cut connection may take to read why."""
+"""How long a connection that is being ended may take to read why."""
+STALLED_S = 60.0
+"""How long a connection with something to read may read nothing: longer than any pause of a healthy network."""
 
 
 class Pipe:
     """The way out to one connection."""
 
-    def __init__(self, request: web.Request, bound_bytes: int, on_cut: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        bound_bytes: int,
+        on_cut: Callable[[int], bytes],
+        *,
+        stalled_s: float = STALLED_S,
+    ) -> None:
         """`on_cut` is called once with the bytes that waited, and returns the last frame."""
         transport = request.transport
         if transport is None:
@@ -41,6 +52,7 @@ class Pipe:
         self._protocol = request.protocol
         self._bound_bytes = bound_bytes
         self._on_cut = on_cut
+        self._stalled_s = stalled_s
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._flushing: asyncio.Task[None] | None = None
@@ -74,6 +86,13 @@ class Pipe:
         self.closed.set()
         self._room.set()
 
+    def end(self, last: bytes = b"") -> None:
+        """Say this last frame and close; whoever does not read it in time is disconnected."""
+        self.close()
+        if last and not self._transport.is_closing():
+            self._transport.write(last)
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._transport.abort)
+
     def _has_room(self) -> bool:
         return self._transport.get_write_buffer_size() <= WRITE_HIGH_BYTES
 
@@ -92,21 +111,20 @@ class Pipe:
             self._flushing = asyncio.create_task(self._flush())
 
     def _cut(self) -> None:
-        last = self._on_cut(self._waiting_bytes)
-        self.close()
-        with suppress(ConnectionError, RuntimeError):
-            self._transport.write(last)
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._transport.abort)
+        self.end(self._on_cut(self._waiting_bytes))
 
     async def _flush(self) -> None:
         """The only one that waits for the transport: aiohttp's waiter is shared, and cancelling one cancels all."""
         try:
             while self._waiting or not self._has_room():
-                await self._drained()
+                async with asyncio.timeout(self._stalled_s):
+                    await self._drained()
                 while self._waiting and self._has_room():
                     frame = self._waiting.popleft()
                     self._waiting_bytes -= len(frame)
                     self._transport.write(frame)
+        except TimeoutError:
+            self._cut()
         except ConnectionError:
             self.close()
         finally:

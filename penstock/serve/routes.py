@@ -11,12 +11,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from aiohttp import WSCloseCode, web
+from aiohttp import web
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder, Limits
@@ -36,7 +35,7 @@ from penstock.serve.replies import json_reply
 from penstock.serve.sse import HEARTBEAT_S, SseReceiver, last_event_id, serve_events
 from penstock.serve.status import Status
 from penstock.serve.subscription import POSITION_S, Hub
-from penstock.serve.websocket import SocketReceiver, serve_socket
+from penstock.serve.websocket import RESTARTING, SocketReceiver, serve_socket
 from penstock.views.current import Views
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -69,8 +68,7 @@ class Serving:
         self._checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s = heartbeat_s
-        self._pipes: set[Pipe] = set()
-        self._sockets: set[web.WebSocketResponse] = set()
+        self._pipes: dict[Pipe, bytes] = {}
 
     def add_routes(self, app: web.Application) -> None:
         """All paths of data access; they begin and end with the application."""
@@ -183,13 +181,7 @@ class Serving:
     async def _events(
         self, request: web.Request, subscribe: Callable[[SseReceiver], Awaitable[None]]
     ) -> web.StreamResponse:
-        pipes: list[Pipe] = []
-
-        def opened(pipe: Pipe) -> None:
-            pipes.append(pipe)
-            self._pipes.add(pipe)
-
-        try:
+        with self._open(b"") as opened:
             return await serve_events(
                 request,
                 subscribe,
@@ -198,17 +190,9 @@ class Serving:
                 heartbeat_s=self._heartbeat_s,
                 opened=opened,
             )
-        finally:
-            self._pipes.difference_update(pipes)
 
     async def _talk(self, request: web.Request, defaults: Mapping[str, str]) -> web.WebSocketResponse:
-        sockets: list[web.WebSocketResponse] = []
-
-        def opened(socket: web.WebSocketResponse) -> None:
-            sockets.append(socket)
-            self._sockets.add(socket)
-
-        try:
+        with self._open(RESTARTING) as opened:
             return await serve_socket(
                 request,
                 self._subscribe,
@@ -217,8 +201,21 @@ class Serving:
                 observer=self.observer,
                 opened=opened,
             )
+
+    @contextmanager
+    def _open(self, goodbye: bytes) -> Iterator[Callable[[Pipe], None]]:
+        """Remember a connection while it is served, with what it is told when the edge stops."""
+        pipes: list[Pipe] = []
+
+        def opened(pipe: Pipe) -> None:
+            pipes.append(pipe)
+            self._pipes[pipe] = goodbye
+
+        try:
+            yield opened
         finally:
-            self._sockets.difference_update(sockets)
+            for pipe in pipes:
+                del self._pipes[pipe]
 
     # Beginning and end
 
@@ -229,10 +226,8 @@ class Serving:
 
     async def _end_connections(self, app: web.Application) -> None:
         """Clients reconnect and resume: to another edge, or to this one when it is back."""
-        for pipe in list(self._pipes):
-            pipe.close()
-        closing = (socket.close(code=WSCloseCode.GOING_AWAY, message=b"restarting") for socket in list(self._sockets))
-        await asyncio.gather(*closing, return_exceptions=True)
+        for pipe, goodbye in self._pipes.items():
+            pipe.end(goodbye)
 
     async def _stop(self, app: web.Application) -> None:
         await self.status.stop()

@@ -21,7 +21,8 @@ from penstock.protocol import encode
 from penstock.serve.delivery import Pipe, close_frame, socket_frame
 from penstock.serve.messages import Message, error
 
-TOO_SLOW = 4008
+TOO_SLOW = close_frame(4008, "too slow: resume from your last position")
+RESTARTING = close_frame(1001, "restarting: resume from your last position")
 PING_S = 30.0
 GOODBYE_S = 2.0
 """How long a client may take to answer a close."""
@@ -152,13 +153,13 @@ async def serve_socket(
     *,
     bound_bytes: int,
     observer: Observer,
-    opened: Callable[[web.WebSocketResponse], None] = lambda socket: None,
+    opened: Callable[[Pipe], None] = lambda pipe: None,
 ) -> web.WebSocketResponse:
     """Talk until the client leaves or is cut."""
     socket = web.WebSocketResponse(timeout=GOODBYE_S, heartbeat=PING_S, compress=False, max_msg_size=MESSAGE_BYTES)
     await socket.prepare(request)
-    opened(socket)
     pipe = Pipe(request, bound_bytes, lambda waiting: _cut(observer, waiting))
+    opened(pipe)
     session = Session(pipe, subscribe, defaults, observer)
     try:
         async for message in socket:
@@ -172,4 +173,4 @@ async def serve_socket(
 
 def _cut(observer: Observer, waiting: int) -> bytes:
     observer.emit(SubscriberCut("websocket", waiting))
-    return close_frame(TOO_SLOW, "too slow: resume from your last position")
+    return TOO_SLOW

@@ -140,7 +140,7 @@ class SqliteLog(SqliteReader):
         newest = self._version(ident)
         oldest = self._rows("SELECT min(version) FROM blocks WHERE stream = ?", (ident,))[0][0]
         for version in range(newest + 1 if oldest is None else oldest, newest + 1):
-            _refuse_schema(stream, self._schema(ident, version), schema)
+            _refuse_schema(stream, self.schema(stream, ident, version), schema)
         with self._transaction():
             self._writer.execute(_INSERT_SCHEMA, (ident, newest + 1, _stored(schema)))
 

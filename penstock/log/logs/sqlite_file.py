@@ -114,9 +114,9 @@ def open_reader(path: Path) -> sqlite3.Connection | None:
     try:
         uri = f"file:{quote(str(path.absolute()))}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    except sqlite3.OperationalError:
+    except sqlite3.OperationalError as error:
         if path.exists():
-            raise
+            raise translated(error, path) from error
         return None
     try:
         stored = dict(connection.execute("SELECT key, value FROM meta").fetchall())

@@ -124,16 +124,20 @@ class SqliteReader:
         return Bounds(begin, behind, first, last + 1, total_rows, total_bytes - removed, max_us)
 
     def _stream(self, row: Sequence[Any]) -> Stream:
-        ident, name, epoch, partitions, unique, counts, compact_by, version = row
+        ident, name, epoch, partitions, unique, counts, compact_by, version, arrow = row
+        if (ident, version) not in self._schemas:
+            self._schemas[ident, version] = _read_schema(arrow)
         keys = tuple(msgspec.json.decode(compact_by))
-        return Stream(name, epoch, partitions, bool(unique), counts, keys, self._schema(ident, version))
+        return Stream(name, epoch, partitions, bool(unique), counts, keys, self._schemas[ident, version])
 
-    def _schema(self, ident: int, version: int) -> pa.Schema:
+    def schema(self, stream: Stream, ident: int, version: int) -> pa.Schema:
+        """A version of a stream's schema, which never changes."""
         if (ident, version) not in self._schemas:
             rows = self._rows("SELECT arrow FROM schemas WHERE stream = ? AND version = ?", (ident, version))
             if not rows:
-                raise CorruptBlockError(f"version {version} of a stream's schema is missing", detail=str(self.path))
-            self._schemas[ident, version] = pa.ipc.read_schema(pa.py_buffer(rows[0][0]))
+                self.ident(stream)  # it was dropped while it was read: that is told
+                raise CorruptBlockError(f"a schema of the stream '{stream.name}' is missing", detail=str(self.path))
+            self._schemas[ident, version] = _read_schema(rows[0][0])
         return self._schemas[ident, version]
 
     def ident(self, stream: Stream) -> int:
@@ -274,7 +278,7 @@ class SqliteReader:
         batch = adapt(self.decode(row, wanted.stream), wanted.target)
         start, end = max(row.start, wanted.start), min(row.stop, wanted.end)
         offsets = _offsets(row, wanted.stream)
-        if not row.merged and wanted.stream.counts == "events":
+        if (start, end) != (row.start, row.stop) and wanted.stream.counts == "events":
             batch = batch.slice(start - row.start, end - start)
             offsets = offsets.slice(start - row.start, end - start)
         return Block(row.partition, start, end, row.number, row.bound_us, row.written_us, batch, offsets)
@@ -287,7 +291,7 @@ class SqliteReader:
                 detail=f"partition {row.partition}, offsets {row.start} to {row.stop}, in {self.path}",
                 hint="the disk returned something else than was written; restore the file from a copy",
             )
-        return pa.ipc.read_record_batch(pa.py_buffer(row.data), self._schema(row.stream, row.version))
+        return pa.ipc.read_record_batch(pa.py_buffer(row.data), self.schema(stream, row.stream, row.version))
 
     # Memory and change
 
@@ -351,9 +355,9 @@ def _alive(thread: threading.Thread | None) -> bool:
 
 
 _STREAMS = """
-SELECT id, name, epoch, partitions, unique_ids, counts, compact_by,
-       (SELECT max(version) FROM schemas WHERE stream = id)
-FROM streams WHERE dropped = 0"""
+SELECT id, name, epoch, partitions, unique_ids, counts, compact_by, version, arrow
+FROM streams JOIN schemas ON stream = id AND version = (SELECT max(version) FROM schemas WHERE stream = id)
+WHERE dropped = 0"""
 
 _IDENT = "SELECT id FROM streams WHERE name = ? AND epoch = ? AND dropped = 0"
 
@@ -363,6 +367,10 @@ SELECT s.starts, s.removed_bytes, (SELECT min(number) FROM commits WHERE stream 
 FROM streams s LEFT JOIN commits c ON c.stream = s.id
      AND c.number = (SELECT max(number) FROM commits WHERE stream = s.id)
 WHERE s.name = ? AND s.epoch = ? AND s.dropped = 0"""
+
+
+def _read_schema(arrow: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(arrow))
 
 
 def _target(stream: Stream, columns: Sequence[str] | None) -> pa.Schema:
@@ -391,10 +399,12 @@ def _checksum(row: Stored) -> int:
 
 def _offsets(row: Stored, stream: Stream) -> pa.Array:
     if row.offsets is not None:
-        return pa.Array.from_buffers(pa.int64(), row.rows, [None, pa.py_buffer(row.offsets)])
-    if stream.counts == "commits":
-        return pa.array(np.full(row.rows, row.start, np.int64))
-    return pa.array(np.arange(row.start, row.stop, dtype=np.int64))
+        buffer = pa.py_buffer(row.offsets)
+    elif stream.counts == "commits":
+        buffer = pa.py_buffer(np.full(row.rows, row.start, np.int64))
+    else:
+        buffer = pa.py_buffer(np.arange(row.start, row.stop, dtype=np.int64))
+    return pa.Array.from_buffers(pa.int64(), row.rows, [None, buffer])
 
 
 def _gone(stream: Stream, detail: str | None = None) -> PositionGoneError:

@@ -1,7 +1,8 @@
-"""Appends to a log in a process of its own, for the contract's tests to kill: it prints what was acknowledged.
+"""Writes to a log in a process of its own, for the contract's tests to kill: it prints what was acknowledged.
 
-`python -m penstock.testing.contracts.log_child <backend> <place> <first> <batch>` appends events with the ids first,
-first + 1, ... and prints, after each acknowledged commit, the number behind the last one.
+`python -m penstock.testing.contracts.log_child events <backend> <place> <first> <batch>` appends events with the ids
+first, first + 1, ... and prints, after each acknowledged commit, the number behind the last one. With `changes` it
+appends to a changelog, compacts and trims all the time, and prints how many commits there are.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.log.log import Append, Appended, StreamSpec
+from penstock.log.log import Append, Appended, Log, StreamSpec
 from penstock.schema import ID, TIME, TIMESTAMP
 from penstock.testing.contracts.log_backends import BACKENDS
+from penstock.testing.contracts.log_events import CHANGELOG, changes
 
-SPEC = StreamSpec(
-    "numbers", pa.schema([("n", pa.int64()), (TIME, TIMESTAMP), (ID, pa.string())]), partitions=1, unique=True
-)
+NUMBERS = pa.schema([("n", pa.int64()), (TIME, TIMESTAMP), (ID, pa.string())])
+SPEC = StreamSpec("numbers", NUMBERS, unique=True)
 
 
 def batch(first: int, rows: int) -> pa.RecordBatch:
@@ -26,13 +27,17 @@ def batch(first: int, rows: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(numbers), pa.array(numbers, TIMESTAMP), ids], schema=SPEC.schema)
 
 
+def step(number: int) -> list[tuple[str, int | None]]:
+    """What the commit of that number does to the changelog: twenty words come and go."""
+    return [(str(number % 20), number), (str(number * 7 % 20), None), (f"kept-{number % 3}", number)]
+
+
 def stored(done: Appended) -> dict[str, int]:
     """Remembered in the same commit, so that it can never differ from how many events there are."""
     return {"stored": done.position.offsets[0]}
 
 
-def main(backend: str, place: str, first: int, rows: int) -> None:
-    log = BACKENDS[backend].open(Path(place))
+def append_events(log: Log, first: int, rows: int) -> None:
     stream = log.create(SPEC)
     while True:
         (result,) = log.append([Append(stream, batch(first, rows), remember=stored)])
@@ -41,5 +46,19 @@ def main(backend: str, place: str, first: int, rows: int) -> None:
         print(first, flush=True)
 
 
+def append_changes(log: Log, first: int, rows: int) -> None:
+    stream, other = log.create(CHANGELOG), log.create(SPEC)
+    number = log.bounds(stream).next_commit
+    while True:
+        log.append([Append(stream, changes(step(number)), meta={"number": number}), Append(other, batch(number, 3))])
+        number += 1
+        print(number, flush=True)
+        if number % rows == 0:
+            log.compact(stream, number - 2)
+            log.trim(other, log.bounds(other).next_commit - 2)
+            list(log.tidying())
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    work = {"events": append_events, "changes": append_changes}[sys.argv[1]]
+    work(BACKENDS[sys.argv[2]].open(Path(sys.argv[3])), int(sys.argv[4]), int(sys.argv[5]))

@@ -21,6 +21,7 @@ from penstock.testing.contracts.log_events import (
     SCHEMA,
     LogFixtures,
     changes,
+    content,
     events,
     eventually,
     everything,
@@ -28,20 +29,30 @@ from penstock.testing.contracts.log_events import (
     put,
 )
 
-_CRASHES = 5
+_CRASHES = 4
 _SEED = 20_26
 
 
 @contextmanager
-def child(backend: LogBackend, place: Path, first: int, rows: int) -> Iterator[subprocess.Popen[str]]:
+def child(what: str, backend: LogBackend, place: Path, first: int, rows: int) -> Iterator[subprocess.Popen[str]]:
     """A process that appends until it is killed."""
     (name,) = [name for name, registered in BACKENDS.items() if registered is backend]
-    command = [sys.executable, "-m", log_child.__name__, name, str(place), str(first), str(rows)]
+    command = [sys.executable, "-m", log_child.__name__, what, name, str(place), str(first), str(rows)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def kill_after(process: subprocess.Popen[str], lines: int) -> int:
+    """Kill it somewhere behind so many acknowledgements; gives the last one that it printed."""
+    assert process.stdout is not None
+    acked = 0
+    for _ in range(lines):
+        acked = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    return max([acked, *(int(line) for line in process.stdout if line.endswith("\n"))])
 
 
 class Failing(LogFixtures):
@@ -52,12 +63,8 @@ class Failing(LogFixtures):
     ) -> None:
         chance, acked = random.Random(_SEED), 0
         for crash in range(_CRASHES):
-            with child(backend, place, acked, chance.choice([1, 7, 300])) as process:
-                assert process.stdout is not None
-                for _ in range(chance.randrange(1, 60)):
-                    acked = int(process.stdout.readline())
-                process.send_signal(signal.SIGKILL)
-                acked = max([acked, *(int(line) for line in process.stdout if line.endswith("\n"))])
+            with child("events", backend, place, acked, chance.choice([1, 7, 300])) as process:
+                acked = kill_after(process, chance.randrange(1, 60))
             stream = reader.find("numbers")
             assert stream is not None
             stored = everything(reader, stream)
@@ -65,8 +72,26 @@ class Failing(LogFixtures):
             assert len(stored) >= acked
             assert reader.memory()["stored"] == len(stored)
 
+    def test_a_changelog_survives_kill_dash_nine_while_it_is_compacted(
+        self, backend: LogBackend, place: Path, reader: LogReader
+    ) -> None:
+        chance = random.Random(_SEED)
+        for crash in range(_CRASHES):
+            with child("changes", backend, place, 0, 3) as process:
+                acked = kill_after(process, chance.randrange(1, 60))
+            stream = reader.find("words")
+            assert stream is not None
+            bounds = reader.bounds(stream)
+            assert bounds.next_commit >= acked, f"seed {_SEED}, crash {crash}"
+            expected: dict[str, int] = {}
+            for word, count in (change for n in range(bounds.next_commit) for change in log_child.step(n)):
+                expected.pop(word, None) if count is None else expected.update({word: count})
+            assert content(reader.read(stream, 0, 0)) == expected
+            numbered = [(c.number, c.meta) for c in reader.commits(stream, 0)]
+            assert numbered == [(n, {"number": n}) for n in range(bounds.first_commit, bounds.next_commit)]
+
     def test_a_reader_sees_what_another_process_commits(self, backend: LogBackend, place: Path) -> None:
-        with closing(backend.reader(place)) as reader, child(backend, place, 0, 10) as process:
+        with closing(backend.reader(place)) as reader, child("events", backend, place, 0, 10) as process:
             assert process.stdout is not None
             acked = int(process.stdout.readline())
             stream = reader.find("numbers")

@@ -15,7 +15,7 @@ from edge import Edge, Replica, eventually, flows_and_edge, follow_socket
 from fake_flows import topic
 
 from penstock.config import Limits
-from penstock.serve.delivery import close_frame, socket_frame, sse_frame
+from penstock.serve.delivery import Pipe, close_frame, socket_frame, sse_frame
 from penstock.serve.messages import Message
 
 LIMITS = Limits(subscriber_bytes=256 * 1024)
@@ -103,6 +103,37 @@ async def test_a_cut_socket_is_closed_with_4008_and_resumes_without_a_gap(tmp_pa
             assert ws.close_code in (4008, 1006), "1006 when it did not read its last words in time"
         await follow_socket(running, replica, lambda: replica.rows['["wide"]']["rsvps"] == 120, {})
         assert replica.resets == 0
+
+
+@pytest.mark.parametrize("transport", ["websocket", "sse"])
+async def test_a_client_that_does_not_read_cannot_hold_up_a_shutdown(tmp_path: Path, transport: str) -> None:
+    async with flows_and_edge(tmp_path, Limits(subscriber_bytes=10**9)) as (flows, running):
+        stream = flows.build()
+        raw = await _slow_connection(running, EVENTS if transport == "sse" else _upgrade(running))
+        joined = running.serving.hub._subscribers_by_view
+        await eventually(lambda: joined().get(("topics",)) == 1, "joined")
+        for i in range(60):
+            await asyncio.to_thread(flows.commit, stream, [topic("wide", i, "x" * 50_000)])
+        await running.at_offset(60)
+        async with asyncio.timeout(10):
+            await running.server.close()
+        raw.close()
+
+
+@pytest.mark.parametrize("transport", ["websocket", "sse"])
+async def test_a_client_that_stalls_below_its_bound_is_cut_in_time(
+    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its snapshot would pin the view's rows for as long as it liked."""
+    monkeypatch.setitem(Pipe.__init__.__kwdefaults__, "stalled_s", 0.3)
+    async with flows_and_edge(tmp_path, Limits(subscriber_bytes=10**9)) as (flows, running):
+        flows.commit(flows.build(), [topic(f"t{i}", i, "x" * 1_000) for i in range(20_000)])
+        await running.at_offset(1)
+        raw = await _slow_connection(running, EVENTS if transport == "sse" else _upgrade(running))
+        await eventually(
+            lambda: running.observer.value("penstock_serve_subscribers_cut_total", transport=transport) == 1, "cut"
+        )
+        raw.close()
 
 
 def _without_id(message: dict[str, Any]) -> dict[str, Any]:

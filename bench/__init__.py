@@ -1,0 +1,1 @@
+"""What Penstock measures of itself: programs that start real processes and print figures, never pass or fail."""

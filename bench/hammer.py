@@ -1,0 +1,137 @@
+"""Posts as fast as a server answers, over many connections, from a process of its own and with as little work as can be.
+
+Each connection sends its next request when it has the reply to the last. It reads the server's CPU time itself, at the
+beginning and at the end of what it measures, so that both cover the same requests, and prints what it found as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import uvloop
+
+from bench import processes
+from bench.narrow import Lines
+from bench.percentile import spread
+
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+
+
+@dataclass
+class Tally:
+    """Replies within the time that is measured."""
+
+    measuring: bool = False
+    over: bool = False
+    good: int = 0
+    bad: int = 0
+    first_bad: str = ""
+    latency_ms: list[float] = field(default_factory=list)
+
+
+class Connection(asyncio.Protocol):
+    """One connection with one request under way."""
+
+    def __init__(self, request: Callable[[], bytes], tally: Tally) -> None:
+        self._request = request
+        self._tally = tally
+        self._buffer = b""
+        self._began = 0.0
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._send()
+
+    def _send(self) -> None:
+        self._began = time.perf_counter()
+        self._transport.write(self._request())
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head = self._buffer.find(b"\r\n\r\n")
+        if head < 0:
+            return
+        length = _LENGTH.search(self._buffer, 0, head)
+        if length is None or len(self._buffer) < head + 4 + int(length[1]):
+            return
+        self._count()
+        self._buffer = b""
+        if self._tally.over:
+            self._transport.close()
+        else:
+            self._send()
+
+    def _count(self) -> None:
+        if not self._tally.measuring:
+            return
+        if self._buffer.startswith(b"HTTP/1.1 200"):
+            self._tally.good += 1
+            self._tally.latency_ms.append((time.perf_counter() - self._began) * 1000)
+        else:
+            self._tally.bad += 1
+            self._tally.first_bad = self._tally.first_bad or self._buffer[-300:].decode(errors="replace")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
+    tally = Tally()
+    lines = Lines(asked.events, time.time_ns() // 1_000_000, asked.first_id)
+    request = _requests(asked.path, lines)
+    loop = asyncio.get_running_loop()
+    made = [
+        await loop.create_connection(lambda: Connection(request, tally), "127.0.0.1", asked.port)
+        for _ in range(asked.connections)
+    ]
+    await asyncio.sleep(asked.warm)
+    tally.measuring = True
+    began, own, theirs = time.perf_counter(), time.process_time(), processes.cpu_s(asked.pid)
+    await asyncio.sleep(asked.seconds)
+    tally.measuring = False
+    seconds, own = time.perf_counter() - began, time.process_time() - own
+    theirs = processes.cpu_s(asked.pid) - theirs
+    tally.over = True
+    await asyncio.wait_for(asyncio.gather(*(connection.done for _, connection in made)), 30)
+    latency = spread(tally.latency_ms)
+    return {
+        "requests": tally.good,
+        "bad": tally.bad,
+        "first_bad": tally.first_bad,
+        "seconds": seconds,
+        "client_cpu_s": own,
+        "server_cpu_s": theirs,
+        "p50_ms": latency.p50 if latency else 0.0,
+        "p99_ms": latency.p99 if latency else 0.0,
+    }
+
+
+def _requests(path: str, lines: Lines) -> Callable[[], bytes]:
+    kind = b"application/json" if lines.events == 1 else b"application/x-ndjson"
+    size = str(len(lines.body())).encode()
+    head = b"POST %s HTTP/1.1\r\nHost: bench\r\nContent-Type: %s\r\nContent-Length: %s\r\n\r\n"
+    filled = head % (path.encode(), kind, size)
+    return lambda: filled + lines.body()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("port", "pid", "connections", "events", "first_id"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("path")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--warm", type=float, default=2.0)
+    print(json.dumps(uvloop.run(hammer(parser.parse_args()))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""How many events the door makes durable, per second and per CPU-second, beside a server that does nothing with them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench import server
+from bench.options import Options
+from bench.results import Figure, Result
+
+BATCH = 500
+BATCH_CONNECTIONS = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way of sending."""
+
+    name: str
+    connections: int
+    events: int
+    path: str = "/streams/readings"
+    aim: str = ""
+
+
+CASES = (
+    Case("single events, 64 connections", 64, 1),
+    Case("single events, 256 connections", 256, 1),
+    Case(f"batches of {BATCH}", BATCH_CONNECTIONS, BATCH, aim="200,000"),
+    Case(f"batches of {BATCH}, unique ids", BATCH_CONNECTIONS, BATCH, "/streams/unique"),
+)
+
+
+def run(options: Options) -> Result:
+    seconds = options.seconds / 3
+    figures: list[Figure] = []
+    with server.data_folder(options.folder) as folder, server.edge("narrow", folder) as edge, bare() as (pid, port):
+        for number, case in enumerate(CASES, 1):
+            options.note(f"ingest: {case.name}")
+            first_id = number * 10**12
+            ours = measured(case, edge.port, edge.pid, first_id, seconds)
+            theirs = measured(case, port, pid, first_id, seconds)
+            figures += _told(case, ours, theirs)
+    settings = {"seconds": round(seconds, 1), "batch connections": BATCH_CONNECTIONS}
+    return Result("ingest", figures, settings)
+
+
+def measured(case: Case, port: int, pid: int, first_id: int, seconds: float) -> dict[str, Any]:
+    """Hammer a server; the client is a process of its own."""
+    numbers = map(str, (port, pid, case.connections, case.events, first_id))
+    command = [sys.executable, "-m", "bench.hammer", *numbers, case.path, "--seconds", str(seconds)]
+    with server.started(command, subprocess.PIPE) as (process, _):
+        output, _ = process.communicate(timeout=seconds + 60)
+    text = output.decode()
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise RuntimeError(f"the client broke: {text[-2000:]}") from None
+    if found["bad"] or not found["requests"]:
+        raise RuntimeError(f"the server refused {found['bad']} requests, as: {found['first_bad']}")
+    return found
+
+
+def _told(case: Case, ours: dict[str, Any], theirs: dict[str, Any]) -> list[Figure]:
+    rate, bare_rate = (case.events * each["requests"] / each["seconds"] for each in (ours, theirs))
+    per_cpu, bare_per_cpu = (case.events * each["requests"] / each["server_cpu_s"] for each in (ours, theirs))
+    return [
+        Figure(case.name, "durable", rate, "events/s", aim=case.aim),
+        Figure(case.name, "durable per CPU-second of the edge", per_cpu, "events"),
+        Figure(case.name, "reply", ours["p50_ms"], "ms", ours["p99_ms"], ours["requests"]),
+        Figure(case.name, "CPU of the edge", 100 * ours["server_cpu_s"] / ours["seconds"], "%"),
+        Figure(case.name, "CPU of the client", 100 * ours["client_cpu_s"] / ours["seconds"], "%"),
+        Figure(case.name, "bare aiohttp, no disk", bare_rate, "events/s"),
+        Figure(case.name, "bare aiohttp per CPU-second", bare_per_cpu, "events"),
+        Figure(case.name, "CPU of the client, bare", 100 * theirs["client_cpu_s"] / theirs["seconds"], "%"),
+        Figure(case.name, "edge to bare, per CPU-second", per_cpu / bare_per_cpu, "ratio"),
+    ]
+
+
+@contextlib.contextmanager
+def bare() -> Iterator[tuple[int, int]]:
+    """The server that does nothing: its process and its port."""
+    with server.started([sys.executable, "-m", "bench.bare"], subprocess.PIPE) as (process, _):
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        if not line.strip().isdigit():
+            raise RuntimeError(f"the bare server did not start: {line}{process.stdout.read().decode()[-2000:]}")
+        yield process.pid, int(line)

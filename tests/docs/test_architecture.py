@@ -1,0 +1,89 @@
+"""ARCHITECTURE.md says of every file what the file says of itself, and of the stages what the package says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import penstock
+from tests.docs.pages import PACKAGE, ROOT, page
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.read_text().strip())
+BESIDE = {"cli", "observe", "testing"}
+"""The folders that are not stages."""
+
+_STAGE = re.compile(r"^\d\. `(\w+)` (.*)$", re.MULTILINE)
+
+
+def first_sentence(path: Path) -> str:
+    doc = ast.get_docstring(ast.parse(path.read_text()))
+    assert doc, f"{path} does not say why it exists"
+    return " ".join(doc.split("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_tour_has_the_first_sentence_of_a_file(path: Path) -> None:
+    sentence = first_sentence(path).replace("|", "\\|")
+    assert f"\n| `{path.relative_to(ROOT)}` | {sentence} |\n" in page("ARCHITECTURE.md")
+
+
+def test_the_tour_names_no_file_that_is_gone() -> None:
+    named = re.findall(r"^\| `(penstock/\S+\.py)` \|", page("ARCHITECTURE.md"), re.MULTILINE)
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+    assert len(named) == len(set(named)) == len(FILES)
+
+
+def stages() -> list[str]:
+    return [name for name, _ in _STAGE.findall(penstock.__doc__ or "")]
+
+
+def test_the_stages_are_the_same_in_the_package_and_in_the_architecture() -> None:
+    assert _STAGE.findall(penstock.__doc__ or "") == _STAGE.findall(page("ARCHITECTURE.md"))
+
+
+def test_every_folder_is_a_stage_or_known_to_be_none() -> None:
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert folders == set(stages()) | BESIDE
+
+
+def layers() -> list[list[str]]:
+    """The import contract's layers, top to bottom; what stands in one layer does not import each other."""
+    contracts = tomllib.loads(page("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    (contract,) = [c for c in contracts if c["type"] == "layers"]
+    return [[part.strip().removeprefix("penstock.") for part in layer.split("|")] for layer in contract["layers"]]
+
+
+def test_the_import_contract_holds_every_stage_once_and_names_them_in_order_of_flow() -> None:
+    named = [name for layer in layers() for name in layer]
+    assert sorted(name for name in named if name in stages()) == sorted(stages())
+    for layer in layers():
+        here = [name for name in layer if name in stages()]
+        assert here == [name for name in stages() if name in here]
+
+
+def test_the_import_contract_holds_every_module_of_the_package() -> None:
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    files = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert {name for layer in layers() for name in layer} == folders | files
+
+
+def test_the_readmes_tiers_come_in_the_order_of_the_stages() -> None:
+    tiers = re.findall(r"\(penstock/(\w+)\) \|", page("README.md"))
+    assert tiers == stages()
+
+
+def test_functions_on_the_way_of_an_event_are_where_the_page_says() -> None:
+    """Each `path.py` of the walk is followed by names that the file has."""
+    walk = page("ARCHITECTURE.md").partition("## The life of one event")[2].partition("\n## ")[0]
+    steps = re.findall(r"`(\w+(?:/\w+)*\.py)`((?:,? (?:→ )?`[\w.]+`)*)", walk)
+    assert len(steps) > 25
+    for file, names in steps:
+        source = (PACKAGE / file).read_text()
+        for name in re.findall(r"`([\w.]+)`", names):
+            if not name.endswith(".py"):
+                for part in name.split("."):
+                    assert re.search(rf"\b(def|class) {part}\b", source), f"{file} has no {name}"

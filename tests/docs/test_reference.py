@@ -1,0 +1,222 @@
+"""The reference is complete: every error, metric, option, code, route and public name stands in it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+import penstock
+from penstock import App
+from penstock.clock import SystemClock
+from penstock.collect.collection import Collect
+from penstock.config import Folder, Limits
+from penstock.errors import PenstockError
+from penstock.log.folder import FolderLog
+from penstock.log.group import GroupCommit
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.observe.metrics import Observer
+from penstock.observe.signals import Counts, Observes, Signal
+from penstock.serve.routes import Serving
+from penstock.views.current import Views
+from tests.docs.pages import PACKAGE, page, section, table_codes
+
+DECLARING = "docs/reference/declaring.md"
+WITHOUT_JVM = ("observe", "collect", "views", "serve", "log", "errors")
+
+
+def import_all() -> None:
+    """So that every subclass is known; what imports pyspark declares no errors and no signals."""
+    for name in WITHOUT_JVM:
+        module = importlib.import_module(f"penstock.{name}")
+        for found in pkgutil.walk_packages(getattr(module, "__path__", []), f"penstock.{name}."):
+            importlib.import_module(found.name)
+
+
+def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for below in kind.__subclasses__():
+        if below.__module__.startswith("penstock."):
+            yield below
+            yield from subclasses(below)
+
+
+import_all()
+ERRORS = [PenstockError, *subclasses(PenstockError)]
+SIGNALS = list(subclasses(Signal))
+MOVES: list[Counts | Observes] = [move for signal in SIGNALS for move in signal.moves]
+
+
+# Errors
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.code)
+def test_an_error_is_documented_with_its_status_and_whether_to_retry(kind: type[PenstockError]) -> None:
+    row = re.search(
+        rf"^\| `{kind.code}` \| `{kind.__name__}` \|([^|]*)\|([^|]*)\|", page("docs/reference/errors.md"), re.M
+    )
+    assert row, f"errors.md has no row for {kind.code} ({kind.__name__})"
+    status, retry = row[1].strip(), row[2].strip()
+    assert status in ("", str(kind.status))
+    assert status or kind.status == 500, "a status that a client can see must be in the table"
+    assert retry == ("yes" if kind.retry else "no")
+
+
+def test_no_error_is_documented_that_is_gone() -> None:
+    assert table_codes(page("docs/reference/errors.md")) == {kind.code for kind in ERRORS}
+
+
+def test_error_codes_are_unique() -> None:
+    codes = [kind.code for kind in ERRORS]
+    assert len(codes) == len(set(codes))
+
+
+# Metrics
+
+
+def gauges() -> set[str]:
+    """Names that are passed to `Observer.gauge`, anywhere."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "gauge":
+                assert isinstance(call.args[0], ast.Constant), f"{path}: the name of a gauge must be a literal"
+                found.add(str(call.args[0].value))
+    return found
+
+
+def test_every_metric_is_documented_and_none_that_is_gone() -> None:
+    documented = table_codes(page("docs/reference/metrics.md"))
+    assert {name for name in documented if name.startswith("penstock_")} == {move.name for move in MOVES} | gauges()
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: move.name)
+def test_a_metric_is_documented_with_its_labels(move: Counts | Observes) -> None:
+    row = re.search(rf"^\| `{move.name}` \|([^|]*)\|([^|]*)\|", page("docs/reference/metrics.md"), re.M)
+    assert row
+    assert row[1].strip() == ("counter" if isinstance(move, Counts) else "histogram")
+    assert tuple(re.findall(r"`(\w+)`", row[2])) == move.labels
+
+
+@pytest.mark.parametrize("signal", [s for s in SIGNALS if s.moves], ids=lambda signal: signal.__name__)
+def test_a_signal_stands_beside_the_metrics_that_it_moves(signal: type[Signal]) -> None:
+    for move in signal.moves:
+        (row,) = [line for line in page("docs/reference/metrics.md").splitlines() if f"| `{move.name}` |" in line]
+        assert f"`{signal.__name__}`" in row
+
+
+def test_gauges_are_documented_as_such() -> None:
+    for name in gauges():
+        assert f"| `{name}` | gauge |" in page("docs/reference/metrics.md")
+
+
+# Declaring
+
+METHODS = {
+    "App": App.__init__,
+    "app.stream": App.stream,
+    "app.pull": App.pull,
+    "app.flow": App.flow,
+    "app.view": App.view,
+}
+
+
+@pytest.mark.parametrize("heading", METHODS)
+def test_every_parameter_is_documented_with_its_default(heading: str) -> None:
+    text = section(page(DECLARING), heading)
+    parameters = [p for p in inspect.signature(METHODS[heading]).parameters.values() if p.name != "self"]
+    assert table_codes(text) == {parameter.name for parameter in parameters}
+    for parameter in parameters:
+        default = parameter.default
+        if default not in (None, inspect.Parameter.empty):
+            shown = f'"{default}"' if isinstance(default, str) else str(default)
+            assert re.search(rf"^\| `{parameter.name}` \| `?{re.escape(shown)}`? \|", text, re.M), parameter
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in penstock.__all__:
+        assert f"`{name}`" in page(DECLARING)
+
+
+def test_every_column_that_a_function_sees_is_documented() -> None:
+    from penstock.schema import PLACE, SYSTEM, UNKNOWN
+
+    documented = table_codes(section(page(DECLARING), "What a function sees"))
+    assert documented == {UNKNOWN, *(field.name for field in (*SYSTEM, *PLACE))}
+
+
+def problem_codes() -> set[str]:
+    """Literal codes of every `Problem(...)` and of the `_error(...)` that make one, and the grades of a proof."""
+    found = {"proof_exact", "proof_tolerance", "proof_unverifiable", "bad_plan"}
+    for file in ("declaration.py", "flows/rules.py", "flows/plan.py", "flows/check.py"):
+        tree = ast.parse((PACKAGE / file).read_text())
+        names = {n.targets[0].id: n.value.value for n in tree.body if _is_text(n)}  # type: ignore[attr-defined]
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Problem", "_error"):
+                code = call.args[1 if call.func.id == "Problem" else 0]
+                if isinstance(code, ast.Constant):
+                    found.add(str(code.value))
+                elif isinstance(code, ast.Name) and code.id in names:
+                    found.add(names[code.id])
+    return found
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def test_every_code_of_check_is_documented_and_none_that_is_gone() -> None:
+    found = problem_codes()
+    assert len(found) > 20
+    assert table_codes(section(page(DECLARING), "What check says")) == found
+
+
+# Routes
+
+
+@pytest.fixture
+def routes(tmp_path: Path) -> Iterator[set[tuple[str, str]]]:
+    """What the edge registers: method and path."""
+    application = App("empty").declared()
+    folder, limits, clock, observer = Folder(tmp_path), Limits(), SystemClock(), Observer()
+    log = SqliteLog.open(folder.edge_db, app="empty")
+    group = GroupCommit(log)
+    reader = FolderLog(folder)
+    views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
+
+    async def remember(values: Any) -> None: ...
+
+    app = web.Application()
+    Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit).add_routes(app)
+    Serving(application, views, reader, remember=remember).add_routes(app)
+    yield {(r.method, r.resource.canonical) for r in app.router.routes() if r.resource and r.method != "HEAD"}
+    group.close()
+    log.close()
+    reader.close()
+
+
+def test_every_route_is_documented(routes: set[tuple[str, str]]) -> None:
+    text = page("docs/reference/http.md") + page("docs/reference/collection.md")
+    api = {(method, path) for method, path in routes if not Path(path).suffix or path == "/openapi.json"}
+    assert {
+        f"{method} {path}" for method, path in api if not re.search(rf"{method} {re.escape(path)}(?![\w/{{])", text)
+    } == set()
+    assert len(api) > 15
+
+
+def test_no_route_is_documented_that_is_gone(routes: set[tuple[str, str]]) -> None:
+    text = page("docs/reference/http.md") + page("docs/reference/collection.md")
+    named = set(re.findall(r"\b(GET|POST) (/[\w{}/.]*)", text))
+    assert {pair for pair in named if pair not in routes and "{" in pair[1]} == set()
