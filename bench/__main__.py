@@ -18,12 +18,16 @@ from bench.results import Result
 
 NAMES = ("freshness", "ingest", "catchup", "start", "load")
 RESULTS = Path(__file__).parent / "results"
+FILE_COLUMNS = 140
+"""Width of a table that goes into a file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _end)
     console, notes = Console(), Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console.width = FILE_COLUMNS
     options = _options(asked, lambda text: notes.print(text, style="dim"))
     done: list[Result] = []
     for name in asked.names or NAMES:

@@ -1,4 +1,4 @@
-"""Posts as fast as a server answers, over many connections, from a process of its own and with as little work as can be.
+"""Posts as fast as a server answers, over many connections, from a process of its own and with hardly any work.
 
 Each connection sends its next request when it has the reply to the last. It reads the server's CPU time itself, at the
 beginning and at the end of what it measures, so that both cover the same requests, and prints what it found as JSON.
@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import uvloop
 
@@ -46,8 +47,7 @@ class Connection(asyncio.Protocol):
         self.done = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._send()
 
     def _send(self) -> None:

@@ -1,4 +1,4 @@
-"""How many events the door makes durable, per second and per CPU-second, beside a server that does nothing with them."""
+"""How many events the door makes durable, per second and per CPU-second, beside a server that does nothing at all."""
 
 from __future__ import annotations
 

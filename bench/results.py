@@ -46,7 +46,7 @@ def table(result: Result) -> Table:
     settings = ", ".join(f"{name} {value}" for name, value in result.settings.items())
     made = Table(title=result.name, title_justify="left", title_style="bold", caption=settings, caption_justify="left")
     for name in ("case", "what"):
-        made.add_column(name)
+        made.add_column(name, overflow="fold")
     for name in ("value or p50", "p99", "unit", "n"):
         made.add_column(name, justify="left" if name == "unit" else "right")
     made.add_column("aim", style="dim")

@@ -149,8 +149,8 @@ def get(port: int, path: str) -> Any:
 
 
 def _ready_line(output: Path) -> str | None:
-    lines = output.read_text().splitlines()
-    return next((line for line in lines if line.startswith("ready ")), None)
+    """The line on stdout that holds the address, once it is whole."""
+    return next((line for line in output.read_text().split("\n")[:-1] if line.startswith("ready http")), None)
 
 
 def _bound(folder: Folder) -> int | None:

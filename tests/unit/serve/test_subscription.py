@@ -275,3 +275,28 @@ async def test_a_batch_says_when_its_newest_event_was_accepted(tmp_path: Path) -
         flows.commit(stream, [topic("a", 1)], accepted_us=1_500)
         await follower
         assert replica.messages[1]["accepted"] == "1970-01-01T00:00:00.001Z"
+
+
+@pytest.mark.parametrize("query", ["all", "where", "top"])
+async def test_large_batches_on_a_large_view_leave_subscribers_exact(tmp_path: Path, query: str) -> None:
+    """Prepared, swapped, evaluated and ranked again in threads: the first thousands leave, then most rows change."""
+    params = QUERIES[query]
+    async with flows_and_edge(tmp_path, position_s=0.1) as (flows, running):
+        stream = flows.build()
+        rows = {f"t{i}": topic(f"t{i}", i, "ab"[i % 2]) for i in range(8_000)}
+        flows.commit(stream, list(rows.values()))
+        await running.at_offset(1)
+        live, resumed = Replica(), Replica()
+        await follow_socket(running, resumed, lambda: resumed.position is not None, params)
+        end = stream.position((4,)).token()
+        follower = asyncio.create_task(follow_socket(running, live, lambda: live.position == end, params))
+        await eventually(lambda: live.position is not None, "snapshot")
+        await asyncio.to_thread(flows.commit, stream, [], [{"topic": f"t{i}"} for i in range(5_000, 8_000)])
+        await asyncio.to_thread(flows.commit, stream, [topic(f"t{i}", 3 * i, "c") for i in range(1, 30_000)])
+        await asyncio.to_thread(flows.commit, stream, [], [{"topic": f"t{i}"} for i in range(29_000, 30_000)])
+        await follower
+        await follow_socket(running, resumed, lambda: resumed.position == end, params)
+        wanted = sorted(await running.rows(**params, **({} if "limit" in params else {"limit": "null"})), key=str)
+        assert sorted(live.rows.values(), key=str) == wanted
+        assert sorted(resumed.rows.values(), key=str) == wanted
+        assert live.resets == resumed.resets == 0

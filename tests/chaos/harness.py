@@ -1,0 +1,322 @@
+"""Kills a running app at seeded random moments under load and checks what must hold whatever dies.
+
+    python -m tests.chaos.harness --kills 100 --seed 1
+
+Every acknowledged event is in the log exactly once; a subscriber that resumes sees no gap, no duplicate and no half
+batch; `penstock verify` finds no difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from penstock.config import Folder
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.position import Position
+
+APP = Path(__file__).with_name("app.py")
+READY_S = 150.0
+BATCH = 20
+PAUSE_S = 0.05
+VICTIMS = ("edge", "edge", "flows", "edge", "jvm", "edge", "supervisor", "edge", "flows", "frozen")
+"""The order of the first ten; beyond them the seed chooses."""
+
+
+@dataclass
+class Findings:
+    """What was seen while things died."""
+
+    sent: int = 0
+    acked: set[int] = field(default_factory=set)
+    kills: list[str] = field(default_factory=list)
+    batches: int = 0
+    resets: int = 0
+    resumes: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Running:
+    """`penstock run` as a process of its own, started again when the harness killed it whole."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self.port = 0
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "penstock.cli.main", "run", str(APP), "--data", str(self.data)]
+        command += ["--port", str(self.port)]
+        log = (self.data.parent / "run.log").open("a")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith("ready "):
+            raise AssertionError(f"not ready: {line!r}\n{(self.data.parent / 'run.log').read_text()[-3000:]}")
+        self.url = line.split()[1]
+        self.port = int(self.url.rsplit(":", 1)[1])
+
+    def pid(self, victim: str) -> int | None:
+        """The process to hit, from what the supervisor says of its children."""
+        if victim == "supervisor":
+            return self.process.pid if self.process else None
+        children = json.loads((self.data / "run" / "supervisor.json").read_text())["processes"]
+        found = children["edge" if victim == "edge" else "flows"]["pid"]
+        return _java_below(found) if victim == "jvm" and found else found
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+def _java_below(pid: int) -> int | None:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            name, rest = stat.split("(", 1)[1].rsplit(")", 1)
+            if name == "java" and int(rest.split()[1]) == pid:
+                return int(entry.name)
+    return None
+
+
+async def send(
+    session: aiohttp.ClientSession, app: Running, found: Findings, chance: random.Random, end: asyncio.Event
+) -> None:
+    """Post batches until told to end; each is sent again until it is acknowledged."""
+    while not end.is_set():
+        first = found.sent
+        found.sent += BATCH
+        now = int(time.time() * 1000)
+        lines = []
+        for n in range(first, first + BATCH):
+            back = chance.choice([0] * 18 + [5_000, 90_000])
+            lines.append(json.dumps({"n": n, "at": now - back, "kind": "abc"[n % 3]}))
+        while not await _acked(session, app, "\n".join(lines)):
+            await asyncio.sleep(0.2)
+        found.acked |= set(range(first, first + BATCH))
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _acked(session: aiohttp.ClientSession, app: Running, body: str) -> bool:
+    try:
+        headers = {"Content-Type": "application/x-ndjson"}
+        async with session.post(f"{app.url}/streams/steps", data=body, headers=headers) as reply:
+            return reply.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False
+
+
+async def subscribe(
+    session: aiohttp.ClientSession, app: Running, found: Findings, view: str, rows: dict[str, Any], end: asyncio.Event
+) -> None:
+    """Follow a view over WebSocket, resume after each cut, and check every message."""
+    last: Position | None = None
+    while not end.is_set():
+        try:
+            async with session.ws_connect(f"{app.url}/socket", heartbeat=20) as socket:
+                await socket.send_json(
+                    {
+                        "type": "subscribe",
+                        "id": "s",
+                        "view": view,
+                        "limit": None,
+                        "since": last.token() if last else None,
+                    }
+                )
+                found.resumes += last is not None
+                async for message in socket:
+                    if message.type != aiohttp.WSMsgType.TEXT:
+                        break
+                    last = take(json.loads(message.data), rows, last, found, view)
+                    if end.is_set():
+                        return
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            pass
+        await asyncio.sleep(0.2)
+
+
+def take(
+    message: dict[str, Any], rows: dict[str, Any], last: Position | None, found: Findings, view: str
+) -> Position | None:
+    """Apply one message and note what is wrong with it."""
+    kind = message["type"]
+    if kind == "reset":
+        found.resets += 1
+        rows.clear()
+        return None
+    if kind == "error":
+        found.wrong.append(f"{view}: {message}")
+        return last
+    position = Position.parse(message["position"])
+    if last is not None and (position.epoch != last.epoch or position.offsets <= last.offsets):
+        found.wrong.append(f"{view}: {kind} at {position} after {last}")
+    if kind == "snapshot":
+        rows.clear()
+        rows.update({_key(row, view): row for row in message["rows"]})
+    elif kind == "changes":
+        found.batches += 1
+        rows.update({_key(row, view): row for row in message["upserts"]})
+        for key in message["deletes"]:
+            rows.pop(_key(key, view), None)
+    if view == "balance" and rows and sum(row["x"] for row in rows.values()) != 1000:
+        found.wrong.append(f"half a batch: {list(rows.values())}")
+    return position
+
+
+def _key(row: dict[str, Any], view: str) -> str:
+    names = {"balance": ["side"], "kinds": ["kind"], "windows": ["window", "kind"]}[view]
+    return json.dumps([row[name] for name in names])
+
+
+async def kill(app: Running, victim: str, found: Findings) -> None:
+    """Hit one process and wait until everything is ready again."""
+    pid = app.pid(victim)
+    if pid is None:
+        return
+    found.kills.append(victim)
+    print(f"kill {len(found.kills)}: {victim} ({pid})", flush=True)
+    os.kill(pid, signal.SIGSTOP if victim == "frozen" else signal.SIGKILL)
+    if victim == "supervisor":
+        assert app.process is not None
+        app.process.wait()
+        await asyncio.to_thread(app.start)
+
+
+async def healthy(session: aiohttp.ClientSession, app: Running, since: float) -> None:
+    """Wait until the flows have absorbed something that was sent after `since`."""
+    deadline = time.monotonic() + READY_S
+    n = -int(since * 1000)
+    while time.monotonic() < deadline:
+        try:
+            body = json.dumps({"n": n, "at": int(time.time() * 1000), "kind": "probe"})
+            async with session.post(f"{app.url}/streams/steps?ack=applied&wait=10", data=body) as reply:
+                if reply.status == 200 and (await reply.json())["level"] == "applied":
+                    return
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            pass
+        await asyncio.sleep(0.3)
+    raise AssertionError(f"not healthy within {READY_S} s")
+
+
+async def play(kills: int, seed: int, data: Path) -> Findings:
+    """The whole piece: load, subscribers, kills, and then the reckoning."""
+    chance, found, end = random.Random(seed), Findings(), asyncio.Event()
+    app = Running(data)
+    await asyncio.to_thread(app.start)
+    views: dict[str, dict[str, Any]] = {"balance": {}, "kinds": {}, "windows": {}}
+    try:
+        await _under_load(app, kills, chance, found, end, views)
+    finally:
+        code = await asyncio.to_thread(app.stop)
+    if code != 0:
+        found.wrong.append(f"run ended with {code}")
+    return found
+
+
+async def _under_load(
+    app: Running,
+    kills: int,
+    chance: random.Random,
+    found: Findings,
+    end: asyncio.Event,
+    views: dict[str, dict[str, Any]],
+) -> None:
+    timeout = aiohttp.ClientTimeout(total=20)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        tasks = [asyncio.create_task(send(session, app, found, chance, end))]
+        done = asyncio.Event()
+        tasks += [asyncio.create_task(subscribe(session, app, found, view, rows, done)) for view, rows in views.items()]
+        for number in range(kills):
+            await asyncio.sleep(chance.uniform(0.5, 4.0))
+            victim = VICTIMS[number] if number < len(VICTIMS) else chance.choice(VICTIMS)
+            await kill(app, victim, found)
+            await healthy(session, app, time.time())
+        end.set()
+        await tasks[0]
+        await healthy(session, app, time.time())
+        await settled(session, app, views, found)
+        done.set()
+        for task in tasks[1:]:
+            task.cancel()
+
+
+async def settled(
+    session: aiohttp.ClientSession, app: Running, views: dict[str, dict[str, Any]], found: Findings
+) -> None:
+    """Each subscriber ends with exactly what the view holds."""
+    for view, rows in views.items():
+        deadline = time.monotonic() + 20
+        while True:
+            async with session.get(f"{app.url}/views/{view}?limit=null") as reply:
+                held = {_key(row, view): row for row in (await reply.json())["rows"]}
+            if held == rows:
+                break
+            if time.monotonic() > deadline:
+                found.wrong.append(f"subscriber of {view} differs: {len(rows)} rows, view {len(held)}")
+                break
+            await asyncio.sleep(0.2)
+
+
+def reckon(found: Findings, data: Path) -> None:
+    """What the log and `verify` say afterwards."""
+    log = SqliteLog.reader(Folder(data).edge_db)
+    stream = log.find("steps")
+    assert stream is not None
+    held: list[int] = []
+    for partition in range(stream.partitions):
+        for block in log.read(stream, partition, 0, columns=["n"]):
+            held += block.batch.column("n").to_pylist()
+    log.close()
+    if len(held) != len(set(held)):
+        found.wrong.append(f"{len(held) - len(set(held))} events are in the log twice")
+    if lost := found.acked - set(held):
+        found.wrong.append(f"{len(lost)} acknowledged events are lost: {sorted(lost)[:10]}")
+    command = [sys.executable, "-m", "penstock.cli.main", "verify", str(APP), "--data", str(data)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    print(done.stdout)
+    if done.returncode != 0:
+        found.wrong.append(f"verify ended with {done.returncode}: {done.stdout[-3000:]} {done.stderr[-1000:]}")
+
+
+def main(arguments: list[str] | None = None, report: Callable[[str], None] = print) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    scratch = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
+    began = time.monotonic()
+    found = asyncio.run(play(options.kills, options.seed, scratch / "data"))
+    reckon(found, scratch / "data")
+    if not found.wrong:
+        shutil.rmtree(scratch)
+    report(
+        f"seed {options.seed}: {len(found.kills)} kills in {time.monotonic() - began:.0f} s, {len(found.acked)} events "
+        f"acknowledged, {found.batches} batches seen, {found.resumes} resumes, {found.resets} resets"
+    )
+    for line in found.wrong:
+        report(f"WRONG: {line} (kept: {scratch})")
+    return 1 if found.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
