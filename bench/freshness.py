@@ -61,6 +61,8 @@ class Case:
         ):
             prober = Prober(session, running.url, seen, self._first)
             await prober.send(options.warm_s)
+            if not seen.acked_us:
+                raise RuntimeError(f"no probe was taken: {seen.refused[:1]}")
             alone = await prober.send(options.seconds)
             await prober.arrived(alone)
             beside = range(0)
@@ -92,7 +94,7 @@ class Case:
             Figure(self.name, "load that was accepted", load.told["rate"], "events/s"),
             Figure(self.name, "load that failed", load.told["failed"], "events"),
             Figure(self.name, "CPU of the sender", load.told["cpu_percent"], "%"),
-            Figure(self.name, "probes refused", seen.refused, ""),
+            Figure(self.name, "probes refused", len(seen.refused), ""),
         ]
 
 

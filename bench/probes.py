@@ -28,7 +28,8 @@ class Seen:
 
     acked_us: dict[int, int] = field(default_factory=dict)
     wire_us: dict[int, int] = field(default_factory=dict)
-    refused: int = 0
+    refused: list[str] = field(default_factory=list)
+    """What the server said to those that it did not take."""
 
 
 class Prober:
@@ -72,14 +73,14 @@ class Prober:
             "probe": number,
         }
         try:
-            async with self._session.post(f"{self._url}/streams/readings", data=msgspec.json.encode(event)) as reply:
-                await reply.read()
+            async with self._session.post(f"{self._url}/streams/readings", json=event) as reply:
+                text = await reply.text()
                 if reply.status == 200:
                     self.seen.acked_us[number] = now_us()
                     return
-        except aiohttp.ClientError:
-            pass
-        self.seen.refused += 1
+        except aiohttp.ClientError as error:
+            text = repr(error)
+        self.seen.refused.append(text)
 
 
 @contextlib.asynccontextmanager

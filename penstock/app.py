@@ -148,6 +148,8 @@ class App:
         def declare(f: F) -> F:
             place = _of(f)
             with _at(place):
+                if partitions < 1:
+                    raise DeclarationError(f"partitions={partitions} of '{f.__name__}'", hint="use 1 or more")
                 self._flows.append(
                     FlowDef(
                         name=name or f.__name__,

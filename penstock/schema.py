@@ -145,7 +145,7 @@ def _default(field: mi.Field, nullable: bool) -> dict[bytes, bytes] | None:
 def _column(info: mi.Type, path: str) -> tuple[pa.DataType, Builder, bool]:
     """The Arrow type of a field's annotation, how to build a column of it, and whether it may be null."""
     if isinstance(info, mi.Metadata):
-        return _decimal(info.extra, path) if info.extra else _column(info.type, path)
+        return _decimal(info.extra) if _sized(info) else _column(info.type, path)
     if isinstance(info, mi.UnionType):
         rest = [t for t in info.types if not isinstance(t, mi.NoneType)]
         if len(rest) != 1:
@@ -196,8 +196,14 @@ def _text(value: uuid.UUID | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _decimal(extra: dict[str, Any], path: str) -> tuple[pa.DataType, Builder, bool]:
-    kind = pa.decimal128(int(extra.get("precision", 38)), int(extra.get("scale", 18)))
+def _sized(info: mi.Metadata) -> bool:
+    """Whether this is `Annotated[Decimal, Meta(extra={"precision": 10, "scale": 2})]`."""
+    return isinstance(info.type, mi.DecimalType) and bool({"precision", "scale"} & set(info.extra or {}))
+
+
+def _decimal(extra: dict[str, Any] | None) -> tuple[pa.DataType, Builder, bool]:
+    sizes = extra or {}
+    kind = pa.decimal128(int(sizes.get("precision", 38)), int(sizes.get("scale", 18)))
     return kind, _plain(kind), False
 
 

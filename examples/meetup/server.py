@@ -125,9 +125,7 @@ class FeedServer:
 
         sending = asyncio.create_task(send())
         try:
-            async for (
-                _
-            ) in socket:  # answers pings and notices that the client left; what it says does not matter
+            async for _ in socket:  # answers pings and notices that the client left; what it says does not matter
                 pass
         finally:
             sending.cancel()

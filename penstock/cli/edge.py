@@ -24,6 +24,7 @@ from penstock.cli.ownership import WAIT_S, check_folder, flock, holder
 from penstock.cli.preflight import port_error
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.signals import SIGNALS
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
@@ -79,6 +80,7 @@ async def _serve(application: Application, folder: Folder, host: str, port: int)
 
 async def _open(application: Application, folder: Folder, opened: AsyncExitStack) -> web.Application:
     limits, clock, observer = Limits(), SystemClock(), Observer()
+    observer.declare(SIGNALS)
     log = SqliteLog.open(folder.edge_db, app=application.name, clock=clock)
     opened.callback(log.close)
     group = GroupCommit(log, unwritten_bytes=limits.unwritten_bytes)

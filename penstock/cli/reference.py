@@ -29,11 +29,11 @@ too; it names the file that holds the trace.
 | code | meaning |
 |---|---|
 | 0 | done; `run` and `demo`: stopped as asked; `verify`: every view equals its function over the log |
-| 1 | an error; `check`: `run` would refuse this app; `send`: some events were rejected (they are in
-`dead`); `verify`: a view differs; `run`: a process could not be kept alive | | 2 | the command line cannot
-be read; `verify`: nothing differs, but something could not be proved | | 3 | only between processes: a
-child of `run` that ends with 3 met an error that the next one would meet too, and is not started again | |
-130 | ended by Ctrl-C; `run`: by a second one, which kills |
+| 1 | an error; `check`: `run` would refuse this app; `send`: some events were rejected; `verify`: a view differs; \
+`run`: a process could not be kept alive |
+| 2 | the command line cannot be read; `verify`: nothing differs, but something could not be proved |
+| 3 | only between processes: a child of `run` met an error that the next one would meet too |
+| 130 | ended by Ctrl-C; `run`: by a second one, which kills |
 
 ## What `run` does
 

@@ -24,6 +24,7 @@ from penstock.errors import (
 _FORMS: dict[str, Form] = {
     "": "json",
     "application/json": "json",
+    "application/x-www-form-urlencoded": "json",
     "application/x-ndjson": "lines",
     "application/ndjson": "lines",
     "application/jsonl": "lines",

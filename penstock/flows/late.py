@@ -64,6 +64,6 @@ def _row(
         "event": msgspec.json.encode(fields).decode(),
         columns_.TIME: event[columns_.TIME],
         columns_.RECEIVED: now_us,
-        columns_.ID: f"{flow}/{feed.stream.name}/{partition}/{offset}",
+        columns_.ID: f"{flow}/{feed.origin}/{partition}/{offset}",
         columns_.KEY: event.get(columns_.KEY),
     }

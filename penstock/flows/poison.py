@@ -98,7 +98,7 @@ def letters(
                 "flow": flow,
                 columns_.TIME: now_us,
                 columns_.RECEIVED: now_us,
-                columns_.ID: f"{flow}/{name}/{partition}/{offset}",
+                columns_.ID: f"{flow}/{feeds[name].origin}/{partition}/{offset}",
                 columns_.KEY: event.get(columns_.KEY),
             }
         )

@@ -148,10 +148,8 @@ class Sink:
 
     def _collect(self, frame: DataFrame) -> pa.Table:
         """The batch's rows, by one action, in order."""
-        node = self.made.node
-        if isinstance(node, ViewDef):
-            op = F.when(F.expr(node.where), UPSERT).otherwise(DELETE) if node.where else F.lit(UPSERT)
-            frame = frame.withColumn(OP, op.cast("byte"))
+        if isinstance(self.made.node, ViewDef):
+            frame = with_op(frame, self.made.node)
         table: pa.Table = frame.toArrow()
         return table
 
@@ -177,6 +175,12 @@ class Sink:
 
     def _events(self, rows: pa.Table, now_us: int) -> pa.RecordBatch:
         return flow_events(rows, self.made, now_us)
+
+
+def with_op(frame: DataFrame, view: ViewDef) -> DataFrame:
+    """A view's rows with what each is: one that fails `where=` is a delete."""
+    op = F.when(F.expr(view.where), UPSERT).otherwise(DELETE) if view.where else F.lit(UPSERT)
+    return frame.withColumn(OP, op.cast("byte"))
 
 
 def _accepted(meta: dict[str, Any] | None, written_us: int) -> int:

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock import schema as columns_
+from penstock.config import Folder
 from penstock.log.log import Block, LogReader, Stream
 from penstock.log.logs.sqlite import SqliteLog
 
@@ -72,6 +73,12 @@ class Feed:
     def parse(options: Mapping[str, str]) -> Feed:
         feed: Feed = pickle.loads(Path(options[_FEED]).read_bytes())
         return feed
+
+    @property
+    def origin(self) -> str:
+        """The stream as a ledger's entry names it: a flow's stream has other events at its offsets in each build."""
+        derived = Path(self.path).name != Folder(Path(self.path).parent).edge_db.name
+        return f"{self.stream.name}@{self.stream.epoch}" if derived else self.stream.name
 
     @property
     def spark_schema(self) -> StructType:

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from penstock.change import OP, UPSERT
 from penstock.config import Folder
@@ -25,7 +24,7 @@ from penstock.flows import building
 from penstock.flows.keep import hashable, row_times
 from penstock.flows.plan import Planned, Planner, flow_schema
 from penstock.flows.session import open_session
-from penstock.flows.sink import flow_events, latest_by_key
+from penstock.flows.sink import flow_events, latest_by_key, with_op
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Commit, LogReader, Stream
 from penstock.log.logs.sqlite import SqliteLog
@@ -157,15 +156,14 @@ class Verifier:
         }
         frame = self.planner.batch_frame(made, feeds, ranges)
         node = made.node
-        if isinstance(node, ViewDef) and node.where is not None:
-            frame = frame.where(F.expr(node.where))
-        table = self._closed(frame.toArrow(), made, meta)
-        if isinstance(node, ViewDef) and node.keep_us is not None and meta.max_us is not None:
-            table = table.filter(pc.greater_equal(row_times(table), meta.max_us - node.keep_us))
-        if not isinstance(node, ViewDef):
-            table = pa.Table.from_batches([flow_events(table, made, 0)])
-        elif made.ordered:
-            table = latest_by_key(table, node.key)
+        if isinstance(node, ViewDef):
+            table = self._closed(with_op(frame, node).toArrow(), made, meta)
+            table = latest_by_key(table, node.key) if made.ordered else table
+            table = table.filter(pc.equal(table.column(OP), UPSERT))
+            if node.keep_us is not None and meta.max_us is not None:
+                table = table.filter(pc.greater_equal(row_times(table), meta.max_us - node.keep_us))
+        else:
+            table = pa.Table.from_batches([flow_events(self._closed(frame.toArrow(), made, meta), made, 0)])
         return table.select(self._names(made))
 
     def _held(self, made: Planned, output: Stream, commit: Commit) -> pa.Table:

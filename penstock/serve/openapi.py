@@ -149,19 +149,15 @@ def _post(stream: StreamDef, event: Spec) -> Spec:
     content = {
         "application/json": {"schema": {"oneOf": [event, array(event)]}},
         "application/x-ndjson": {"schema": text("One event per line.")},
-        "text/csv": {"schema": text("A header line with the names of fields, then one event per line.")},
-        "application/vnd.apache.arrow.stream": {"schema": {"type": "string", "contentEncoding": "binary"}},
-        "application/cloudevents+json": {"schema": {"type": "object"}},
-        "application/cloudevents-batch+json": {"schema": array({"type": "object"})},
     }
-    levels = {"type": "string", "enum": ["none", "logged", "replicated", "applied"], "default": "logged"}
-    headers = ("Idempotency-Key", "Producer-Id", "Producer-Epoch", "Producer-Seq")
+    levels = {"type": "string", "enum": ["none", "logged", "applied"], "default": "logged"}
+    headers = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
     return {
         "operationId": f"post to {stream.name}",
         "summary": f"Send events to the stream {stream.name}",
         "parameters": [parameter("ack", levels), *(parameter(name, text(), place="header") for name in headers)],
         "requestBody": {"required": True, "content": content},
-        "responses": answers(POST_REPLY, 400, 403, 404, 409, 413, 415, 422, 429, 503, 507)
+        "responses": answers(POST_REPLY, 400, 403, 404, 409, 413, 415, 422, 503, 507)
         | {
             "202": {"description": "ack=none: taken, not yet durable", "content": _json(POST_REPLY)},
             "204": {"description": "This sequence number of the producer was taken before"},

@@ -62,7 +62,7 @@ POST_REPLY = obj(
 )
 ACKS_REPLY = obj(
     ack=text(),
-    level={"type": "string", "enum": ["pending", "logged", "replicated", "applied"]},
+    level={"type": "string", "enum": ["pending", "logged", "applied"]},
     accepted=_COUNT,
     duplicates=_COUNT,
     rejected=array({"type": "object"}),

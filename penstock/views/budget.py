@@ -26,7 +26,7 @@ def over_budget(view: str, budget_bytes: int) -> OverBudgetError:
     return OverBudgetError(
         f"the view '{view}' outgrew its memory budget",
         detail=f"its rows need more than {budget_bytes} bytes",
-        hint="narrow it with where= or keep=, aggregate further, or raise the limit view_bytes, and restart the edge",
+        hint="narrow it with where= or keep=, or aggregate further, and start again",
     )
 
 

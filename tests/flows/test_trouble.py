@@ -107,6 +107,21 @@ def test_without_an_aggregation_the_last_row_of_a_key_wins(world: Callable[[App]
     assert one.verify()["newest"].result == "equal"
 
 
+def test_where_looks_at_the_last_row_of_a_key_and_verify_agrees(world: Callable[[App], World]) -> None:
+    app = App("last")
+    app.stream("readings", Reading, time="at", id="n")
+
+    @app.view(key="g", where="text <> 'gone'")
+    def newest(readings: DataFrame) -> DataFrame:
+        return readings.select((F.col("n") % 2).alias("g"), "text")
+
+    one = world(app)
+    one.send("readings", [readings(["a", "b", "gone"])])
+    one.run()
+    assert {row["g"]: row["text"] for row in one.rows("newest")} == {1: "b"}
+    assert one.verify()["newest"].result == "equal"
+
+
 def test_keep_lets_old_windows_go_against_the_newest_event(world: Callable[[App], World]) -> None:
     app = App("keep")
     app.stream("readings", Reading, time="at", id="n", late_after="1 minute")

@@ -216,9 +216,7 @@ def test_popularity_falls_steeply_from_the_first_topics_to_the_last(decoded: lis
     assert counts[0] > 2.5 * counts[len(counts) // 2] > 5 * counts[-1]
 
 
-def test_five_minutes_show_topics_that_rise_to_the_top_and_fade(
-    sent: list[Sent], decoded: list[Rsvp]
-) -> None:
+def test_five_minutes_show_topics_that_rise_to_the_top_and_fade(sent: list[Sent], decoded: list[Rsvp]) -> None:
     minutes = by_minute(sent, decoded)[:5]
     leaders = {topic for minute in minutes for topic, _ in minute.most_common(3)}
     swings = {t: max(m[t] for m in minutes) / max(1, min(m[t] for m in minutes)) for t in leaders}
