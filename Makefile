@@ -6,12 +6,18 @@ PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/
 
 .PHONY: setup demo test lint bench chaos clean
 
-setup: .venv/.installed $(PAGE)
+setup: .venv/.installed .venv/.warm $(PAGE)
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
+
+# Lets later starts of Spark take less time; without it, or without Java, everything still works.
+.venv/.warm: .venv/.installed
+	@echo "warming Spark up, once"
+	@$(BIN)/python -m penstock.flows.warm >.venv/warm.log 2>&1 || echo "no warm start: see .venv/warm.log"
+	@touch $@
 
 $(PAGE): $(PAGE_SOURCES)
 	cd dashboard && npm ci --silent --no-fund --no-audit && npm run --silent build

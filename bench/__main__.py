@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console.width = FILE_COLUMNS
     options = _options(asked, lambda text: notes.print(text, style="dim"))
-    done: list[Result] = []
+    before, done = machine.facts(options.folder), list[Result]()
     for name in asked.names or NAMES:
         notes.print(f"bench {name}", style="bold")
         facts = machine.facts(options.folder)
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(results.table(result))
         done.append(result)
     if asked.json:
-        results.write(asked.json, done, machine.facts(options.folder))
+        results.write(asked.json, done, before)
     return 0
 
 

@@ -32,7 +32,7 @@ class Options:
 
     @classmethod
     def quickly(cls, note: Note) -> Self:
-        return cls(note, seconds=8.0, warm_s=4.0, events=500_000, rows=100_000, idle_s=5.0)
+        return cls(note, seconds=8.0, warm_s=4.0, events=500_000, rows=100_000, starts=1, idle_s=5.0)
 
     def with_only(self, given: Mapping[str, Any]) -> Self:
         """These options with those that were given changed."""

@@ -66,12 +66,12 @@ def table(result: Result) -> Table:
 
 
 def number(value: float) -> str:
-    """Three or four digits that count.
+    """The digits that count.
 
-    >>> number(1234567.8), number(12.345), number(0.01234)
-    ('1,234,568', '12.3', '0.012')
+    >>> number(1234567.8), number(12.345), number(0.01234), number(0)
+    ('1,234,568', '12.3', '0.012', '0')
     """
-    if abs(value) >= 100:
+    if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
 

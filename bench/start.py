@@ -10,7 +10,7 @@ from bench.percentile import median
 from bench.processes import Process
 from bench.results import Figure, Result
 
-SETTLE_S = 5.0
+SETTLE_S = 15.0
 """From ready to rest: the JVM compiles for a while, and Spark's Python workers come and go."""
 ROLES = ("supervisor", "edge", "flows", "JVM", "Python workers", "guards")
 

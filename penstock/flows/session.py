@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
+from penstock.flows import classes
 
 _LOCK_POLL_S = 0.05
 
@@ -24,9 +26,6 @@ _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
-    # Spark matches a recursive regular expression against the text of every failure; a long Python traceback
-    # overflows the default stack, and then the query's thread dies without a word.
-    "spark.driver.extraJavaOptions": "-Xss64m",
     "spark.sql.session.timeZone": "UTC",
     # Flows share the cores evenly instead of the first query starving the rest.
     "spark.scheduler.mode": "FAIR",
@@ -56,8 +55,19 @@ _SETTINGS = {
 }
 
 
-def open_session(name: str, *, cores: int | None = None) -> SparkSession:
-    """Start the JVM, or join the session of this process."""
+_JVM = (
+    # Spark matches a recursive regular expression against the text of every failure; a long Python traceback
+    # overflows the default stack, and then the query's thread dies without a word.
+    "-Xss64m",
+    # Half of the CPU of a start went into optimising code that runs once. Loops are still optimised at once.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+)
+
+
+def open_session(name: str, *, cores: int | None = None, jvm: Sequence[str] | None = None) -> SparkSession:
+    """Start the JVM, or join the session of this process. `jvm`: more options for it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -65,6 +75,8 @@ def open_session(name: str, *, cores: int | None = None) -> SparkSession:
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     # Frozen in each checkpoint; the default of 200 costs seconds per batch.
     builder = builder.config("spark.sql.shuffle.partitions", str(min(cores, 8)))
+    options = [*_JVM, *(classes.used() if jvm is None else jvm)]
+    builder = builder.config("spark.driver.extraJavaOptions", " ".join(options))
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -92,6 +92,16 @@ def _view_paths(name: str, limits: Limits) -> Spec:
         },
         f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID]),
         f"/views/{name}/socket": _socket(f"view {name}"),
+        f"/views/{name}/rebuild": {"post": _rebuild(name)},
+    }
+
+
+def _rebuild(name: str) -> Spec:
+    reply = obj(view=text(), rebuild={"type": "integer", "description": "When it was asked for, in microseconds."})
+    return {
+        "operationId": f"rebuild view {name}",
+        "summary": f"Build the view {name} anew from the log",
+        "responses": answers(None, 404) | {"202": {"description": "Asked for", "content": _json(reply)}},
     }
 
 
