@@ -16,7 +16,7 @@ setup: .venv/.installed .venv/.warm $(PAGE)
 # Lets later starts of Spark take less time; without it, or without Java, everything still works.
 .venv/.warm: .venv/.installed
 	@echo "warming Spark up, once"
-	@$(BIN)/python -m penstock.flows.warm >.venv/warm.log 2>&1 || echo "no warm start: see .venv/warm.log"
+	@$(BIN)/python -m penstock.cli.warm >.venv/warm.log 2>&1 || echo "no warm start: see .venv/warm.log"
 	@touch $@
 
 $(PAGE): $(PAGE_SOURCES)

@@ -88,7 +88,7 @@ def _rates(commits: Sequence[Commit], events: int) -> list[Figure]:
         cold = commits[COLD - 1]
         warm = (events - _end(cold)) / (last.written_us - cold.written_us) * 1e6
         figures.append(Figure(case, f"warm, without the first {COLD}", warm, "events/s"))
-    return [*figures, Figure(case, "rows of the view", last.total_rows, "changes")]
+    return [*figures, Figure(case, "changes written to the view", last.total_rows, "rows")]
 
 
 def _verify(folder: Folder) -> list[Figure]:

@@ -60,7 +60,7 @@ class Case:
             listening(session, running.url, VIEW, seen),
         ):
             prober = Prober(session, running.url, seen, self._first)
-            await prober.send(options.warm_s)
+            await prober.arrived(await prober.send(options.warm_s))  # the first batch takes longest
             if not seen.acked_us:
                 raise RuntimeError(f"no probe was taken: {seen.refused[:1]}")
             alone = await prober.send(options.seconds)

@@ -94,6 +94,12 @@ class JavaError(PenstockError):
     code = "no_java"
 
 
+class ChildFailedError(PenstockError):
+    """A process of this run dies as often as it is started."""
+
+    code = "child_failed"
+
+
 class UnreachableError(PenstockError):
     """The server named by `--url` does not answer."""
 
@@ -280,6 +286,13 @@ class NotYetError(PenstockError):
     code = "not_yet"
     status = 504
     retry = True
+
+
+class OverBudgetError(PenstockError):
+    """A view needs more memory than its budget allows; it is not served until it is made smaller."""
+
+    code = "over_budget"
+    status = 507
 
 
 # Flows

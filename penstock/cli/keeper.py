@@ -20,19 +20,13 @@ from penstock.cli.guard import Lifeline
 from penstock.cli.restarts import INSTANT_DEATHS, Restarts
 from penstock.cli.rotation import LogFile
 from penstock.cli.terminal import USER_ERROR, Terminal, revived
-from penstock.errors import PenstockError
+from penstock.errors import ChildFailedError, PenstockError
 
 DUMP_S = 1.0
 """Time that a hung child gets to write down its threads."""
 LAST_LINES = 15
 
 State = Literal["starting", "running", "hung", "waiting", "stopping", "stopped"]
-
-
-class ChildFailedError(PenstockError):
-    """A process of this run dies as often as it is started."""
-
-    code = "child_failed"
 
 
 @dataclass(frozen=True)

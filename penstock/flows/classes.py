@@ -1,6 +1,6 @@
 """Keeps the classes that Spark loads in an archive of the JVM's own kind, so that it starts with two thirds of the CPU.
 
-`python -m penstock.flows.warm` makes the archive, `make setup` calls it. Without one, or with one of another Java,
+`python -m penstock.cli.warm` makes the archive, `make setup` calls it. Without one, or with one of another Java,
 the JVM starts as it always does.
 """
 

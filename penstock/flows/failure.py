@@ -58,3 +58,9 @@ def checkpoint_lost(error: BaseException, checkpoint: Path) -> bool:
 
 def disk_full(error: BaseException) -> bool:
     return isinstance(error, DiskFullError) or any(word in str(error) for word in _FULL)
+
+
+def no_worker(error: BaseException) -> bool:
+    """Whether Spark gave up on a Python process of its own before that had started: it allows ten seconds, which is
+    little on a busy machine. Neither the function nor the events are to blame."""
+    return "failed to connect back" in str(error)

@@ -192,13 +192,13 @@ class Runner:
             return
         for stream in self.log.streams():
             if stream.name == flow.name and stream.epoch not in wanted:
-                self.group.run(lambda s=stream: self.log.drop(s)).result()  # type: ignore[misc]
+                self.group.sliced(self.log.dropping(stream)).result()
                 checkpoint.remove(building.checkpoint_of(self.folder, flow.name, stream.epoch))
 
     def _compact(self, changelog: Stream) -> None:
         before = compact_before(self.log, changelog, self.clock.now_us())
         if before is not None:
-            self.group.run(lambda: self.log.compact(changelog, before)).result()
+            self.group.sliced(self.log.compacting(changelog, before)).result()
 
 
 def compact_before(log: LogReader, changelog: Stream, now_us: int) -> int | None:

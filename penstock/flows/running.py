@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,8 +36,6 @@ MAX_ROWS = 500_000
 """Events in one batch: large enough for full speed when catching up, small enough for a commit every second."""
 TRIES = 3
 _BACKOFF_MOST_S = 30.0
-_SOURCE_S = 15.0
-_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,6 @@ class Flow:
         assert self.build is not None
         assert self.output is not None
         around = self.around
-        began = around.clock.monotonic()
         path = self._checkpoint()
         path.mkdir(parents=True, exist_ok=True)
         self.sink = self._make_sink()
@@ -132,18 +128,6 @@ class Flow:
         writer = frame.writeStream.queryName(self.name).outputMode(self.made.mode).foreachBatch(self.sink)
         self.query = writer.option("checkpointLocation", str(path)).start()
         self.retry_at = None
-        self._await_source()
-        _log.info("the flow '%s' started in %.1f s", self.name, around.clock.monotonic() - began)
-        self.tell("running" if self._live() else "rebuilding")
-
-    def _await_source(self) -> None:
-        """Wait until Spark has opened the log. It starts a Python process for that, gives it 10 seconds, and fails the
-        query if several queries start theirs at once on a busy machine: so flows start one by one."""
-        deadline = self.around.clock.monotonic() + _SOURCE_S
-        while self.query is not None and self.query.isActive and self.around.clock.monotonic() < deadline:
-            if "Initializing" not in self.query.status["message"]:
-                return
-            time.sleep(_POLL_S)
 
     def _make_sink(self) -> Sink:
         assert self.build is not None
@@ -205,11 +189,17 @@ class Flow:
             self.failed(error or RuntimeError("the query ended by itself"))
         elif self.retry_at is not None and now >= self.retry_at:
             self.start()
-        elif self.state in ("rebuilding", "retrying") and self.query is not None and self._moved():
-            self.tell("running" if self._live() else "rebuilding")
+        elif self.query is not None and self.state != "running" and (state := self._seen()) != self.state:
+            self.tell(state)
 
-    def _moved(self) -> bool:
-        return self.sink is not None and (self.sink.progress > 0 or self.state == "rebuilding")
+    def _seen(self) -> State:
+        """How the query is now: it has started when Spark has opened the log, and recovered when a batch passed."""
+        assert self.query is not None
+        assert self.sink is not None
+        recovering = self.state == "retrying" and self.sink.progress == 0
+        if recovering or "Initializing" in self.query.status["message"]:
+            return self.state
+        return "running" if self._live() else "rebuilding"
 
     def failed(self, error: BaseException) -> None:
         """Decide what becomes of this flow; the others go on."""
@@ -220,7 +210,9 @@ class Flow:
         self.failed_batch = batch
         self.restarts += 1
         _log.error("the flow '%s' failed (%d): %s", self.name, self.failures, error)
-        if isinstance(error, PositionGoneError) or "position_gone" in str(error):
+        if failure.no_worker(error):
+            self._again(0.5)
+        elif isinstance(error, PositionGoneError) or "position_gone" in str(error):
             self._stop_with(error, batch)
         elif self.build and failure.checkpoint_lost(error, self._checkpoint()):
             self._rebuild_after_loss(error, batch)
@@ -236,10 +228,12 @@ class Flow:
         return 0 if self.sink.last is None else self.sink.last.batch + 1
 
     def _retry(self, error: BaseException, batch: int | None) -> None:
-        wait = min(_BACKOFF_MOST_S, 0.5 * 2 ** min(self.failures, 10)) * self.around.random.uniform(0.5, 1.0)
-        self.retry_at = self.around.clock.monotonic() + wait
+        self._again(min(_BACKOFF_MOST_S, 0.5 * 2 ** min(self.failures, 10)))
         self.error = failure.told(self.made.node, error, batch, self._offsets(batch))
         self.tell("retrying")
+
+    def _again(self, wait_s: float) -> None:
+        self.retry_at = self.around.clock.monotonic() + wait_s * self.around.random.uniform(0.5, 1.0)
 
     def _stop_with(self, error: BaseException, batch: int | None) -> None:
         self.retry_at = None

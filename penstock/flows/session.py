@@ -27,6 +27,7 @@ _SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.sql.session.timeZone": "UTC",
+    "spark.python.daemon.module": "penstock.flows.worker",
     # Flows share the cores evenly instead of the first query starving the rest.
     "spark.scheduler.mode": "FAIR",
     # A row that cannot be computed is an error with a name, never a silent null.

@@ -8,18 +8,11 @@ from itertools import islice
 from typing import Any
 
 from penstock.change import Key, Row
-from penstock.errors import PenstockError
+from penstock.errors import OverBudgetError
 
 _SAMPLE = 200
 _ENTRY_BYTES = 130
 """A dict entry, its share of free slots, and the key's tuple."""
-
-
-class OverBudgetError(PenstockError):
-    """A view needs more memory than its budget allows; it is not served until it is made smaller."""
-
-    code = "over_budget"
-    status = 507
 
 
 def over_budget(view: str, budget_bytes: int) -> OverBudgetError:

@@ -23,14 +23,13 @@ from typing import Any, TypeVar
 from penstock.clock import Clock, SystemClock
 from penstock.config import Limits
 from penstock.declaration import Application, FlowDef, ViewDef
-from penstock.errors import BadRequestError, NotYetError, PositionGoneError, UnknownViewError
+from penstock.errors import BadRequestError, NotYetError, OverBudgetError, PositionGoneError, UnknownViewError
 from penstock.log.builds import FlowState, state_of
 from penstock.log.follow import Follower
 from penstock.log.log import LogReader
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import BatchApplied, FollowFailed, ViewLoaded, ViewOverBudget
 from penstock.position import Frontier, Position, frontier_body
-from penstock.views.budget import OverBudgetError
 from penstock.views.frontier import FrontierComposer
 from penstock.views.loader import Changelog, Decoded
 from penstock.views.store import SWAP_CHANGES, Content, View

@@ -29,6 +29,7 @@ import aiohttp
 from penstock.config import Folder
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.position import Position
+from tests.running import Running
 
 APP = Path(__file__).with_name("app.py")
 READY_S = 150.0
@@ -49,54 +50,6 @@ class Findings:
     resets: int = 0
     resumes: int = 0
     wrong: list[str] = field(default_factory=list)
-
-
-class Running:
-    """`penstock run` as a process of its own, started again when the harness killed it whole."""
-
-    def __init__(self, data: Path) -> None:
-        self.data = data
-        self.process: subprocess.Popen[str] | None = None
-        self.url = ""
-        self.port = 0
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "penstock.cli.main", "run", str(APP), "--data", str(self.data)]
-        command += ["--port", str(self.port)]
-        log = (self.data.parent / "run.log").open("a")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line.startswith("ready "):
-            raise AssertionError(f"not ready: {line!r}\n{(self.data.parent / 'run.log').read_text()[-3000:]}")
-        self.url = line.split()[1]
-        self.port = int(self.url.rsplit(":", 1)[1])
-
-    def pid(self, victim: str) -> int | None:
-        """The process to hit, from what the supervisor says of its children."""
-        if victim == "supervisor":
-            return self.process.pid if self.process else None
-        children = json.loads((self.data / "run" / "supervisor.json").read_text())["processes"]
-        found = children["edge" if victim == "edge" else "flows"]["pid"]
-        return _java_below(found) if victim == "jvm" and found else found
-
-    def stop(self) -> int:
-        assert self.process is not None
-        self.process.terminate()
-        return self.process.wait(30)
-
-
-def _java_below(pid: int) -> int | None:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except OSError:
-                continue
-            name, rest = stat.split("(", 1)[1].rsplit(")", 1)
-            if name == "java" and int(rest.split()[1]) == pid:
-                return int(entry.name)
-    return None
 
 
 async def send(
@@ -221,7 +174,7 @@ async def healthy(session: aiohttp.ClientSession, app: Running, since: float) ->
 async def play(kills: int, seed: int, data: Path) -> Findings:
     """The whole piece: load, subscribers, kills, and then the reckoning."""
     chance, found, end = random.Random(seed), Findings(), asyncio.Event()
-    app = Running(data)
+    app = Running(APP, data)
     await asyncio.to_thread(app.start)
     views: dict[str, dict[str, Any]] = {"balance": {}, "kinds": {}, "windows": {}}
     try:

@@ -20,7 +20,7 @@ def _modules_as_before(monkeypatch: pytest.MonkeyPatch):
         del sys.modules[name]
 
 
-def write(folder: Path, text: str, name: str = "shop_app.py") -> Path:
+def write(folder: Path, text: str, name: str = "corner_app.py") -> Path:
     path = folder / name
     path.write_text(text)
     return path
@@ -41,7 +41,7 @@ def test_a_file_gives_its_app_and_the_folder_beside_it(tmp_path):
 
 def test_the_module_is_where_spark_and_msgspec_look_for_it(tmp_path):
     load(str(write(tmp_path, APP)))
-    assert sys.modules["shop_app"].app.name == "shop"
+    assert sys.modules["corner_app"].app.name == "shop"
     assert str(tmp_path) in sys.path
 
 
@@ -72,25 +72,25 @@ def test_a_module_is_found_in_the_current_folder(tmp_path, monkeypatch):
 
 def test_a_syntax_error_shows_the_line_and_the_place_in_it(tmp_path):
     error = refused(write(tmp_path, APP + "def f(:\n    pass\n"))
-    assert error.message == "shop_app.py:3: invalid syntax"
+    assert error.message == "corner_app.py:3: invalid syntax"
     assert error.detail == "def f(:\n      ^"
 
 
 def test_an_exception_names_the_users_line_not_ours(tmp_path):
     error = refused(write(tmp_path, APP + "def price():\n    return 1 / 0\n\nprice()\n"))
-    assert error.message == "shop_app.py:4: ZeroDivisionError: division by zero"
+    assert error.message == "corner_app.py:4: ZeroDivisionError: division by zero"
     assert error.detail == "return 1 / 0"
 
 
 def test_a_wrong_declaration_keeps_its_own_code_and_line(tmp_path):
     text = APP + 'from penstock import Event\nclass E(Event):\n    a: int\napp.stream("s", E, retain="soon")\n'
-    with pytest.raises(DeclarationError, match=r"^shop_app.py:6: "):
+    with pytest.raises(DeclarationError, match=r"^corner_app.py:6: "):
         load(str(write(tmp_path, text)))
 
 
 def test_an_exception_inside_a_library_names_the_line_that_called_it(tmp_path):
     error = refused(write(tmp_path, APP + "import json\n\nx = json.loads('{')\n"))
-    assert error.message.startswith("shop_app.py:5: JSONDecodeError")
+    assert error.message.startswith("corner_app.py:5: JSONDecodeError")
 
 
 def test_an_error_in_a_neighbour_names_the_neighbour(tmp_path):
@@ -101,26 +101,26 @@ def test_an_error_in_a_neighbour_names_the_neighbour(tmp_path):
 
 def test_a_missing_package_says_how_to_install_it(tmp_path):
     error = refused(write(tmp_path, "import no_such_package.inside\n"))
-    assert "shop_app.py:1: ModuleNotFoundError" in error.message
+    assert "corner_app.py:1: ModuleNotFoundError" in error.message
     assert "pip install no_such_package)" in (error.hint or "")
 
 
 def test_a_file_that_exits_is_refused(tmp_path):
-    assert "shop_app.py:1: it calls exit()" in refused(write(tmp_path, "raise SystemExit(0)\n")).message
+    assert "corner_app.py:1: it calls exit()" in refused(write(tmp_path, "raise SystemExit(0)\n")).message
 
 
 def test_a_failed_file_is_not_left_half_imported(tmp_path):
     refused(write(tmp_path, "raise ValueError\n"))
-    assert "shop_app" not in sys.modules
+    assert "corner_app" not in sys.modules
 
 
 @pytest.mark.parametrize(
     ("text", "name", "expected"),
     [
-        ("x = 1\n", "", "shop_app.py has no App"),
-        (APP + 'b = App("b")\n', "", "shop_app.py has 2 Apps: app, b"),
-        (APP, ":nope", "shop_app.py has no App called 'nope'"),
-        (APP + "n = 3\n", ":n", "shop_app.py has no App called 'n'"),
+        ("x = 1\n", "", "corner_app.py has no App"),
+        (APP + 'b = App("b")\n', "", "corner_app.py has 2 Apps: app, b"),
+        (APP, ":nope", "corner_app.py has no App called 'nope'"),
+        (APP + "n = 3\n", ":n", "corner_app.py has no App called 'n'"),
     ],
 )
 def test_no_app_or_an_unclear_one_is_refused(tmp_path, text, name, expected):

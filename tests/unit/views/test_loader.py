@@ -9,8 +9,8 @@ import pytest
 from fake_flows import FakeFlows, small_app, topic
 
 from penstock.config import Limits
+from penstock.errors import OverBudgetError
 from penstock.log.log import Stream
-from penstock.views.budget import OverBudgetError
 from penstock.views.loader import Changelog
 
 
