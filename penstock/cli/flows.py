@@ -31,6 +31,9 @@ JVM_SILENT_S = 5.0
 """A JVM that has not answered for so long is not vouched for: garbage collection of a small heap takes
 less."""
 
+LOOK_SILENT_S = 300.0
+"""How long the flows may be busy with one of them, such as looking for an event that makes it fail."""
+
 DYING_S = 3.0
 """What the driver gets to end by itself when its JVM is gone."""
 
@@ -76,6 +79,7 @@ class _Flows:
         self._stop = stop
         self._failure: BaseException | None = None
         self._answered = time.monotonic()
+        self._looked = time.monotonic()
 
     def run(self) -> None:
         work = threading.Thread(target=self._work, name="flows")
@@ -83,7 +87,8 @@ class _Flows:
         threading.Thread(target=self._ask_jvm, name="jvm-pulse", daemon=True).start()
         beat = self._folder.run / "flows.beat"
         while work.is_alive():
-            if time.monotonic() - self._answered < JVM_SILENT_S:
+            now = time.monotonic()
+            if now - self._answered < JVM_SILENT_S and now - self._looked < LOOK_SILENT_S:
                 beat.touch()
             if self._stop.is_set() and _jvm() is None:
                 os._exit(OK)  # nothing has begun, and a JVM that is only starting cannot be asked to stop
@@ -95,9 +100,12 @@ class _Flows:
         from penstock.flows.runner import run
 
         try:
-            run(self._application, self._folder, stop=self._stop)
+            run(self._application, self._folder, stop=self._stop, beat=self._look)
         except BaseException as error:
             self._failure = error
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
 
     def _ask_jvm(self) -> None:
         """Before there is a JVM there is nothing to ask; when it has died, this process ends soon."""

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 FULL_BYTES = 8 * 1024**2
@@ -35,7 +36,7 @@ class LogFile:
 
     def mark(self, text: str) -> None:
         """A line of the supervisor's own among the child's."""
-        with self.path.open("a") as file:
+        with suppress(OSError), self.path.open("a") as file:  # a full disk must not end who watches over the rest
             file.write(f"--- {time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n")
 
     def rotate(self) -> None:
@@ -46,7 +47,8 @@ class LogFile:
             older = self._older(number - 1)
             if older.exists():
                 older.replace(self._older(number))
-        shutil.copyfile(self.path, self._older(1))
+        with suppress(OSError):  # a full disk: the newest lines are worth more than the older ones
+            shutil.copyfile(self.path, self._older(1))
         os.truncate(self.path, 0)
         self._began = 0
 

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -172,5 +173,6 @@ class Supervisor:
         }
         if body != self._written:
             self._written = body
-            write_json(self._state, body)
+            with suppress(OSError):  # a full disk: what it says is old until there is room
+                write_json(self._state, body)
             self._tell(body)

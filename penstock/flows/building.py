@@ -47,13 +47,14 @@ def why_rebuilt(memory: Memory, made: Planned, inputs: Mapping[str, str]) -> str
     return "what it reads begins anew" if build.inputs != dict(inputs) else None
 
 
-def new_build(made: Planned, inputs: Mapping[str, str], clock: Clock) -> Build:
+def new_build(made: Planned, inputs: Mapping[str, str], starts: Mapping[str, Any], clock: Clock) -> Build:
     kind = "flow" if isinstance(made.node, FlowDef) else "view"
     return Build(
         epoch=secrets.token_hex(6),
         fingerprint=made.fingerprint,
         kind=kind,  # type: ignore[arg-type]
         inputs=dict(inputs),
+        starts=dict(starts),
         columns=tuple(Column(f.name, f.dataType.simpleString()) for f in made.frame_schema.fields),
         proof=made.proof,
         proof_reasons=made.proof_reasons,
@@ -110,6 +111,7 @@ class Takeover:
         self.log = log
         self.logs = logs
         self.done = log.memory().get(f"live/{made.node.name}") == build.epoch
+        self._targets: dict[str, tuple[int, ...]] = {}
         self.after: Callable[[str], None] = lambda old: None
         """Called with the epoch that is no longer served."""
 
@@ -125,14 +127,19 @@ class Takeover:
         name = self.made.node.name
         old = self.log.find(name, self.log.memory()[f"live/{name}"])
         last = self.log.last_commit(old) if old else None
-        reached = batch_meta(last.meta).end if last and last.meta else {}
+        if last is None or last.meta is None:  # nothing is served that this would replace
+            return True
+        reached = batch_meta(last.meta).end
         return all(self._input_level(i, end[i], reached.get(i)) for i in self.made.inputs)
 
     def _input_level(self, name: str, now: list[Any], before: list[Any] | None) -> bool:
-        """Level with the old build on an input both read; on one that began anew, level with its end."""
+        """Level with the old build on an input both read; on one that began anew, level with where that input stood
+        when it was first seen to be live."""
         if before is not None and before[0] == now[0]:
             return all(n >= b for n, b in zip(now[1], before[1], strict=True))
-        stream = self.logs[name].find(name, now[0])
-        if stream is None or self.log.memory().get(f"live/{name}", now[0]) != now[0]:
-            return False
-        return all(n >= e for n, e in zip(now[1], self.logs[name].bounds(stream).ends, strict=True))
+        if name not in self._targets:
+            stream = self.logs[name].find(name, now[0])
+            if stream is None or self.log.memory().get(f"live/{name}", now[0]) != now[0]:
+                return False
+            self._targets[name] = self.logs[name].bounds(stream).ends
+        return all(n >= e for n, e in zip(now[1], self._targets[name], strict=True))

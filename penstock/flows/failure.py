@@ -12,6 +12,7 @@ _CALLED = re.compile(r"was called from\s+(\S+?):(\d+)")
 _TRACED = re.compile(r'File "([^"]+)", line (\d+)')
 _LOST = ("CANNOT_LOAD_STATE_STORE", "CheckpointInfo length", "Incomplete log file", "MISSING_METADATA_FILE")
 _FULL = ("No space left on device", "Disk quota exceeded")
+_NOT_LOST = (*_FULL, "Too many open files", "Permission denied", "Mkdirs failed")
 
 
 def told(node: Node, error: BaseException, batch: int | None, offsets: str) -> PenstockError:
@@ -53,7 +54,8 @@ def checkpoint_lost(error: BaseException, checkpoint: Path) -> bool:
     if isinstance(error, BatchRangeError):
         return True
     text = str(error)
-    return not disk_full(error) and (str(checkpoint) in text or any(word in text for word in _LOST))
+    machine = isinstance(error, DiskFullError) or any(word in text for word in _NOT_LOST)
+    return not machine and (str(checkpoint) in text or any(word in text for word in _LOST))
 
 
 def disk_full(error: BaseException) -> bool:

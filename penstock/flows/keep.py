@@ -59,7 +59,7 @@ class Expiry:
             key = tuple(hashable(v) for v in values.values())
             if op == DELETE or time is None:
                 self._live.pop(key, None)
-            else:
+            elif self._live.get(key, (None,))[0] != time:
                 self._live[key] = (time, values)
                 self._count += 1
                 heapq.heappush(self._heap, (time, self._count, key))

@@ -21,7 +21,7 @@ def late_events(log: LogReader, feed: Feed, flow: str, start: int, end: int, now
         return None
     rows: list[dict[str, Any]] = []
     before = log.last_commit(feed.stream, start)
-    starts = before.ends if before else (0,) * feed.stream.partitions
+    starts = before.ends if before else log.bounds(feed.stream).starts
     for commit in log.commits(feed.stream, start, end):
         if _has_late(commit, feed.late_after_us):
             rows += _rows(log, feed, flow, starts, commit, now_us)

@@ -7,6 +7,7 @@ be pure. Its batch twin, over a range of offsets, is what makes a number provabl
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,8 +111,8 @@ class Planner:
     def _plan(self, node: Node, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
         inputs = {name: self.input(name, planned) for name in node.inputs}
         frame = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
-        timed = {name for name, i in inputs.items() if i.late_after_us is not None}
-        problems = [*rules.column_problems(node, frame), *rules.refused(node, frame, timed == inputs.keys())]
+        delays = {_delay_us(i.late_after_us) for i in inputs.values() if i.late_after_us is not None}
+        problems = [*rules.column_problems(node, frame), *rules.refused(node, frame, delays)]
         mode, said = rules.output_mode(self.spark, node, frame)
         if mode == "append":
             problems = [p for p in problems if p.code != rules.ABOVE]
@@ -144,7 +145,7 @@ class Planner:
             drops_late=False,
             needed=tuple(sorted(needed)),
             frame_schema=frame.schema,
-            ordered=not kinds & {"Union", "Join", "RepartitionByExpression", "Repartition", "Aggregate"},
+            ordered=in_commit_order(frame),
             aggregates="Aggregate" in kinds,
             proof=grade,
             proof_reasons=reasons,
@@ -179,7 +180,8 @@ class Planner:
         for name, made in planned.items():
             below = [planned[n.name] for n in self.application.downstream(name) if n.name in planned]
             drops = made.event_time or any(p.event_time for p in below)
-            marked[name] = dataclasses.replace(made, drops_late=drops)
+            meant = hashlib.sha256(f"{made.fingerprint} {drops}".encode()).hexdigest()
+            marked[name] = dataclasses.replace(made, drops_late=drops, fingerprint=meant)
         return marked
 
     def _where_problems(self, node: ViewDef, frame: DataFrame) -> list[Problem]:
@@ -266,11 +268,26 @@ class Planner:
         return frame
 
 
+_IN_ORDER = {"Project", "Filter", "Generate", "SubqueryAlias", "EventTimeWatermark"}
+"""Operators that hand rows on in the order in which they came."""
+
+
+def in_commit_order(frame: DataFrame) -> bool:
+    """Whether rows leave a plan in commit order, so that of two rows of one key the last is the newest."""
+    inner = [node for node in tree.nodes(tree.analyzed(frame)) if node.children().nonEmpty()]
+    return {tree.kind(node) for node in inner} <= _IN_ORDER
+
+
 def watermarked(frame: DataFrame, late_after_us: int | None) -> DataFrame:
     """Let Spark's watermark evict state; it never drops a row, because the log has left out what is late."""
     if late_after_us is None:
         return frame
-    return frame.withWatermark(columns_.TIME, f"{(late_after_us + _WATERMARK_EXTRA_US) // 1000} milliseconds")
+    return frame.withWatermark(columns_.TIME, f"{_delay_us(late_after_us) // 1000} milliseconds")
+
+
+def _delay_us(late_after_us: int) -> int:
+    """The watermark's delay: whole milliseconds, a little more than the log's rule."""
+    return (late_after_us + _WATERMARK_EXTRA_US) // 1000 * 1000
 
 
 def user_line(node: Node, error: BaseException) -> Place:

@@ -13,7 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from penstock import schema as columns_
+from penstock.declaration import ViewDef
 from penstock.flows.plan import Planned, Planner, Ranges
+from penstock.flows.sink import with_op
 from penstock.flows.source import Feed
 from penstock.log.folder import DEAD
 from penstock.log.log import LogReader
@@ -72,7 +74,10 @@ def _fails(planner: Planner, made: Planned, feeds: Mapping[str, Feed], ranges: R
     begins[partition], ends[partition] = start, end
     narrow[name] = (tuple(begins), tuple(ends))
     try:
-        planner.batch_frame(made, feeds, narrow).write.format("noop").mode("overwrite").save()
+        frame = planner.batch_frame(made, feeds, narrow)
+        if isinstance(made.node, ViewDef):
+            frame = with_op(frame, made.node)
+        frame.write.format("noop").mode("overwrite").save()
     except Exception as error:
         return str(error).strip().split("\n")[0]
     return None

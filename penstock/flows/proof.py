@@ -53,6 +53,8 @@ def _reasons(plan: tree.Plan) -> Iterator[str]:
             yield f"the operator {name}"
         if name == "Deduplicate" and _drops_columns(node):
             yield "dropDuplicates that keeps other columns"
+        if name == "Join" and tree.streaming_join(node) and "Inner" not in node.joinType().toString():
+            yield "an outer join of two streams"
         for expression in tree.expressions(node):
             yield from _expression_reasons(expression)
 

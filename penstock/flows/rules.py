@@ -46,14 +46,14 @@ def _spark_refuses(spark: SparkSession, frame: DataFrame, mode: str) -> str:
     return ""
 
 
-def refused(node: Node, frame: DataFrame, timed: bool) -> Iterator[Problem]:
+def refused(node: Node, frame: DataFrame, delays_us: set[int]) -> Iterator[Problem]:
     """What is wrong with a plan. In append mode rows are final, and what `ABOVE` names is allowed.
 
-    `timed`: every input has a watermark of ours, directly above the log; any other one is the user's.
+    A watermark of ours stands directly above the log with one of `delays_us`; any other one is the user's.
     """
     plan = tree.analyzed(frame)
     marks = [n for n in tree.nodes(plan) if tree.kind(n) == "EventTimeWatermark"]
-    if any(not (timed and tree.is_log(mark.child())) for mark in marks):
+    if any(not (tree.is_log(mark.child()) and tree.delay_us(mark) in delays_us) for mark in marks):
         yield Problem(
             "error",
             "own_watermark",

@@ -11,11 +11,12 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder
 from penstock.declaration import Application, Problem, ViewDef
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, PenstockError, PlanError
 from penstock.flows import building, checkpoint
 from penstock.flows.hang import HangWatch
 from penstock.flows.plan import Planner
@@ -38,8 +39,13 @@ _WHOLE_BYTES = 64 * 1024**2
 """What compaction leaves of a changelog: the newest ten minutes, and at least this much."""
 
 
-def run(application: Application, folder: Folder, *, stop: threading.Event) -> None:
-    """Run until `stop` is set. Raises `DeclarationError` when the app cannot run as it is."""
+def run(
+    application: Application, folder: Folder, *, stop: threading.Event, beat: Callable[[], None] = lambda: None
+) -> None:
+    """Run until `stop` is set; `beat` is called whenever the flows are looked at.
+
+    Raises `DeclarationError` when the app cannot run as it is.
+    """
     clock = SystemClock()
     began = clock.monotonic()
     spark = open_session(application.name)
@@ -50,7 +56,7 @@ def run(application: Application, folder: Folder, *, stop: threading.Event) -> N
     group = GroupCommit(log)
     try:
         planner = Planner(spark, application, folder)
-        Runner(planner, log, group, edge, clock, stop).run()
+        Runner(planner, log, group, edge, clock, stop, beat).run()
     finally:
         group.close()
         log.close()
@@ -70,6 +76,7 @@ class Runner:
         edge: LogReader,
         clock: Clock,
         stop: threading.Event,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.planner = planner
         self.application = planner.application
@@ -79,6 +86,7 @@ class Runner:
         self.edge = edge
         self.clock = clock
         self.stop = stop
+        self.beat = beat
         self.flows: dict[str, Flow] = {}
         self.streams: dict[str, Stream] = {}
         self.chores_at = 0.0
@@ -87,13 +95,11 @@ class Runner:
         self._make_flows()
         if not self._await_door():
             return
-        for flow in self.flows.values():
-            self.streams[flow.name] = flow.prepare(self.streams)
-        for flow in self.flows.values():
-            flow.start()
+        self._begin(list(self.flows.values()))
         watch = HangWatch(self.folder, self.planner.spark, self.clock)
         while not self.stop.wait(_LOOK_S):
             now = self.clock.monotonic()
+            self.beat()
             for flow in self.flows.values():
                 flow.look(now)
                 watch.look(flow, now)
@@ -144,18 +150,31 @@ class Runner:
     def _rebuild_what_must(self) -> None:
         """Rebuild flows whose checkpoint is lost or for which `penstock rebuild` asked, and what is downstream."""
         asked = self._asked()
+        if asked:
+            self.group.submit([], {f"rebuilt/{name}": number for name, number in asked.items()}).result()
         names = [name for name, flow in self.flows.items() if flow.lost or name in asked]
         for name in names:
             below = {n.name for n in self.application.downstream(name)}
             affected = [flow for flow in self.flows.values() if flow.name == name or flow.name in below]
             self._stop_all(affected)
-            for flow in affected:
-                flow.lost = False
-                self.streams[flow.name] = flow.prepare(self.streams, anew=True)
-            for flow in affected:
-                flow.start()
-        if asked:
-            self.group.submit([], {f"rebuilt/{name}": number for name, number in asked.items()}).result()
+            self._begin(affected, anew=True)
+
+    def _begin(self, flows: list[Flow], *, anew: bool = False) -> None:
+        """Prepare in the order of the DAG, then start. A flow that cannot begin stays stopped, with what reads it."""
+        for flow in flows:
+            flow.lost = False
+            self.streams.pop(flow.name, None)
+            missing = [name for name in flow.made.inputs if name not in self.streams]
+            try:
+                if missing:
+                    raise PlanError(
+                        f"'{flow.name}' reads '{missing[0]}', which is stopped", hint="see that flow's error"
+                    )
+                self.streams[flow.name] = flow.prepare(self.streams, anew=anew)
+            except PenstockError as error:
+                flow.refuse(error)
+        for flow in flows:
+            flow.start()
 
     def _asked(self) -> dict[str, int]:
         done = self.log.memory()
@@ -175,10 +194,16 @@ class Runner:
     # Chores
 
     def _chores(self) -> None:
+        settled = all(self._settled(flow) for flow in self.flows.values())
         for flow in self.flows.values():
-            self._drop_old_builds(flow)
+            if settled:
+                self._drop_old_builds(flow)
             if isinstance(flow.made.node, ViewDef) and flow.output is not None:
                 self._compact(flow.output)
+
+    def _settled(self, flow: Flow) -> bool:
+        """Whether a flow serves its own build, and has for a while: until then old builds may still be read."""
+        return flow.state == "running" and self.clock.monotonic() - flow.switched_at > _OLD_BUILD_S
 
     def _drop_old_builds(self, flow: Flow) -> None:
         """Remove rows and checkpoints of builds that are neither served nor being built."""
@@ -188,8 +213,6 @@ class Runner:
             return
         build = build_of(stored)
         wanted = {build.epoch, memory.get(f"live/{flow.name}")}
-        if self.clock.now_us() - build.started_us < _OLD_BUILD_S * 1e6:
-            return
         for stream in self.log.streams():
             if stream.name == flow.name and stream.epoch not in wanted:
                 self.group.sliced(self.log.dropping(stream)).result()

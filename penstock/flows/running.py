@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.clock import Clock
 from penstock.config import Folder
 from penstock.declaration import ViewDef
-from penstock.errors import CheckpointError, PenstockError, PositionGoneError, StaleTermError
+from penstock.errors import CheckpointError, DiskFullError, PenstockError, PositionGoneError, StaleTermError
 from penstock.flows import building, checkpoint, failure, poison
 from penstock.flows.keep import Expiry
 from penstock.flows.plan import Planned, Planner
@@ -73,6 +73,8 @@ class Flow:
         self.failed_batch: int | None = None
         self.restarts = 0
         self.retry_at: float | None = None
+        self.switched_at = float("-inf")
+        """When this build took over from another one."""
         self.lost = False
         """The checkpoint is gone: the runner rebuilds this flow and what is downstream of it."""
         self._counts = threading.Lock()
@@ -85,28 +87,41 @@ class Flow:
         inputs = {name: streams[name].epoch for name in self.made.inputs}
         build = building.continued(around.log.memory(), self.made, inputs, around.folder.checkpoints)
         if build is None or anew:
-            build = building.new_build(self.made, inputs, around.clock)
-            self._refuse_if_cut(streams)
+            build = building.new_build(self.made, inputs, self._starts(streams), around.clock)
             around.group.submit([], building.remembered(self.name, build, around.log.memory())).result()
         self.build = build
         self.output = around.group.run(lambda: around.log.create(building.stream_spec(self.made, build))).result()
         skips = building.skips_of(around.log.memory(), self.name, build.epoch)
-        self.feeds = around.planner.feeds(self.made, streams, skips)
+        feeds = around.planner.feeds(self.made, streams, skips)
+        begins = {name: (commit, tuple(offsets)) for name, (commit, offsets) in build.starts.items()}
+        self.feeds = {name: replace(feed, begin=begins.get(name)) for name, feed in feeds.items()}
         return self.output
 
-    def _refuse_if_cut(self, streams: Mapping[str, Stream]) -> None:
-        """A build from the log needs all of the log."""
+    def _starts(self, streams: Mapping[str, Stream]) -> dict[str, Any]:
+        """Where a new build begins. One that would replace a served build needs all of the log."""
+        starts: dict[str, Any] = {}
         for name in self.made.inputs:
-            if self._log_of(name).bounds(streams[name]).first_commit > 0:
-                _log.warning("the flow '%s' is built from '%s', whose oldest events are gone", self.name, name)
-                if f"live/{self.name}" in self.around.log.memory():
-                    raise CheckpointError(
-                        f"'{self.name}' must be rebuilt, but retention has removed the oldest events of '{name}'",
-                        hint="undo the change of the function, or give the view a new name",
-                    )
+            bounds = self._log_of(name).bounds(streams[name])
+            if bounds.first_commit == 0:
+                continue
+            if f"live/{self.name}" in self.around.log.memory():
+                raise CheckpointError(
+                    f"'{self.name}' must be rebuilt, but retention has removed the oldest events of '{name}'",
+                    hint="undo the change of the function, or give the view a new name: it begins with what is left",
+                )
+            _log.warning("'%s' begins with what retention has left of '%s'", self.name, name)
+            starts[name] = [bounds.first_commit, list(bounds.starts)]
+        return starts
+
+    def refuse(self, error: PenstockError) -> None:
+        """Stay stopped before anything ran; the other flows go on."""
+        self.build, self.output, self.sink = None, None, None
+        self._stop_with(error, None)
 
     def start(self) -> None:
         """Start the query from its checkpoint; what goes wrong is noted, never raised."""
+        if self.build is None:
+            return
         try:
             self._start()
         except Exception as error:
@@ -171,13 +186,15 @@ class Flow:
         return self.build is not None and self.around.log.memory().get(f"live/{self.name}") == self.build.epoch
 
     def _taken_over(self, old: str) -> None:
+        self.switched_at = self.around.clock.monotonic()
         _log.info("the rebuilt '%s' is level and takes over from the build %s", self.name, old)
 
     def _count_late(self, stream: str, done: Appended) -> Mapping[str, Any]:
         with self._counts:
-            count = dict(self.around.log.memory().get(f"count/{stream}", {}))
+            key = f"count/{stream}/{self.name}"
+            count = dict(self.around.log.memory().get(key, {}))
             count["late"] = count.get("late", 0) + done.accepted
-            return {f"count/{stream}": count}
+            return {key: count}
 
     # Watching
 
@@ -189,8 +206,17 @@ class Flow:
             self.failed(error or RuntimeError("the query ended by itself"))
         elif self.retry_at is not None and now >= self.retry_at:
             self.start()
-        elif self.query is not None and self.state != "running" and (state := self._seen()) != self.state:
-            self.tell(state)
+        elif self.query is not None and self.state != "running":
+            self._take_over()
+            if (state := self._seen()) != self.state:
+                self.tell(state)
+
+    def _take_over(self) -> None:
+        """A build can become level without a batch of its own, when what it reads does."""
+        if self.sink is not None and self.sink.last is not None and not self._live():
+            learned = self.sink.switch(self.sink.last.end)
+            if learned:
+                self.around.group.submit([], learned).result()
 
     def _seen(self) -> State:
         """How the query is now: it has started when Spark has opened the log, and recovered when a batch passed."""
@@ -211,8 +237,8 @@ class Flow:
         self.restarts += 1
         _log.error("the flow '%s' failed (%d): %s", self.name, self.failures, error)
         if failure.no_worker(error):
-            self._again(0.5)
-        elif isinstance(error, PositionGoneError) or "position_gone" in str(error):
+            self._retry(error, batch)
+        elif isinstance(error, PositionGoneError) or "PositionGoneError" in str(error):
             self._stop_with(error, batch)
         elif self.build and failure.checkpoint_lost(error, self._checkpoint()):
             self._rebuild_after_loss(error, batch)
@@ -287,7 +313,8 @@ class Flow:
     def _dead_counts(self, found: Mapping[poison.Event, str]) -> dict[str, Any]:
         counts: dict[str, Any] = {}
         for stream, _, _ in found:
-            count = counts.setdefault(f"count/{stream}", dict(self.around.log.memory().get(f"count/{stream}", {})))
+            key = f"count/{stream}/{self.name}"
+            count = counts.setdefault(key, dict(self.around.log.memory().get(key, {})))
             count["dead"] = count.get("dead", 0) + 1
         return counts
 
@@ -305,7 +332,10 @@ class Flow:
             restarts=self.restarts,
             run=self.around.run,
         )
-        self.around.group.submit([], {f"flow/{self.name}": msgspec.to_builtins(told)}).result()
+        try:
+            self.around.group.submit([], {f"flow/{self.name}": msgspec.to_builtins(told)}).result()
+        except DiskFullError as error:
+            _log.error("the state of '%s' could not be written: %s", self.name, error)
 
     def stop(self) -> None:
         """End the query; a batch that is under way will replay."""

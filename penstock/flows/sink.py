@@ -107,7 +107,7 @@ class Sink:
         start_commits: dict[str, int] = {}
         end_commits: dict[str, int] = {}
         for name, feed in self.feeds.items():
-            nothing = (feed.stream.epoch, 0, (0,) * feed.stream.partitions)
+            nothing = (feed.stream.epoch, *feed.first)
             old = before.ends.get(name, nothing) if before else nothing
             new = now.ends.get(name, old)
             start[name], start_commits[name] = [old[0], list(old[2])], old[1]

@@ -56,6 +56,8 @@ class Feed:
     skips: Skips = field(default=frozenset())
     """Partition and offset of events that poisoned a batch."""
     max_rows: int | None = None
+    begin: tuple[int, tuple[int, ...]] | None = None
+    """The first commit and the offsets where a build begins; None: at the very beginning."""
 
     def options(self, start: Sequence[int] = (), end: Sequence[int] = ()) -> dict[str, str]:
         """The relation's options. The feed itself goes by a file beside the log: Spark matches regular expressions
@@ -65,7 +67,10 @@ class Feed:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_bytes(packed)
+            with fresh.open("wb") as file:
+                file.write(packed)
+                file.flush()
+                os.fsync(file.fileno())
             fresh.rename(path)
         return {_FEED: str(path), "start": _joined(start), "end": _joined(end)}
 
@@ -73,6 +78,10 @@ class Feed:
     def parse(options: Mapping[str, str]) -> Feed:
         feed: Feed = pickle.loads(Path(options[_FEED]).read_bytes())
         return feed
+
+    @property
+    def first(self) -> tuple[int, tuple[int, ...]]:
+        return self.begin or (0, (0,) * self.stream.partitions)
 
     @property
     def origin(self) -> str:
@@ -148,7 +157,7 @@ class LogStreamReader(DataSourceStreamReader):
         return self._log
 
     def initialOffset(self) -> Offset:
-        return offset_of(self.feed.stream, 0, [0] * self.feed.stream.partitions)
+        return offset_of(self.feed.stream, *self.feed.first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self.feed.max_rows is None else ReadMaxRows(self.feed.max_rows)

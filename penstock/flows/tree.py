@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from py4j.java_gateway import get_field
 from pyspark.sql import DataFrame
 
 Plan = Any
@@ -59,6 +60,13 @@ def _inside(expression: Expression) -> Iterator[Expression]:
             yield from _inside(child)
 
 
+def delay_us(watermark: Plan) -> int:
+    """The delay of an `EventTimeWatermark`, as far as it is shorter than a day or given in fixed units."""
+    interval = watermark.delay()
+    day_us = 86_400_000_000
+    return int(get_field(interval, "microseconds")) + int(get_field(interval, "days")) * day_us
+
+
 def is_log(node: Plan) -> bool:
     return kind(node) in LEAVES
 
@@ -78,14 +86,14 @@ def event_time_state(plan: Plan) -> bool:
             return True
         if name == "Deduplicate" and any(carries_time(key) for key in items(node.keys())):
             return True
-        if name == "Join" and _streaming_join(node) and any(carries_time(e) for e in expressions(node)):
+        if name == "Join" and streaming_join(node) and any(carries_time(e) for e in expressions(node)):
             return True
         if name in ("FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark", "TransformWithStateInPandas"):
             return True
     return False
 
 
-def _streaming_join(node: Plan) -> bool:
+def streaming_join(node: Plan) -> bool:
     return bool(node.left().isStreaming() and node.right().isStreaming())
 
 

@@ -10,7 +10,7 @@ The control stream of `flows.db` holds, by key:
 - `flow/<name>`: its `FlowState`
 - `skip/<name>/<epoch>`: events that the build leaves out, because they alone make it fail
 - `rebuilt/<name>`: the newest request of `penstock rebuild` that was followed
-- `count/<stream>`: how many events of a stream were late, and how many died in flows
+- `count/<stream>/<flow>`: how many events of a stream were late for a flow, and how many died in it
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["view", "flow"]
     inputs: dict[str, str] = {}
     """The epoch of each input that it reads: when one begins anew, so must this."""
+    starts: dict[str, Any] = {}
+    """Where each input began when the build did: commit number and offsets, above 0 when retention had cut it."""
     columns: tuple[Column, ...]
     proof: Proof
     proof_reasons: tuple[str, ...] = ()

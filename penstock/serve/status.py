@@ -166,7 +166,8 @@ class Status:
         definition = self._application.stream(name)
         flow = self._application.flow(name)
         declared = definition or flow
-        mine, theirs = door.get(f"count/{name}") or {}, flows.get(f"count/{name}") or {}
+        mine = door.get(f"count/{name}") or {}
+        theirs = [count for key, count in flows.items() if key.startswith(f"count/{name}/")]
         return {
             "stream": name,
             "kind": "stream" if definition else "flow" if flow else "ledger",
@@ -176,8 +177,8 @@ class Status:
             "totals": {
                 "accepted": sum(bounds.ends) if bounds else 0,
                 "duplicates": mine.get("duplicates", 0),
-                "dead": mine.get("dead", 0) + theirs.get("dead", 0),
-                "late": theirs.get("late", 0),
+                "dead": mine.get("dead", 0) + sum(count.get("dead", 0) for count in theirs),
+                "late": sum(count.get("late", 0) for count in theirs),
             },
             "position": self._log.position_end(name).token() if bounds else None,
         }

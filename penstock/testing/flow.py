@@ -24,16 +24,13 @@ from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Node, StreamDef, ViewDef
 from penstock.errors import UnknownStreamError, UnknownViewError
 from penstock.flows import tree
-from penstock.flows.plan import Planned, Planner
+from penstock.flows.plan import Planned, Planner, in_commit_order
 from penstock.flows.session import open_session
 from penstock.flows.sink import flow_events, one_row_per_key
 from penstock.views.query import evaluate, parse_query
 from penstock.views.unpack import ops_of, rows_of
 
 Rows = list[dict[str, Any]]
-
-_UNORDERED = {"Union", "Join", "RepartitionByExpression", "Repartition", "Aggregate"}
-"""Above these, rows do not come in the order of events: two of one key are an error, as they are when the app runs."""
 
 
 def rows(app: App, name: str, /, **events: Sequence[Any]) -> Rows:
@@ -131,7 +128,7 @@ def _planned(node: Node, frame: DataFrame) -> Planned:
         drops_late=False,
         needed=(),
         frame_schema=frame.schema,
-        ordered=not kinds & _UNORDERED,
+        ordered=in_commit_order(frame),
         aggregates="Aggregate" in kinds,
         proof="unverifiable",
         proof_reasons=(),

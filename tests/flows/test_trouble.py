@@ -54,7 +54,7 @@ def test_one_event_that_makes_the_cast_fail_is_left_out_and_found_in_dead(world:
     (letter,) = one.events("dead")
     assert (letter["reason"], letter["stream"], letter["flow"]) == ("poison", "readings", "totals")
     assert b'"oops"' in letter["raw"]
-    assert one.memory()["count/readings"]["dead"] == 1
+    assert one.memory()["count/readings/totals"]["dead"] == 1
     assert {r.result for r in one.verify().values()} == {"equal"}
 
 

@@ -26,7 +26,7 @@ async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: P
     processes = {"edge": {"state": "running", "pid": 1, "restarts": 0}}
     (folder.run / "supervisor.json").write_text(json.dumps(processes))
     async with flows_and_edge(tmp_path) as (flows, running):
-        flows.log.append([], {"count/rsvps": {"late": 4, "dead": 1}})
+        flows.log.append([], {"count/rsvps/topics": {"late": 3}, "count/rsvps/trending": {"late": 1, "dead": 1}})
         stream = flows.build()
         await running.at_offset(0)
         flows.commit(stream, [topic("a", 1)], end={"rsvps": [door.stream.epoch, [2]]}, accepted_us=1)
