@@ -35,7 +35,7 @@ APP = Path(__file__).with_name("app.py")
 READY_S = 150.0
 BATCH = 20
 PAUSE_S = 0.05
-VICTIMS = ("edge", "edge", "flows", "edge", "jvm", "edge", "supervisor", "edge", "flows", "frozen")
+VICTIMS = ("edge", "flows", "edge", "jvm", "edge", "edge", "supervisor", "edge", "frozen", "edge")
 """The order of the first ten; beyond them the seed chooses."""
 
 
@@ -161,8 +161,8 @@ async def healthy(session: aiohttp.ClientSession, app: Running, since: float) ->
     n = -int(since * 1000)
     while time.monotonic() < deadline:
         try:
-            body = json.dumps({"n": n, "at": int(time.time() * 1000), "kind": "probe"})
-            async with session.post(f"{app.url}/streams/steps?ack=applied&wait=10", data=body) as reply:
+            probe = {"n": n, "at": int(time.time() * 1000), "kind": "probe"}
+            async with session.post(f"{app.url}/streams/steps?ack=applied&wait=10", json=probe) as reply:
                 if reply.status == 200 and (await reply.json())["level"] == "applied":
                     return
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -200,7 +200,7 @@ async def _under_load(
         done = asyncio.Event()
         tasks += [asyncio.create_task(subscribe(session, app, found, view, rows, done)) for view, rows in views.items()]
         for number in range(kills):
-            await asyncio.sleep(chance.uniform(0.5, 4.0))
+            await asyncio.sleep(chance.uniform(0.3, 2.5))
             victim = VICTIMS[number] if number < len(VICTIMS) else chance.choice(VICTIMS)
             await kill(app, victim, found)
             await healthy(session, app, time.time())

@@ -75,7 +75,7 @@ def _sorted(rows: list[dict[str, Any]]) -> list[Any]:
     return sorted(rows, key=repr)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_views_do_not_depend_on_how_batches_are_cut(world: Callable[[App], World], seed: int, tmp_path: Any) -> None:
     commits = out_of_order(seed)
     late = late_by_rule(commits)
