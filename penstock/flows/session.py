@@ -60,10 +60,9 @@ _JVM = (
     # Spark matches a recursive regular expression against the text of every failure; a long Python traceback
     # overflows the default stack, and then the query's thread dies without a word.
     "-Xss64m",
-    # Half of the CPU of a start went into optimising code that runs once. Loops are still optimised at once.
-    "-XX:Tier4InvocationThreshold=50000",
-    "-XX:Tier4MinInvocationThreshold=6000",
-    "-XX:Tier4CompileThreshold=150000",
+    # Small batches run more code than they repeat: without the optimising compiler the first rows came after 19 s
+    # instead of 25, p50 freshness was 541 ms instead of 658, and catching up lost 13 % (415,000 events/s of 479,000).
+    "-XX:TieredStopAtLevel=1",
 )
 
 
