@@ -202,7 +202,7 @@ async def test_packed_data_that_breaks_off_is_a_bad_body(edge: Edge, packed: byt
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "application/octet-stream"},
         {"Content-Type": "text/csv"},
         {"Content-Type": "application/json; charset=latin-1"},
         {"Content-Encoding": "br"},
@@ -213,6 +213,11 @@ async def test_content_that_the_door_does_not_take_is_named(edge: Edge, headers:
     reply = await edge.post("orders", order(1), headers=headers)
     assert (reply.status, reply.code) == (415, "unsupported_content")
     assert reply.body["error"]["hint"]
+
+
+async def test_what_curl_sends_without_being_told_is_taken_as_json(edge: Edge) -> None:
+    reply = await edge.post("orders", order(1), headers={"Content-Type": "application/x-www-form-urlencoded"})
+    assert (reply.status, reply.body["accepted"]) == (200, 1)
 
 
 async def test_a_large_event_is_rejected_alone(edge: Edge) -> None:
