@@ -24,6 +24,8 @@ class Running:
         self.port = 0
 
     def start(self) -> None:
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
         command = [sys.executable, "-m", "penstock.cli.main", "run", str(self.app), "--data", str(self.data)]
         command += ["--port", str(self.port)]
         with (self.data.parent / "run.log").open("a") as log:
