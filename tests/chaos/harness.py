@@ -143,9 +143,10 @@ def _key(row: dict[str, Any], view: str) -> str:
 
 async def kill(app: Running, victim: str, found: Findings) -> None:
     """Hit one process and wait until everything is ready again."""
-    pid = app.pid(victim)
-    if pid is None:
-        return
+    deadline = time.monotonic() + READY_S
+    while (pid := app.pid(victim)) is None:
+        assert time.monotonic() < deadline, f"there is no {victim} to kill"
+        await asyncio.sleep(0.1)
     found.kills.append(victim)
     print(f"kill {len(found.kills)}: {victim} ({pid})", flush=True)
     os.kill(pid, signal.SIGSTOP if victim == "frozen" else signal.SIGKILL)
