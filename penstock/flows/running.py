@@ -237,7 +237,9 @@ class Flow:
         self.restarts += 1
         _log.error("the flow '%s' failed (%d): %s", self.name, self.failures, error)
         if failure.no_worker(error):
-            self._retry(error, batch)
+            self._again(0.5)
+            self.error = failure.told(self.made.node, error, batch, "unknown")
+            self.tell("starting")
         elif isinstance(error, PositionGoneError) or "PositionGoneError" in str(error):
             self._stop_with(error, batch)
         elif self.build and failure.checkpoint_lost(error, self._checkpoint()):
