@@ -222,6 +222,20 @@ class UnknownAckError(PenstockError):
     status = 404
 
 
+class UnknownLetterError(PenstockError):
+    """There is no dead letter of this name, or retention has removed it."""
+
+    code = "unknown_letter"
+    status = 404
+
+
+class UnknownVersionError(PenstockError):
+    """A stream's schema has no version of this number."""
+
+    code = "unknown_version"
+    status = 404
+
+
 class UnknownPathError(PenstockError):
     """Nothing is served at this path."""
 

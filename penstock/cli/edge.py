@@ -25,6 +25,7 @@ from penstock.cli.ownership import WAIT_S, check_folder, flock, holder
 from penstock.cli.preflight import port_error
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.dead_routes import DeadLetterOffice
 from penstock.collect.signals import SIGNALS
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
@@ -103,6 +104,7 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     opened.push_async_callback(_cancel, keeping)
     web_app = web.Application(middlewares=[errors_as_json(observer)])
     collect.add_routes(web_app)
+    DeadLetterOffice(reader, log.memory(), collect.intakes, limits, clock, observer.emit).add_routes(web_app)
     serving.add_routes(web_app)
     return web_app
 
