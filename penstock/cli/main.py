@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.cli import drawing, offspring, reporting
+from penstock.cli import dead, drawing, offspring, reporting
 from penstock.cli.loading import load
 from penstock.cli.options import (
     AppArgument,
@@ -34,6 +34,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(dead.app, name="dead")
 terminal = Terminal()
 
 

@@ -19,7 +19,7 @@ from penstock.collect.replayed import Replayed
 from penstock.collect.request_body import Body, Room
 from penstock.collect.sender import Sender
 from penstock.collect.signals import CollectFailed, Signals
-from penstock.collect.stored_letters import Mask, StoredLetter, StoredLetters, Wanted, as_it_is
+from penstock.collect.stored_letters import Mask, StoredLetter, StoredLetters, Wanted, as_it_is, masked
 from penstock.config import Limits
 from penstock.errors import BadBodyError, BadRequestError, PenstockError
 from penstock.log.folder import FolderLog
@@ -55,13 +55,14 @@ class DeadLetterOffice:
         limits: Limits,
         clock: Clock,
         signals: Signals,
-        mask: Mask = as_it_is,
+        mask: Mask | None = None,
     ) -> None:
         """`memory` is that of the edge's own log."""
         replayed = Replayed(memory)
         self._letters = StoredLetters(log, replayed)
         self._replayer = Replayer(self._letters, replayed, intakes, clock)
-        self._limits, self._signals, self._mask = limits, signals, mask
+        self._limits, self._signals = limits, signals
+        self._mask = mask or masked({name: intake.judge.stream.events.kind for name, intake in intakes.items()})
         self._room = Room(limits.unwritten_bytes)
 
     def add_routes(self, app: web.Application) -> None:
@@ -88,12 +89,11 @@ class DeadLetterOffice:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         query = request.query
-        wanted = Wanted(
-            query.get("stream"), query.get("reason"), _since(query.get("since")), _flag(query.get("replayed"))
-        )
+        wanted = Wanted(query.get("stream"), query.get("reason"), _since(query.get("since")), _flag(query, "replayed"))
         after = Position.parse(query["after"], "stream", "dead") if query.get("after") else None
         page = await asyncio.to_thread(self._letters.page, wanted, after, _limit(query.get("limit")))
-        letters = [self._body(letter, self._mask(letter)) for letter in page.letters]
+        shown = as_it_is if _flag(query, "masked") is False else self._mask
+        letters = [self._body(letter, shown(letter)) for letter in page.letters]
         return json_reply(200, {"letters": letters, "next": page.next.token(), "more": page.more}, _NO_STORE)
 
     async def _show(self, request: web.Request) -> web.StreamResponse:
@@ -163,9 +163,10 @@ def _since(text: str | None) -> int | None:
         raise BadRequestError(f"since='{text[:40]}' is not a time", hint="write 2026-05-01T10:00:00Z") from None
 
 
-def _flag(text: str | None) -> bool | None:
+def _flag(query: Mapping[str, str], name: str) -> bool | None:
+    text = query.get(name)
     if text not in (None, "true", "false"):
-        raise BadRequestError(f"replayed='{text[:40]}' is neither true nor false", hint="leave it out for both")
+        raise BadRequestError(f"{name}='{text[:40]}' is neither true nor false", hint="leave it out for the default")
     return None if text is None else text == "true"
 
 

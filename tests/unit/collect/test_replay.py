@@ -220,13 +220,17 @@ async def test_letters_of_flows_are_on_side_1(edge: Edge, tmp_path: Path) -> Non
     assert [event["order_id"] for event in edge.events("orders")] == [7]
 
 
+def remove_flows(path: Path) -> None:
+    for file in path.glob("flows.db*"):
+        file.unlink()
+
+
 async def test_a_letter_of_a_new_flows_file_is_another_letter(tmp_path: Path) -> None:
     for _ in range(2):
         async with running(shop(), tmp_path / "edge.db") as edge:
             poison(tmp_path, "orders", b'{"order_id": 7}')
             assert results(await edge.replay("1-0")) == [("1-0", "replayed")]
-        for file in tmp_path.glob("flows.db*"):
-            file.unlink()
+        remove_flows(tmp_path)
 
 
 async def test_a_letter_whose_stream_is_made_by_a_flow_cannot_be_replayed(edge: Edge, tmp_path: Path) -> None:
