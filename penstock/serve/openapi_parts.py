@@ -104,6 +104,7 @@ SCHEMAS: Spec = {
         partitions=_COUNT,
         key=array(text()),
         time=_NULLABLE,
+        schema={"type": ["integer", "null"], "description": "The version of its class."},
         totals=obj(accepted=_COUNT, duplicates=_COUNT, dead=_COUNT, late=_COUNT),
         rates=obj(accepted={"type": "number"}),
         position=_NULLABLE,
