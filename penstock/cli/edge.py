@@ -26,7 +26,7 @@ from penstock.cli.preflight import port_error
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.collect.dead_routes import DeadLetterOffice
-from penstock.collect.signals import SIGNALS
+from penstock.collect.signals import SIGNALS, RequestRefused
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
@@ -34,6 +34,7 @@ from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from penstock.serve.noise import quieten
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
@@ -102,6 +103,7 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     opened.push_async_callback(collect.close)
     keeping = asyncio.create_task(Retainer(application, log, group, reader.flows, clock).run())
     opened.push_async_callback(_cancel, keeping)
+    opened.callback(quieten(lambda: observer.emit(RequestRefused("", "bad_request"))))
     web_app = web.Application(middlewares=[errors_as_json(observer)])
     collect.add_routes(web_app)
     DeadLetterOffice(reader, log.memory(), collect.intakes, limits, clock, observer.emit).add_routes(web_app)

@@ -143,7 +143,7 @@ async def _read(body: Body) -> bytes:
 def _asked(raw: bytes) -> _Ask:
     try:
         return _ask.decode(raw)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError) as error:
         raise BadRequestError(
             "the body is not a request to replay",
             detail=str(error),
