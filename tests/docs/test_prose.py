@@ -31,6 +31,8 @@ DOCTESTED = (
     "views.budget",
     "collect.rejection",
     "cli.reporting",
+    "cli.letters",
+    "narrowing",
 )
 
 
