@@ -199,8 +199,9 @@ class Views:
         except OverBudgetError:
             self._changelogs[view.name] = changelog  # not tried again until another build is live
             raise
-        self._changelogs[view.name] = changelog
-        view.replace(content, await self._frontier(view.definition, content))
+        frontier = await self._frontier(view.definition, content)
+        self._changelogs[view.name] = changelog  # with its content or not at all: one is never read on into another
+        view.replace(content, frontier)
         self.observer.emit(ViewLoaded(view.name, epoch, len(content.rows), self._clock.monotonic() - began))
         return changelog
 
