@@ -221,7 +221,7 @@ def _plain(operation: str, summary: str, schema: Spec, *errors: int, parameters:
 
 def _fixed_paths(limits: Limits) -> Spec:
     token = {"name": "token", "in": "path", "required": True, "schema": text()}
-    which = parameter("for", {"type": "string", "enum": ["collect", "serve"]})
+    which = parameter("for", {"type": "string", "enum": ["collect", "serve", "flows"]})
     anything: Spec = {"type": "object"}
     ready = _plain("readiness", "Whether this edge should get requests", anything, 400, parameters=[which])
     ready["get"]["responses"]["503"] = {"description": "Not ready yet", "content": _json(anything)}

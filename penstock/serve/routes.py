@@ -6,7 +6,7 @@
     serving.add_routes(app)           # begins and ends with the application
     await views.start()
 
-`checks` adds to readiness: `{"collect": lambda: door.is_open}`.
+`checks` adds to readiness: `{"collect": lambda: group.problem or True}`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.serve.asked import WAIT_S, asked_in, seconds, whole
 from penstock.serve.assets import add_page
 from penstock.serve.delivery import Pipe
 from penstock.serve.events import StreamReads, after_in
-from penstock.serve.health import alive, readiness
+from penstock.serve.health import Checks, alive, readiness
 from penstock.serve.openapi import openapi
 from penstock.serve.reads import ViewReads
 from penstock.serve.replies import json_reply
@@ -54,7 +54,7 @@ class Serving:
         clock: Clock | None = None,
         observer: Observer | None = None,
         folder: Folder | None = None,
-        checks: Mapping[str, Callable[[], bool]] | None = None,
+        checks: Checks | None = None,
         remember: Callable[[Mapping[str, Any]], Awaitable[Any]] | None = None,
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
@@ -65,7 +65,7 @@ class Serving:
         self.status = Status(application, views, log, clock or SystemClock(), folder)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
         self._streams = StreamReads(application, log)
-        self._checks = {"serve": lambda: views.ready, **(checks or {})}
+        self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s = heartbeat_s
         self._pipes: dict[Pipe, bytes] = {}
