@@ -245,6 +245,12 @@ class Views:
             ("view",),
             lambda: {(view.name,): float(len(view.content.rows)) if view.content else 0.0 for view in self},
         )
+        self.observer.counter(
+            "penstock_views_filter_errors_total",
+            "Rows on which a reader's filter could not be evaluated.",
+            ("view",),
+            lambda: {(view.name,): float(view.filter_errors[0]) for view in self},
+        )
         self.observer.gauge(
             "penstock_views_history_bytes",
             "Changes that a view keeps for resuming subscribers.",
