@@ -39,6 +39,8 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
     paths: Spec = {}
     for view in views:
         paths |= _view_paths(view.name, limits)
+    for node in application.nodes:
+        paths[f"/flows/{node.name}/rebuild"] = {"post": _rebuild(node.name, "flow")}
     for stream in application.streams:
         paths |= _stream_paths(stream.name, limits)
         paths[f"/streams/{stream.name}"]["post"] = _post(stream, events[stream.name])
@@ -92,16 +94,17 @@ def _view_paths(name: str, limits: Limits) -> Spec:
         },
         f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID]),
         f"/views/{name}/socket": _socket(f"view {name}"),
-        f"/views/{name}/rebuild": {"post": _rebuild(name)},
+        f"/views/{name}/rebuild": {"post": _rebuild(name, "view")},
     }
 
 
-def _rebuild(name: str) -> Spec:
-    reply = obj(view=text(), rebuild={"type": "integer", "description": "When it was asked for, in microseconds."})
+def _rebuild(name: str, kind: str) -> Spec:
+    when = {"type": "integer", "description": "When it was asked for, in microseconds."}
+    reply = _json(obj(**{kind: text(), "rebuild": when}))
     return {
-        "operationId": f"rebuild view {name}",
-        "summary": f"Build the view {name} anew from the log",
-        "responses": answers(None, 404) | {"202": {"description": "Asked for", "content": _json(reply)}},
+        "operationId": f"rebuild {kind} {name}",
+        "summary": f"Build the {kind} {name} anew from the log, and what is made from it",
+        "responses": answers(None, 404) | {"202": {"description": "Asked for", "content": reply}},
     }
 
 

@@ -20,7 +20,7 @@ from aiohttp import web
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
-from penstock.errors import BadRequestError, NotReadyError
+from penstock.errors import BadRequestError, NotReadyError, UnknownViewError
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.position import Position
@@ -78,7 +78,8 @@ class Serving:
         get("/views/{view}/events", self._view_events, allow_head=False)
         get("/views/{view}/socket", self._view_socket, allow_head=False)
         if self._remember is not None:
-            app.router.add_post("/views/{view}/rebuild", self._rebuild)
+            app.router.add_post("/views/{view}/rebuild", self._rebuild_view)
+            app.router.add_post("/flows/{flow}/rebuild", self._rebuild_flow)
         get("/socket", self._socket, allow_head=False)
         get("/streams", self._list_streams)
         get("/streams/{stream}", self._read_stream)
@@ -117,14 +118,25 @@ class Serving:
 
     # Views
 
-    async def _rebuild(self, request: web.Request) -> web.Response:
-        """Ask the flows to build a view anew; the request itself lives in the log, so that it survives us."""
-        name = request.match_info["view"]
-        self.views.view(name)
+    async def _rebuild_view(self, request: web.Request) -> web.Response:
+        view = self.views.view(request.match_info["view"])
+        return json_reply({"view": view.name, "rebuild": await self._rebuild(view.name)}, status=202)
+
+    async def _rebuild_flow(self, request: web.Request) -> web.Response:
+        """A view has a flow too: this takes the names of both."""
+        name, known = request.match_info["flow"], [node.name for node in self.application.nodes]
+        if name not in known:
+            raise UnknownViewError(
+                f"there is no flow or view '{name}'", hint=f"the app has: {', '.join(known) or 'none'}"
+            )
+        return json_reply({"flow": name, "rebuild": await self._rebuild(name)}, status=202)
+
+    async def _rebuild(self, name: str) -> int:
+        """Ask the flows to build one anew; the request itself lives in the log, so that it survives us."""
         assert self._remember is not None
         asked = self._clock.now_us()
         await self._remember({f"rebuild/{name}": asked})
-        return json_reply({"view": name, "rebuild": asked}, status=202)
+        return asked
 
     async def _view_events(self, request: web.Request) -> web.StreamResponse:
         view = self.views.view(request.match_info["view"])
