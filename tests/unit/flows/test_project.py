@@ -83,6 +83,12 @@ def test_an_import_inside_a_function_counts_before_it_has_run(tmp_path: Path, wr
     assert "late_c" not in sys.modules
 
 
+def test_a_module_that_was_imported_by_a_computed_name_counts(tmp_path: Path, write: Write) -> None:
+    write("app/shop_g.py", "import importlib\nimportlib.import_module('plug' + 'in_g')\n" + VIEW)
+    write("src/plugin_g.py", "")
+    assert own(tmp_path, loaded("shop_g")) == [("", "app/shop_g.py"), ("plugin_g", "src/plugin_g.py")]
+
+
 def test_the_order_is_that_of_names_however_modules_were_imported(tmp_path: Path, write: Write) -> None:
     write("app/shop_d.py", "import b_d, a_d\n" + VIEW)
     write("src/a_d.py", "")
