@@ -170,6 +170,7 @@ class Planner:
             "where": getattr(node, "where", None),
             "keep": getattr(node, "keep_us", None),
             "time": getattr(node, "time", None),
+            "partitions": getattr(node, "partitions", None),
             "mode": made.mode,
             "late_after": {name: i.late_after_us for name, i in made.inputs.items()},
             "columns": columns,
