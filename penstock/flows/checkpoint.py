@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,8 +104,3 @@ def _is_json(line: str) -> bool:
     except ValueError:
         return False
     return isinstance(value, dict)
-
-
-def remove(checkpoint: Path) -> None:
-    """Throw away a checkpoint that is no longer wanted."""
-    shutil.rmtree(checkpoint, ignore_errors=True)
