@@ -19,6 +19,7 @@ from typing import IO, Any
 import uvloop
 from aiohttp import web
 
+from penstock.cli.allocator import give_memory_back
 from penstock.cli.housekeeping import Retainer
 from penstock.cli.offspring import announce
 from penstock.cli.ownership import WAIT_S, check_folder, flock, holder
@@ -48,6 +49,7 @@ _log = logging.getLogger(__name__)
 
 def run(application: Application, folder: Folder, host: str, port: int) -> None:
     """Blocks until SIGTERM or SIGINT."""
+    give_memory_back()
     check_folder(folder, application.name)
     with _held(folder):
         uvloop.run(_serve(application, folder, host, port))
