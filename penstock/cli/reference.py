@@ -61,14 +61,14 @@ door is open, the views are loaded and every query has started.
 def reference() -> str:
     """The whole page."""
     command: Any = typer.main.get_command(app)
-    return _HEAD + "".join(_verb(name, verb) for name, verb in _verbs(command))
+    return _HEAD + "".join(_verb(name, verb) for name, verb in verbs(command))
 
 
-def _verbs(command: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def verbs(command: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every verb, a group's with the group's name before its own."""
     for name, verb in command.commands.items():
         if hasattr(verb, "commands"):
-            yield from _verbs(verb, f"{prefix}{name} ")
+            yield from verbs(verb, f"{prefix}{name} ")
         else:
             yield prefix + name, verb
 
