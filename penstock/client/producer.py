@@ -1,0 +1,288 @@
+"""The two faces of a producer: `Producer` for threads and `AsyncProducer` for asyncio, over the same parts."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import ssl
+import time
+from concurrent.futures import Future
+from os import PathLike
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Literal, TypedDict, Unpack
+
+from penstock.client.connection import Connection
+from penstock.client.event_line import Sendable, event_line
+from penstock.client.handle import Handle
+from penstock.client.journal import Disk, Journal, in_memory
+from penstock.client.outbox import Bounds, Outbox, Status
+from penstock.client.sender import Key, Rejected, Sender
+from penstock.client.storer import Storer
+from penstock.clock import Clock, SystemClock
+from penstock.errors import PenstockError, ProducerClosedError, QueueFullError, UnsentError
+
+CLOSE_S = 30.0
+"""How long `close` waits for answers unless told otherwise."""
+EXIT_S = 5.0
+"""How long the end of a program waits for a producer that was not closed."""
+_STOP_S = 2.0
+
+
+class Options(TypedDict, total=False):
+    """The options of both faces; `Producer` says what each means."""
+
+    key: Key
+    folder: str | PathLike[str] | None
+    disk: Disk
+    queue_events: int
+    queue_bytes: int
+    full: Literal["wait", "error"]
+    batch_events: int
+    batch_bytes: int
+    linger_ms: float
+    compress: bool
+    timeout_s: float
+    backoff_most_s: float
+    on_rejected: Rejected | None
+    tls: ssl.SSLContext | None
+    clock: Clock
+    random: Random
+
+
+class _Parts:
+    """What a producer is made of, put together and taken apart in order."""
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        *,
+        key: Key = None,
+        folder: str | PathLike[str] | None = None,
+        disk: Disk = "full",
+        queue_events: int = 100_000,
+        queue_bytes: int = 64 * 1024**2,
+        full: Literal["wait", "error"] = "wait",
+        batch_events: int = 500,
+        batch_bytes: int = 1_000_000,
+        linger_ms: float = 5,
+        compress: bool = True,
+        timeout_s: float = 30.0,
+        backoff_most_s: float = 30.0,
+        on_rejected: Rejected | None = None,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.waits = full == "wait"
+        self._pid = os.getpid()
+        self._closed = False
+        connection = Connection(url, stream, timeout_s, tls)
+        now_us = self.clock.now_us()
+        journal = None if folder is None else Journal(Path(folder), stream, disk, now_us)
+        self._storer = None if journal is None else Storer(journal)
+        found = in_memory(now_us) if journal is None else journal.found
+        bounds = Bounds(queue_events, queue_bytes, batch_events, batch_bytes, linger_ms / 1000)
+        self.outbox = Outbox(found, bounds, self._storer, self.clock)
+        self._sender = Sender(
+            self.outbox,
+            connection,
+            found.producer,
+            key=key,
+            compress=compress,
+            backoff_most_s=backoff_most_s,
+            on_rejected=on_rejected,
+            clock=self.clock,
+            random=random or Random(),
+        )
+        self._sender.start()
+
+    @property
+    def ours(self) -> bool:
+        """Whether this is the process that made it: a fork has neither the threads nor the folder."""
+        return os.getpid() == self._pid
+
+    def put(self, line: bytes) -> tuple[Handle, Future[None]] | None:
+        """None when the queue is full and the caller is to wait for room."""
+        if not self.ours:
+            raise ProducerClosedError(
+                "this producer belongs to the process that this one was forked from",
+                hint="make a producer in each process, each with a folder of its own",
+            )
+        taken = self.outbox.put(line)
+        if taken is None and not self.waits:
+            raise self.queue_full()
+        return taken
+
+    def queue_full(self) -> QueueFullError:
+        events, size = self.outbox.unsent()
+        return QueueFullError(
+            "the producer's queue is full",
+            detail=f"{events} events, {size} bytes; {self._sender.doing}",
+            hint="send again later, or raise queue_events or queue_bytes",
+        )
+
+    def status(self) -> Status:
+        events, size = self.outbox.unsent()
+        doing, error = self._sender.doing, self._sender.error
+        return Status("closed" if self._closed and doing != "fenced" else doing, events, size, error)
+
+    def unsent(self) -> UnsentError:
+        events, _ = self.outbox.unsent()
+        error = self._sender.error
+        return UnsentError(
+            f"{events} events were not answered in time",
+            detail=error.message if error else None,
+            hint="they are in the folder and are sent when a producer opens it again"
+            if self._storer
+            else "they are lost when this process ends; give the producer a folder to keep them",
+        )
+
+    def close(self) -> UnsentError | None:
+        """Stop, keep what is unsent if there is a folder, and say what is lost if there is none."""
+        if self._closed:
+            return None
+        self._closed = True
+        left = self.unsent() if self.outbox.unsent()[0] else None
+        ended: PenstockError = left or ProducerClosedError("this producer is closed", hint="make a new one")
+        self.outbox.end(ended)
+        self._sender.stop(_STOP_S)
+        if self._storer is not None:
+            self._storer.close()
+        return None if self._storer is not None else left
+
+
+class Producer:
+    """Sends events to one stream from any number of threads, each event once, in the order of the calls.
+
+    With a `folder`, an event is on the disk when `send` returns and is sent by the next producer that opens the
+    folder if this one dies. Without one, it is in memory and dies with the process.
+
+        with Producer("http://localhost:8080", "orders", folder="outbox/orders") as orders:
+            orders.send({"order_id": 1, "country": "NL"})
+
+    `close` is called at the end of a program that forgot it, and then waits for 5 seconds.
+    """
+
+    def __init__(self, url: str, stream: str, **options: Unpack[Options]) -> None:
+        self._parts = _Parts(url, stream, **options)
+        atexit.register(self._at_exit)
+
+    def send(self, event: Sendable, timeout_s: float | None = None) -> Handle:
+        """Put an event into the queue; the handle says when the server has it.
+
+        Waits for room in a full queue (for `timeout_s` at most), or raises `QueueFullError` with `full="error"`.
+        Raises `BadRequestError` or `TooLargeError` if it cannot be an event, `DiskFullError` if the folder does not
+        take it: then it is not in the queue.
+        """
+        line = event_line(event)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while (taken := self._parts.put(line)) is None:
+            try:
+                self._parts.outbox.room(len(line)).result(_left_s(deadline))
+            except TimeoutError:
+                raise self._parts.queue_full() from None
+        handle, stored = taken
+        stored.result()
+        return handle
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until the server has answered for all that was sent before. Raises `UnsentError` when time is up."""
+        try:
+            self._parts.outbox.drained().result(timeout_s)
+        except TimeoutError:
+            raise self._parts.unsent() from None
+
+    def status(self) -> Status:
+        """How it is: what waits, and why."""
+        return self._parts.status()
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Flush, then end. What is then unsent stays in the folder; without one it is lost: raises `UnsentError`."""
+        if not self._parts.ours:
+            return
+        atexit.unregister(self._at_exit)
+        try:
+            if self.status().state not in ("closed", "fenced"):
+                self.flush(timeout_s)
+        except PenstockError:
+            pass  # what is left is told below
+        left = self._parts.close()
+        if left is not None:
+            raise left
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _at_exit(self) -> None:
+        self.close(EXIT_S)
+
+
+class AsyncProducer:
+    """The same for asyncio: nothing here holds up the loop, and `await handle` waits for the server's answer.
+
+    async with AsyncProducer("http://localhost:8080", "orders") as orders:
+        handle = await orders.send({"order_id": 1, "country": "NL"})
+        receipt = await handle
+    """
+
+    def __init__(self, url: str, stream: str, **options: Unpack[Options]) -> None:
+        self._parts = _Parts(url, stream, **options)
+
+    async def send(self, event: Sendable, timeout_s: float | None = None) -> Handle:
+        """As `Producer.send`."""
+        line = event_line(event)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (taken := self._parts.put(line)) is None:
+                    await asyncio.wrap_future(self._parts.outbox.room(len(line)))
+        except TimeoutError:
+            raise self._parts.queue_full() from None
+        handle, stored = taken
+        await asyncio.wrap_future(stored)
+        return handle
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """As `Producer.flush`."""
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self._parts.outbox.drained()), timeout_s)
+        except TimeoutError:
+            raise self._parts.unsent() from None
+
+    def status(self) -> Status:
+        """As `Producer.status`."""
+        return self._parts.status()
+
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
+        """As `Producer.close`."""
+        if not self._parts.ours:
+            return
+        try:
+            if self.status().state not in ("closed", "fenced"):
+                await self.flush(timeout_s)
+        except PenstockError:
+            pass  # what is left is told below
+        left = await asyncio.to_thread(self._parts.close)
+        if left is not None:
+            raise left
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _left_s(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
