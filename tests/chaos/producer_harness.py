@@ -2,6 +2,7 @@
 
     python -m tests.chaos.producer_harness --rounds 50 --seed 1
     python -m tests.chaos.producer_harness --rounds 50 --seed 1 --spark     (and the view's count; verify)
+    python -m tests.chaos.producer_harness --rounds 50 --seed 1 --node      (the producer of `client/`)
 
 The stream has no `id=`. Every event that `send` returned for, and so every event whose handle told a success, is in the
 stream exactly once, and no other event is there twice.
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -35,6 +36,8 @@ HERE = Path(__file__).parent
 LIFE = 1_000_000
 """Events of one life of the producer are numbered from a multiple of this."""
 PATIENCE_S = 60.0
+PYTHON = (sys.executable, "-m", "tests.chaos.producer_child")
+NODE = ("node", str(HERE.parents[1] / "client" / "scripts" / "chaos-child.mjs"))
 CHOICES = ("producer", "edge", *FAULTS, "both", "edge", "producer")
 
 
@@ -125,8 +128,8 @@ class WholeApp:
 class Sending:
     """The producer's process in all its lives, and what it said."""
 
-    def __init__(self, url: str, folder: Path, found: Findings) -> None:
-        self._url, self._folder, self._found = url, folder, found
+    def __init__(self, program: Sequence[str], url: str, folder: Path, found: Findings) -> None:
+        self._program, self._url, self._folder, self._found = program, url, folder, found
         self._lives = 0
         self._process: asyncio.subprocess.Process
         self._reading: asyncio.Task[None]
@@ -134,11 +137,11 @@ class Sending:
 
     async def start(self) -> None:
         self.is_open = self.drained = False
-        words = ["-m", "tests.chaos.producer_child", self._url, self._folder, self._lives * LIFE]
+        words = [*self._program, self._url, self._folder, self._lives * LIFE]
         self._lives += 1
         with (self._folder.parent / "producer.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, *map(str, words), stdout=asyncio.subprocess.PIPE, stderr=log
+                *map(str, words), stdout=asyncio.subprocess.PIPE, stderr=log
             )
         self._reading = asyncio.create_task(self._read())
 
@@ -170,14 +173,14 @@ class Sending:
         await self._process.wait()
 
 
-async def play(rounds: int, seed: int, folder: Path, spark: bool = False) -> Findings:
+async def play(rounds: int, seed: int, folder: Path, spark: bool = False, node: bool = False) -> Findings:
     """The given number of rounds, then peace, then the reckoning."""
     random, found = Random(seed), Findings()
     server = WholeApp(folder / "data") if spark else EdgeAlone(folder / "data")
     await server.start()
     try:
         async with Proxy(server.port, random) as proxy:
-            sending = Sending(proxy.url, folder / "outbox", found)
+            sending = Sending(NODE if node else PYTHON, proxy.url, folder / "outbox", found)
             await sending.start()
             for number in range(rounds):
                 await one_round(random, CHOICES[number] if number < len(CHOICES) else "", server, proxy, sending, found)
@@ -251,11 +254,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--node", action="store_true", help="the producer of client/, which must be built")
     parser.add_argument("--spark", action="store_true", help="run the whole app and check its view too")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="penstock-producer-"))
     print(f"seed {options.seed}, {options.rounds} rounds in {folder}", flush=True)
-    found = asyncio.run(play(options.rounds, options.seed, folder, options.spark))
+    found = asyncio.run(play(options.rounds, options.seed, folder, options.spark, options.node))
     print(f"{dict(Counter(found.rounds))}")
     print(f"{len(found.stored)} kept, {len(found.taken)} told as taken, {found.events} in the stream")
     for wrong in found.wrong:
