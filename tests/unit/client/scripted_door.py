@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass
@@ -60,7 +60,7 @@ class ScriptedDoor:
 
             def do_POST(self) -> None:
                 raw = self.rfile.read(int(self.headers["Content-Length"]))
-                door.requests.append(Request(dict(self.headers), raw))
+                door.note(Request(dict(self.headers), raw))
                 answer = door.answers.popleft() if door.answers else taken()
                 door.gate.wait(20)
                 if answer.cut:
@@ -81,7 +81,11 @@ class ScriptedDoor:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
-    def __enter__(self) -> ScriptedDoor:
+    def note(self, request: Request) -> None:
+        """Called when a request was read, before it is answered."""
+        self.requests.append(request)
+
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
