@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Literal, TypedDict, Unpack
 
 from penstock.client.connection import Connection
+from penstock.client.dispatch import Dispatcher, Key, Rejected
 from penstock.client.event_line import Sendable, event_line
 from penstock.client.handle import Handle
 from penstock.client.journal import Disk, Journal, in_memory
 from penstock.client.outbox import Bounds, Outbox, Status
-from penstock.client.sender import Key, Rejected, Sender
 from penstock.client.storer import Storer
 from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError, ProducerClosedError, QueueFullError, UnsentError
@@ -88,7 +88,7 @@ class _Parts:
         found = in_memory(now_us) if journal is None else journal.found
         bounds = Bounds(queue_events, queue_bytes, batch_events, batch_bytes, linger_ms / 1000)
         self.outbox = Outbox(found, bounds, self._storer, self.clock)
-        self._sender = Sender(
+        self._dispatcher = Dispatcher(
             self.outbox,
             connection,
             found.producer,
@@ -99,7 +99,7 @@ class _Parts:
             clock=self.clock,
             random=random or Random(),
         )
-        self._sender.start()
+        self._dispatcher.start()
 
     @property
     def ours(self) -> bool:
@@ -122,18 +122,18 @@ class _Parts:
         events, size = self.outbox.unsent()
         return QueueFullError(
             "the producer's queue is full",
-            detail=f"{events} events, {size} bytes; {self._sender.doing}",
+            detail=f"{events} events, {size} bytes; {self._dispatcher.doing}",
             hint="send again later, or raise queue_events or queue_bytes",
         )
 
     def status(self) -> Status:
         events, size = self.outbox.unsent()
-        doing, error = self._sender.doing, self._sender.error
+        doing, error = self._dispatcher.doing, self._dispatcher.error
         return Status("closed" if self._closed and doing != "fenced" else doing, events, size, error)
 
     def unsent(self) -> UnsentError:
         events, _ = self.outbox.unsent()
-        error = self._sender.error
+        error = self._dispatcher.error
         return UnsentError(
             f"{events} events were not answered in time",
             detail=error.message if error else None,
@@ -150,7 +150,7 @@ class _Parts:
         left = self.unsent() if self.outbox.unsent()[0] else None
         ended: PenstockError = left or ProducerClosedError("this producer is closed", hint="make a new one")
         self.outbox.end(ended)
-        self._sender.stop(_STOP_S)
+        self._dispatcher.stop(_STOP_S)
         if self._storer is not None:
             self._storer.close()
         return None if self._storer is not None else left

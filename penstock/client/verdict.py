@@ -102,8 +102,8 @@ def judge(reply: Reply, now_s: float) -> Verdict:
 def _settled(body: Mapping[str, Any]) -> Settled:
     rejected = {
         int(one["index"]): EventRejectedError(
-            "the server rejected the event",
-            detail=f"{one.get('reason')}: {one.get('detail')}",
+            f"the server rejected the event: {one.get('reason')}",
+            detail=str(one.get("detail")),
             hint="mend the event or its sender; what was sent is in the stream 'dead'",
             reason=str(one.get("reason")),
         )

@@ -110,12 +110,12 @@ export class Sender {
   async #act(batch: Batch, verdict: Verdict): Promise<void> {
     switch (verdict.kind) {
       case "settled":
-        this.outbox.settle(verdict.receipt, verdict.rejected);
+        for (const [index, error] of verdict.rejected) this.#reject(batch.lines[index] ?? "", error);
         this.#backoff.succeeded();
         this.#told = null;
         this.doing = "idle";
         this.error = null;
-        for (const [index, error] of verdict.rejected) this.#reject(batch.lines[index] ?? "", error);
+        this.outbox.settle(verdict.receipt, verdict.rejected);
         return;
       case "again":
         if (verdict.doubtful) this.outbox.doubt();
@@ -138,8 +138,8 @@ export class Sender {
     if (batch.number.doubtful) return this.#wait("blocked", error);
     if (batch.lines.length > 1) return this.outbox.shrink();
     const refused = new ProducerError("event_rejected", `the server takes no request of this size: ${error.message}`, "too_large");
-    this.outbox.refuse(refused);
     this.#reject(batch.lines[0] ?? "", refused);
+    this.outbox.refuse(refused);
   }
 
   /** Nobody can say any more whether a doubtful batch was taken; twice and told is better than lost. */

@@ -27,7 +27,7 @@ Key = str | Callable[[], str] | None
 _log = logging.getLogger("penstock.client")
 
 
-class Sender:
+class Dispatcher:
     """The thread, and what it is doing."""
 
     def __init__(
@@ -124,12 +124,12 @@ class Sender:
     def _settle(self, batch: Batch, settled: Settled) -> None:
         if settled.receipt.shed:
             _log.warning("%s dropped %d events: it is overloaded", self._connection.where, settled.receipt.shed)
-        self._outbox.settle(settled.receipt, settled.rejected)
+        for index, error in sorted(settled.rejected.items()):
+            self._reject(batch.lines[index], error)
         self._backoff.succeeded()
         self._told = None
         self.doing, self.error = "idle", None
-        for index, error in sorted(settled.rejected.items()):
-            self._reject(batch.lines[index], error)
+        self._outbox.settle(settled.receipt, settled.rejected)
 
     def _make_smaller(self, batch: Batch, error: PenstockError) -> None:
         """The number is not used up, so that it may hold fewer events, unless an earlier try may have been taken."""
@@ -144,8 +144,8 @@ class Sender:
                 hint="make the event smaller, or raise the limit of what stands before the server",
                 reason="too_large",
             )
-            self._outbox.refuse(refused)
             self._reject(batch.lines[0], refused)
+            self._outbox.refuse(refused)
 
     def _renumber(self, batch: Batch, error: PenstockError) -> None:
         """Nobody can say any more whether a doubtful batch was taken; twice and told is better than lost."""
@@ -160,7 +160,7 @@ class Sender:
 
     def _reject(self, line: bytes, error: EventRejectedError) -> None:
         if self._on_rejected is None:
-            _log.warning("an event was rejected: %s", error.detail)
+            _log.warning("%s: %s", error.message, error.detail)
             return
         try:
             self._on_rejected(line, error)
