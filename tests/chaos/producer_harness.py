@@ -38,7 +38,8 @@ LIFE = 1_000_000
 PATIENCE_S = 60.0
 PYTHON = (sys.executable, "-m", "tests.chaos.producer_child")
 NODE = ("node", str(HERE.parents[1] / "client" / "scripts" / "chaos-child.mjs"))
-CHOICES = ("producer", "edge", *FAULTS, "both", "edge", "producer")
+CHOICES = ("half_open", "producer", "cut_reply", "edge", "stall", "both", *FAULTS, "edge", "producer")
+"""The order of the first rounds; beyond them the seed chooses."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 // The producer of a page: it keeps what is unsent in IndexedDB, so that a closed tab or a dead network loses nothing.
 import { IndexedDbStore } from "./indexed-db.js";
 import { Producer, type ProducerOptions } from "./producer.js";
-import { MemoryStore, type Store } from "./store.js";
+import { MemoryStore } from "./store.js";
 
 export type { Receipt } from "./batch.js";
 export { isRejection, ProducerError } from "./errors.js";
@@ -26,18 +26,11 @@ export async function openProducer(url: string, stream: string, options: Browser
   return producer;
 }
 
-/** Send what tabs have left that are no more. */
+/** Send what tabs have left that are no more; one that another tab takes first is its own affair. */
 async function adopt(store: IndexedDbStore, name: string, url: string, stream: string, options: ProducerOptions): Promise<void> {
-  try {
-    for (const slot of await store.orphans()) {
-      const left: Store = new IndexedDbStore(name, slot);
-      const producer = await Producer.over(left, url, stream, options);
-      void producer
-        .flush()
-        .catch(() => {}) // it is kept, and the next page tries again
-        .then(() => producer.close(0));
-    }
-  } catch {
-    // another tab took it first
+  for (const slot of await store.orphans().catch(() => [])) {
+    const producer = await Producer.over(new IndexedDbStore(name, slot), url, stream, options).catch(() => null);
+    await producer?.flush().catch(() => {}); // it is kept, and the next page tries again
+    await producer?.close(0);
   }
 }

@@ -54,7 +54,8 @@ export class Sender {
     const batch = this.outbox.lastBatch(KEEPALIVE_BYTES);
     const body = batch && bodyOf(batch);
     if (!batch || !body || body.length > KEEPALIVE_BYTES) return;
-    const key = typeof this.options.key === "string" ? this.options.key : undefined;
+    const key = typeof this.options.key === "function" ? this.options.key() : this.options.key;
+    if (key instanceof Promise) return; // the page does not live to see it
     fetch(this.options.url, { method: "POST", body, headers: this.#headers(batch, key), keepalive: true }).catch(() => {});
   }
 

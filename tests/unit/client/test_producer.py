@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -298,6 +300,14 @@ def test_what_is_no_event_is_refused_at_once(door: ScriptedDoor, event: Any) -> 
 def test_an_event_beyond_the_limit_is_refused_at_once(door: ScriptedDoor) -> None:
     with Producer(door.url, "orders", **FAST) as orders, pytest.raises(TooLargeError):
         orders.send({"text": "x" * 2**20})
+
+
+def test_a_program_that_forgets_to_close_still_sends(door: ScriptedDoor) -> None:
+    code = (
+        f"from penstock.client import Producer; Producer({door.url!r}, 'orders', linger_ms=200).send({{'order_id': 1}})"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=30)
+    assert [request.events for request in door.requests] == [[order(1)]]
 
 
 def test_a_fork_is_told_to_make_its_own(door: ScriptedDoor) -> None:
