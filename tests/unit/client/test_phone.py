@@ -1,19 +1,26 @@
 """A phone offline for three days with a clock that is hours wrong: each event once, at its corrected time.
 
-The door's part (`time=`, `sent=`, `max_skew=`) is its own; here the correction is done by hand from what arrives:
-corrected = received - (sent - occurred).
+Once against a scripted door, where the correction is done by hand from what arrives (corrected = received - (sent -
+occurred)), and once against a real edge behind a network that loses answers.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import inspect
 import socket
 from pathlib import Path
 from typing import Any
 
+import pytest
+from running_edge import running
 from scripted_door import Answer, Request, ScriptedDoor, refusal, taken
 
-from penstock.client import Producer
+from penstock import App, Event
+from penstock.client import AsyncProducer, Producer
 from penstock.clock import SystemClock
+from penstock.errors import PenstockError
+from tests.chaos.proxy import Proxy
 
 HOUR_MS = 3_600_000
 WRONG_MS = -5 * HOUR_MS - 123
@@ -76,3 +83,62 @@ def test_a_phone_offline_for_days_with_a_wrong_clock_gets_each_event_in_once_at_
             assert event["n"] not in corrected
             corrected[event["n"]] = received_ms - (int(request.headers["Penstock-Sent"]) - event["occurred"])
     assert corrected == occurred
+
+
+class Tick(Event):
+    n: int
+    occurred: int
+
+
+class Truth(SystemClock):
+    """The server's clock."""
+
+    ms = START_MS
+
+    def now_us(self) -> int:
+        return self.ms * 1000
+
+
+class WrongPhone(SystemClock):
+    """Hours behind the truth; an hour passes before each try looks at it."""
+
+    def __init__(self, truth: Truth) -> None:
+        self._truth = truth
+
+    def now_us(self) -> int:
+        self._truth.ms += HOUR_MS
+        return (self._truth.ms + WRONG_MS) * 1000
+
+
+@pytest.mark.skipif("max_skew" not in inspect.signature(App.stream).parameters, reason="the door knows one clock only")
+async def test_the_same_against_a_real_edge_behind_a_network_that_loses_answers(tmp_path: Path) -> None:
+    truth, occurred = Truth(), {}
+    options: dict[str, Any] = {"folder": tmp_path / "out", "clock": WrongPhone(truth), "batch_events": 5}
+    options |= {"backoff_most_s": 0.02, "linger_ms": 1, "timeout_s": 2.0}
+    app = App("phones")
+    more: dict[str, Any] = {"max_skew": "1 day"}
+    app.stream("ticks", Tick, time="occurred", **more)
+    async with (
+        running(app, tmp_path / "edge.db", clock=truth) as edge,
+        Proxy(int(edge.url.rpartition(":")[2])) as proxy,
+    ):
+        proxy.begin("drop")
+        producer = AsyncProducer(proxy.url, "ticks", **options)
+        for n in range(24):
+            occurred[n] = truth.ms
+            await producer.send({"n": n, "occurred": truth.ms + WRONG_MS})
+            truth.ms += 3 * HOUR_MS
+        await producer.close(0)
+        proxy.begin("cut_reply")
+        producer = AsyncProducer(proxy.url, "ticks", **options)
+        with pytest.raises(PenstockError):
+            await producer.flush(0.3)
+        proxy.end()
+        await producer.flush(10)
+        await producer.close()
+        found = {event["n"]: event["_time"] for event in edge.events("ticks")}
+        assert len(edge.events("ticks")) == 24
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    assert {
+        n: (time.replace(tzinfo=dt.UTC) - epoch) // dt.timedelta(milliseconds=1) for n, time in found.items()
+    } == occurred
