@@ -54,7 +54,7 @@ class Connection:
                 f"{self.where} does not answer",
                 detail=f"{type(error).__name__}: {error}",
                 hint="it is tried again; see that the server runs and the address is right",
-            ) from None
+            ) from error
 
     def abort(self) -> None:
         """Break off whatever is under way."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import ssl
 from collections.abc import Callable
 from random import Random
 from threading import Event, Thread
@@ -19,7 +20,7 @@ from penstock.errors import EventRejectedError, PenstockError, UnreachableError
 COMPRESS_BYTES = 1024
 """Below this, packing costs more than it saves."""
 _REMIND_S = 60.0
-"""How often a trouble that does not pass by itself is told again."""
+"""How often a trouble is told again; one that could have passed by itself is a warning from then on."""
 
 Rejected = Callable[[bytes, EventRejectedError], None]
 Key = str | Callable[[], str] | None
@@ -99,7 +100,8 @@ class Dispatcher:
             reply = self._connection.post(body, headers)
         except UnreachableError as error:
             # A server closes connections that were idle: that is no trouble, and a new one is opened at once.
-            return Again(error, doubtful=True, after_s=0.0 if kept else None)
+            untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
+            return Again(error, doubtful=True, after_s=0.0 if kept else None, loud=untrusted)
         return judge(reply, self._clock.now_us() / 1e6)
 
     def _act(self, batch: Batch, verdict: Verdict) -> None:
@@ -170,7 +172,8 @@ class Dispatcher:
     def _wait(self, doing: Doing, error: PenstockError, after_s: float | None = None) -> None:
         self.doing, self.error = doing, error
         now = self._clock.monotonic()
-        if self._told is None or self._told[0] != error.message or now - self._told[1] > _REMIND_S:
-            _log.log(logging.WARNING if doing == "blocked" else logging.INFO, "%s", error.paragraph())
+        new = self._told is None or self._told[0] != error.message
+        if new or (self._told is not None and now - self._told[1] > _REMIND_S):
+            _log.log(logging.INFO if new and doing == "retrying" else logging.WARNING, "%s", error.paragraph())
             self._told = (error.message, now)
         self._stop.wait(self._backoff.pause_s(after_s))

@@ -38,8 +38,10 @@ class Handle:
         return asyncio.wrap_future(self._waiter()).__await__()
 
     def settle(self, outcome: Outcome) -> None:
-        """Called once, by the outbox."""
+        """What is told first stands: an answer may still come to a producer that has ended."""
         with self._lock:
+            if self._outcome is not None:
+                return
             self._outcome = outcome
             future = self._future
         if future is not None:

@@ -22,7 +22,7 @@ export interface SenderOptions {
 
 const COMPRESS_CHARACTERS = 1024;
 const KEEPALIVE_BYTES = 60_000; // browsers allow 64 KiB
-const REMIND_MS = 60_000;
+const REMIND_MS = 60_000; // what could have passed by itself is told from then on
 
 export class Sender {
   doing: Doing = "idle";
@@ -166,9 +166,10 @@ export class Sender {
     this.doing = doing;
     this.error = error;
     const at = performance.now();
-    if (doing === "blocked" && (this.#told?.message !== error.message || at - this.#told.at > REMIND_MS)) {
+    const first = this.#told?.message !== error.message;
+    if (first || at - (this.#told?.at ?? at) > REMIND_MS) {
       this.#told = { message: error.message, at };
-      this.options.onTrouble(error);
+      if (!first || doing === "blocked") this.options.onTrouble(error);
     }
     await pause(this.#backoff.pauseMs(afterMs), this.#stop.signal);
   }

@@ -277,6 +277,20 @@ def test_what_memory_loses_is_told(door: ScriptedDoor) -> None:
     assert orders.status().state == "closed"
 
 
+def test_an_answer_that_comes_while_it_ends_is_not_an_error(door: ScriptedDoor, caplog: Any, tmp_path: Path) -> None:
+    door.gate.clear()
+    orders = Producer(door.url, "orders", folder=tmp_path, **FAST)
+    handle = orders.send(order(0))
+    wait_until(lambda: door.requests)
+    orders._parts.outbox.end(ProducerClosedError("over"))
+    with pytest.raises(ProducerClosedError):
+        handle.result(1)
+    door.gate.set()
+    wait_until(lambda: orders.status().unsent_events == 0)
+    orders.close(0)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 def test_many_threads_and_a_flush(door: ScriptedDoor, tmp_path: Path) -> None:
     with Producer(door.url, "orders", folder=tmp_path, **FAST) as orders:
         threads = [threading.Thread(target=lambda: [orders.send(order(n)) for n in range(50)]) for _ in range(4)]
