@@ -8,6 +8,7 @@ import os
 import ssl
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from random import Random
@@ -100,6 +101,7 @@ class _Parts:
             random=random or Random(),
         )
         self._dispatcher.start()
+        atexit.register(self._at_exit)
 
     @property
     def ours(self) -> bool:
@@ -142,18 +144,32 @@ class _Parts:
             else "they are lost when this process ends; give the producer a folder to keep them",
         )
 
-    def close(self) -> UnsentError | None:
+    def flush(self, timeout_s: float | None) -> None:
+        try:
+            self.outbox.drained().result(timeout_s)
+        except TimeoutError:
+            raise self.unsent() from None
+
+    def close(self) -> None:
         """Stop, keep what is unsent if there is a folder, and say what is lost if there is none."""
-        if self._closed:
-            return None
+        if self._closed or not self.ours:
+            return
         self._closed = True
+        atexit.unregister(self._at_exit)
         left = self.unsent() if self.outbox.unsent()[0] else None
         ended: PenstockError = left or ProducerClosedError("this producer is closed", hint="make a new one")
         self.outbox.end(ended)
         self._dispatcher.stop(_STOP_S)
         if self._storer is not None:
             self._storer.close()
-        return None if self._storer is not None else left
+        elif left is not None:
+            raise left
+
+    def _at_exit(self) -> None:
+        if self.ours:
+            with suppress(PenstockError):  # what is left is told by `close`
+                self.flush(EXIT_S)
+            self.close()
 
 
 class Producer:
@@ -170,7 +186,6 @@ class Producer:
 
     def __init__(self, url: str, stream: str, **options: Unpack[Options]) -> None:
         self._parts = _Parts(url, stream, **options)
-        atexit.register(self._at_exit)
 
     def send(self, event: Sendable, timeout_s: float | None = None) -> Handle:
         """Put an event into the queue; the handle says when the server has it.
@@ -192,10 +207,7 @@ class Producer:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the server has answered for all that was sent before. Raises `UnsentError` when time is up."""
-        try:
-            self._parts.outbox.drained().result(timeout_s)
-        except TimeoutError:
-            raise self._parts.unsent() from None
+        self._parts.flush(timeout_s)
 
     def status(self) -> Status:
         """How it is: what waits, and why."""
@@ -203,17 +215,10 @@ class Producer:
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Flush, then end. What is then unsent stays in the folder; without one it is lost: raises `UnsentError`."""
-        if not self._parts.ours:
-            return
-        atexit.unregister(self._at_exit)
-        try:
-            if self.status().state not in ("closed", "fenced"):
+        if self._parts.ours:
+            with suppress(PenstockError):  # what is left is told below
                 self.flush(timeout_s)
-        except PenstockError:
-            pass  # what is left is told below
-        left = self._parts.close()
-        if left is not None:
-            raise left
+            self._parts.close()
 
     def __enter__(self) -> Producer:
         return self
@@ -223,12 +228,11 @@ class Producer:
     ) -> None:
         self.close()
 
-    def _at_exit(self) -> None:
-        self.close(EXIT_S)
-
 
 class AsyncProducer:
-    """The same for asyncio: nothing here holds up the loop, and `await handle` waits for the server's answer.
+    """The same for asyncio: no call holds up the loop, and `await handle` waits for the server's answer.
+
+    Making one opens its folder, which takes some milliseconds.
 
     async with AsyncProducer("http://localhost:8080", "orders") as orders:
         handle = await orders.send({"order_id": 1, "country": "NL"})
@@ -264,16 +268,10 @@ class AsyncProducer:
 
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """As `Producer.close`."""
-        if not self._parts.ours:
-            return
-        try:
-            if self.status().state not in ("closed", "fenced"):
+        if self._parts.ours:
+            with suppress(PenstockError):  # what is left is told below
                 await self.flush(timeout_s)
-        except PenstockError:
-            pass  # what is left is told below
-        left = await asyncio.to_thread(self._parts.close)
-        if left is not None:
-            raise left
+            await asyncio.to_thread(self._parts.close)
 
     async def __aenter__(self) -> AsyncProducer:
         return self
