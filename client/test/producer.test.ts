@@ -69,6 +69,17 @@ test("a batch keeps its number and its bytes until it is answered", async () => 
   expect(door.events.map(({ n }) => n)).toEqual([0, 1]);
 });
 
+test("whoever sends the next event as soon as one is answered never waits for ever", async () => {
+  const orders = await open({ lingerMs: 0 });
+  const pairs = Array.from({ length: 20 }, async (_, lane) => {
+    for (let n = 0; n < 20; n++) await (await orders.send({ n: lane * 100 + n })).answered;
+  });
+  await Promise.all(pairs);
+  for (let n = 0; n < 100; n++) await (await orders.send({ n: 10_000 + n })).answered;
+  expect(new Set(door.events.map(({ n }) => n)).size).toBe(500);
+  expect(door.events).toHaveLength(500);
+});
+
 test("each try is stamped anew", async () => {
   let now = 5_000_000_000_000;
   door.answers.push("cut", refusal(429, "too_many", { "Retry-After": "0" }));
@@ -132,12 +143,15 @@ test("a body that is too large is halved under the same number; one event alone 
   expect(door.events.map(({ n }) => n)).toEqual([0, 1, 2, 3, 5]);
 });
 
-test("a doubtful batch is never made smaller", async () => {
-  door.answers.push("taken, then cut", refusal(413, "too_large"));
+test.each(["taken, then cut", "cut"] as const)("a doubtful batch that is too large is made smaller only if it was not taken: %s", async (lost) => {
+  door.answers.push(lost, refusal(413, "too_large"));
+  if (lost === "cut") door.answers.push(refusal(409, "sequence_gap", { "Producer-Expected-Seq": "0" }), refusal(413, "too_large"));
   const orders = await open({ lingerMs: 30 });
   const handles = await Promise.all([0, 1, 2, 3].map((n) => orders.send({ n })));
-  for (const handle of handles) expect((await handle.answered).repeated).toBe(true);
-  expect(door.events).toHaveLength(4);
+  for (const handle of handles) expect((await handle.answered).repeated).toBe(lost !== "cut");
+  await (await orders.send({ n: 4 })).answered;
+  expect(door.events.map(({ n }) => n)).toEqual([0, 1, 2, 3, 4]);
+  expect(door.requests.map(({ events }) => events.length)).toEqual(lost === "cut" ? [4, 4, 1, 4, 2, 2, 1] : [4, 4, 1, 1]);
 });
 
 test("a server that forgot the producer gets the batch in a new epoch, and doubt is told", async () => {

@@ -37,9 +37,10 @@ class Batch:
 class Receipt:
     """What the server said of the request that an event was in.
 
-    `ack` is its token, for `GET /views/{view}?after=<ack>`. `repeated`: the request had been taken before and its
-    answer was lost; which of its events were rejected is then only known in the stream `dead`. `shed`: how many
-    events of the request an overloaded server dropped by its declared rule.
+    `ack` is its token, for `GET /views/{view}?after=<ack>`; empty in the rare case that nobody can tell it any more.
+    `repeated`: the request had been taken before and its answer was lost; which of its events were rejected is then
+    only known in the stream `dead`. `shed`: how many events of the request an overloaded server dropped by its
+    declared rule.
     """
 
     ack: str

@@ -6,11 +6,12 @@ import gzip
 import logging
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from threading import Event, Thread
 
 from penstock.client.backoff import Backoff
-from penstock.client.batch import Batch
+from penstock.client.batch import Batch, Receipt
 from penstock.client.connection import Connection
 from penstock.client.outbox import Doing, Outbox
 from penstock.client.verdict import Again, Fenced, Forgotten, Settled, Smaller, Verdict, judge
@@ -134,9 +135,9 @@ class Dispatcher:
         self._outbox.settle(settled.receipt, settled.rejected)
 
     def _make_smaller(self, batch: Batch, error: PenstockError) -> None:
-        """The number is not used up, so that it may hold fewer events, unless an earlier try may have been taken."""
+        """The number is not used up, so that it may hold fewer events, unless an earlier try was taken."""
         if batch.number.doubtful:
-            self._wait("blocked", error)
+            self._ask(batch, error)
         elif len(batch.lines) > 1:
             self._outbox.shrink()
         else:
@@ -148,6 +149,20 @@ class Dispatcher:
             )
             self._reject(batch.lines[0], refused)
             self._outbox.refuse(refused)
+
+    def _ask(self, batch: Batch, error: PenstockError) -> None:
+        """Find out whether a doubtful batch was taken: a number too far ahead is refused with the one expected."""
+        number = batch.number
+        verdict = self._try(Batch(replace(number, sequence=number.sequence + 2), [b"{}"]))
+        match verdict:
+            case Forgotten(gap) if gap.expected == number.sequence:
+                self._outbox.trust()
+            case Forgotten(gap) if gap.expected > number.sequence:
+                self._settle(batch, Settled(Receipt("", repeated=True)))
+            case Forgotten() | Fenced() | Again():
+                self._act(batch, verdict)
+            case _:
+                self._wait("blocked", error)
 
     def _renumber(self, batch: Batch, error: PenstockError) -> None:
         """Nobody can say any more whether a doubtful batch was taken; twice and told is better than lost."""

@@ -22,6 +22,9 @@ from penstock.client.storer import Storer
 from penstock.clock import Clock
 from penstock.errors import EventRejectedError, PenstockError
 
+_GROWTH = 1.02
+"""By how much batches become larger again after one was too large: it costs one refused try in about 35."""
+
 Doing = Literal["idle", "sending", "retrying", "blocked", "fenced", "closed"]
 
 
@@ -65,6 +68,7 @@ class Outbox:
         self._last = self._entries[-1].n if self._entries else 0
         self._settled = self._entries[0].n - 1 if self._entries else 0
         self._batch, self._epoch, self._sequence = found.batch, found.epoch, 0
+        self._batch_bytes = bounds.batch_bytes
         self._room: list[Future[None]] = []
         self._drains: list[tuple[int, Future[None]]] = []
         self._ended: PenstockError | None = None
@@ -162,13 +166,17 @@ class Outbox:
         with self._changed:
             self._batch = replace(self._open, doubtful=True)
 
+    def trust(self) -> None:
+        """No try of the open batch was taken."""
+        with self._changed:
+            self._batch = replace(self._open, doubtful=False)
+
     def shrink(self) -> None:
-        """The open batch with half of its events, under the same number; later ones are made no larger."""
+        """The open batch with half of its events, under the same number; later ones are made hardly larger."""
         with self._changed:
             assert not self._open.doubtful
             half = replace(self._open, last=(self._open.first + self._open.last) // 2)
-            size = sum(map(len, self._filled(half).lines))
-            self._bounds = replace(self._bounds, batch_bytes=max(1, size))
+            self._batch_bytes = len(self._filled(half).body())
         self._freeze(half)
 
     def renumber(self) -> None:
@@ -180,6 +188,7 @@ class Outbox:
 
     def settle(self, receipt: Receipt, rejected: Mapping[int, EventRejectedError]) -> None:
         """The open batch is done with; `rejected` by the index of the event, `receipt` for all others."""
+        self._batch_bytes = min(self._bounds.batch_bytes, int(self._batch_bytes * _GROWTH) + 1)
         for index, entry in enumerate(self._close()):
             if entry.handle is not None:
                 entry.handle.settle(rejected.get(index, receipt))
@@ -188,7 +197,8 @@ class Outbox:
         """The open batch is one event that the server will never take; its number goes to the next one."""
         with self._changed:
             assert not self._open.doubtful
-            self._sequence = self._open.sequence
+            if self._open.epoch == self._epoch:
+                self._sequence = self._open.sequence
         for entry in self._close():
             if entry.handle is not None:
                 entry.handle.settle(error)
@@ -265,7 +275,7 @@ class Outbox:
         if not self._entries:
             return None
         bounds = self._bounds
-        if self._drains or len(self._entries) >= bounds.batch_events or self._bytes >= bounds.batch_bytes:
+        if self._drains or len(self._entries) >= bounds.batch_events or self._bytes >= self._batch_bytes:
             return 0.0
         return max(0.0, self._entries[0].arrived + bounds.linger_s - self._clock.monotonic())
 
@@ -273,7 +283,7 @@ class Outbox:
         size, last = 0, 0
         for entry in islice(self._entries, self._bounds.batch_events):
             size += len(entry.line) + 1
-            if last and size > self._bounds.batch_bytes:
+            if last and size > self._batch_bytes:
                 break
             last = entry.n
         return Numbered(self._epoch, self._sequence, self._entries[0].n, last)

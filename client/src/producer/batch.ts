@@ -21,7 +21,7 @@ export interface Batch {
 
 /** What the server said of the request that an event was in. */
 export interface Receipt {
-  /** Its token, for `GET /views/{view}?after=<ack>`. */
+  /** Its token, for `GET /views/{view}?after=<ack>`; empty in the rare case that nobody can tell it any more. */
   readonly ack: string;
   /** The request had been taken before and its answer was lost; which events were rejected is then only known in the stream `dead`. */
   readonly repeated: boolean;

@@ -8,11 +8,11 @@ import type { ProducerError } from "./errors.js";
 import { type Found, raised, type State, type Store } from "./store.js";
 
 export interface Bounds {
-  queueEvents: number;
-  queueBytes: number;
-  batchEvents: number;
-  batchBytes: number;
-  lingerMs: number;
+  readonly queueEvents: number;
+  readonly queueBytes: number;
+  readonly batchEvents: number;
+  readonly batchBytes: number;
+  readonly lingerMs: number;
 }
 
 interface Entry {
@@ -34,6 +34,9 @@ interface Waiting {
   done(error?: unknown): void;
 }
 
+/** By how much batches become larger again after one was too large: it costs one refused try in about 35. */
+const GROWTH = 1.02;
+
 const encoder = new TextEncoder();
 
 export function bytesOf(line: string): number {
@@ -48,6 +51,7 @@ export class Outbox {
   #settled: number;
   #batch: Numbered | null;
   #epoch: number;
+  #batchBytes: number;
   #sequence = 0;
   #waiting: Waiting[] = [];
   #writing: Promise<void> | null = null;
@@ -67,6 +71,7 @@ export class Outbox {
     this.#settled = (this.#entries[0]?.n ?? 1) - 1;
     this.#batch = found.batch;
     this.#epoch = found.epoch;
+    this.#batchBytes = bounds.batchBytes;
   }
 
   get epoch(): number {
@@ -156,11 +161,8 @@ export class Outbox {
   lastBatch(bytes: number): Batch | null {
     if (this.ended) return null;
     if (!this.#batch && !this.store.lasting && this.#entries.length) {
-      const most = this.bounds.batchBytes;
-      this.bounds.batchBytes = Math.min(most, bytes);
-      this.#batch = { ...this.#cut(), doubtful: true };
+      this.#batch = { ...this.#cut(bytes), doubtful: true };
       this.#sequence = this.#batch.sequence + 1;
-      this.bounds.batchBytes = most;
     }
     return this.#batch ? this.#filled(this.#batch) : null;
   }
@@ -170,10 +172,15 @@ export class Outbox {
     this.#batch = { ...this.#open, doubtful: true };
   }
 
-  /** The open batch with half of its events, under the same number; later ones are made no larger. */
+  /** No try of the open batch was taken. */
+  trust(): void {
+    this.#batch = { ...this.#open, doubtful: false };
+  }
+
+  /** The open batch with half of its events, under the same number; later ones are made hardly larger. */
   async shrink(): Promise<void> {
     const half = { ...this.#open, last: Math.floor((this.#open.first + this.#open.last) / 2) };
-    this.bounds.batchBytes = Math.max(1, this.#filled(half).lines.reduce((sum, line) => sum + bytesOf(line), 0));
+    this.#batchBytes = this.#filled(half).lines.reduce((sum, line) => sum + bytesOf(line) + 1, 0);
     await this.#freeze(half);
   }
 
@@ -185,6 +192,7 @@ export class Outbox {
 
   /** The open batch is done with; `rejected` by the index of the event. */
   settle(receipt: Receipt, rejected: ReadonlyMap<number, ProducerError>): void {
+    this.#batchBytes = Math.min(this.bounds.batchBytes, Math.floor(this.#batchBytes * GROWTH) + 1);
     this.#close().forEach(({ answer }, index) => {
       const error = rejected.get(index);
       if (error) answer?.reject(error);
@@ -194,7 +202,7 @@ export class Outbox {
 
   /** The open batch is one event that the server will never take; its number goes to the next one. */
   refuse(error: ProducerError): void {
-    this.#sequence = this.#open.sequence;
+    if (this.#open.epoch === this.#epoch) this.#sequence = this.#open.sequence;
     for (const { answer } of this.#close()) answer?.reject(error);
   }
 
@@ -216,17 +224,17 @@ export class Outbox {
   #waitMs(): number | undefined {
     const first = this.#entries[0];
     if (!first) return undefined;
-    const { batchEvents, batchBytes, lingerMs } = this.bounds;
-    if (this.#hurry || this.#entries.length >= batchEvents || this.#bytes >= batchBytes) return 0;
+    const { batchEvents, lingerMs } = this.bounds;
+    if (this.#hurry || this.#entries.length >= batchEvents || this.#bytes >= this.#batchBytes) return 0;
     return Math.max(0, first.arrived + lingerMs - performance.now());
   }
 
-  #cut(): Numbered {
+  #cut(most = this.#batchBytes): Numbered {
     const first = this.#entries[0]?.n ?? 0;
     let [bytes, last] = [0, 0];
     for (const entry of this.#entries.slice(0, this.bounds.batchEvents)) {
       bytes += entry.bytes + 1;
-      if (last && bytes > this.bounds.batchBytes) break;
+      if (last && bytes > most) break;
       last = entry.n;
     }
     return { epoch: this.#epoch, sequence: this.#sequence, first, last, doubtful: false };
@@ -283,7 +291,7 @@ export class Outbox {
           resolve();
         },
       });
-      this.#writing ??= this.#write().finally(() => (this.#writing = null));
+      this.#writing ??= this.#write();
     });
   }
 
@@ -301,5 +309,6 @@ export class Outbox {
       }
       for (const { done } of group) done(failure);
     }
+    this.#writing = null; // in the same step in which nothing was found waiting
   }
 }

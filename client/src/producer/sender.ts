@@ -134,13 +134,25 @@ export class Sender {
     }
   }
 
-  /** The number is not used up, so that it may hold fewer events, unless an earlier try may have been taken. */
+  /** The number is not used up, so that it may hold fewer events, unless an earlier try was taken. */
   async #makeSmaller(batch: Batch, error: ProducerError): Promise<void> {
-    if (batch.number.doubtful) return this.#wait("blocked", error);
+    if (batch.number.doubtful) return this.#ask(batch, error);
     if (batch.lines.length > 1) return this.outbox.shrink();
     const refused = new ProducerError("event_rejected", `the server takes no request of this size: ${error.message}`, "too_large");
     this.#reject(batch.lines[0] ?? "", refused);
     this.outbox.refuse(refused);
+  }
+
+  /** Find out whether a doubtful batch was taken: a number too far ahead is refused with the one that is expected. */
+  async #ask(batch: Batch, error: ProducerError): Promise<void> {
+    const { sequence } = batch.number;
+    const verdict = await this.#try({ number: { ...batch.number, sequence: sequence + 2 }, lines: ["{}"] });
+    if (verdict.kind === "forgotten" && verdict.expected === sequence) return this.outbox.trust();
+    if (verdict.kind === "forgotten" && verdict.expected > sequence) {
+      return this.outbox.settle({ ack: "", repeated: true, shed: 0 }, new Map());
+    }
+    if (verdict.kind === "settled" || verdict.kind === "smaller") return this.#wait("blocked", error);
+    return this.#act(batch, verdict);
   }
 
   /** Nobody can say any more whether a doubtful batch was taken; twice and told is better than lost. */

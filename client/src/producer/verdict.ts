@@ -19,7 +19,7 @@ export type Verdict =
   | { kind: "again"; error: ProducerError; doubtful: boolean; loud: boolean; afterMs: number | undefined }
   | { kind: "smaller"; error: ProducerError }
   /** The server does not know what came before this number: it forgot this producer, or has another log. */
-  | { kind: "forgotten"; error: ProducerError }
+  | { kind: "forgotten"; error: ProducerError; expected: number }
   | { kind: "fenced"; error: ProducerError };
 
 interface Rejection {
@@ -43,7 +43,9 @@ export function judge(reply: Reply, nowMs: number): Verdict {
     return { kind: "fenced", error: new ProducerError("producer_fenced", String(error.message)) };
   }
   const told = new ProducerError("refused", error.code ? `${status} ${error.code}: ${error.message}` : stranger(reply));
-  if (status === 409 && error.code === "sequence_gap") return { kind: "forgotten", error: told };
+  if (status === 409 && error.code === "sequence_gap") {
+    return { kind: "forgotten", error: told, expected: Number(reply.headers.get("Producer-Expected-Seq") ?? 0) };
+  }
   if (status === 413) return { kind: "smaller", error: told };
   const passing = status === 408 || status === 425 || status === 429 || status >= 500;
   const doubtful = status >= 500 || status < 400;

@@ -19,6 +19,7 @@ from shop_app import Order, shop
 
 from penstock.client import AsyncProducer, Producer
 from penstock.clock import SystemClock
+from penstock.config import Limits
 from penstock.errors import (
     BadRequestError,
     EventRejectedError,
@@ -176,13 +177,30 @@ def test_one_event_that_is_too_large_is_rejected_and_its_number_used_by_the_next
     assert door.requests[0].number == door.requests[1].number
 
 
-def test_a_doubtful_batch_is_never_made_smaller(door: ScriptedDoor) -> None:
-    """It may have been taken whole: then half of it under its number would send the rest twice."""
-    door.answers.extend([Answer(cut=True), refusal(413, "too_large"), Answer(204, None, {"Penstock-Ack": "t"})])
+def test_a_doubtful_batch_is_not_made_smaller_if_it_was_taken(door: ScriptedDoor) -> None:
+    """Half of it under its number would send the rest twice."""
+    expected = {"Producer_Expected_Seq": "1"}
+    door.answers.extend([Answer(cut=True), refusal(413, "too_large"), refusal(409, "sequence_gap", **expected)])
     with Producer(door.url, "orders", **FAST | {"linger_ms": 50}) as orders:
         handles = [orders.send(order(n)) for n in range(4)]
         assert [handle.result(5).repeated for handle in handles] == [True] * 4
-    assert [len(request.events) for request in door.requests] == [4, 4, 4]
+        orders.send(order(4)).result(5)
+    assert [(len(request.events), request.number[1]) for request in door.requests] == [(4, 0), (4, 0), (1, 2), (1, 1)]
+
+
+async def test_a_doubtful_batch_that_was_not_taken_is_made_smaller(tmp_path: Path) -> None:
+    with ScriptedDoor() as deaf:
+        deaf.answers.extend(Answer(cut=True) for _ in range(1000))
+        first = AsyncProducer(deaf.url, "orders", folder=tmp_path / "out", **FAST | {"linger_ms": 50})
+        for n in range(40):
+            await first.send(order(n))
+        await asyncio.to_thread(wait_until, lambda: deaf.requests)
+        await first.close(0)
+    async with running(shop(), tmp_path / "edge.db", limits=Limits(body_bytes=200)) as edge:
+        async with AsyncProducer(edge.url, "orders", folder=tmp_path / "out", **FAST | {"compress": False}) as second:
+            await second.flush(10)
+        assert [event["order_id"] for event in edge.events("orders")] == list(range(40))
+        assert edge.dead() == []
 
 
 def test_a_server_that_forgot_the_producer_gets_the_batch_in_a_new_epoch(
