@@ -69,17 +69,6 @@ test("a batch keeps its number and its bytes until it is answered", async () => 
   expect(door.events.map(({ n }) => n)).toEqual([0, 1]);
 });
 
-test("whoever sends the next event as soon as one is answered never waits for ever", async () => {
-  const orders = await open({ lingerMs: 0 });
-  const pairs = Array.from({ length: 20 }, async (_, lane) => {
-    for (let n = 0; n < 20; n++) await (await orders.send({ n: lane * 100 + n })).answered;
-  });
-  await Promise.all(pairs);
-  for (let n = 0; n < 100; n++) await (await orders.send({ n: 10_000 + n })).answered;
-  expect(new Set(door.events.map(({ n }) => n)).size).toBe(500);
-  expect(door.events).toHaveLength(500);
-});
-
 test("each try is stamped anew", async () => {
   let now = 5_000_000_000_000;
   door.answers.push("cut", refusal(429, "too_many", { "Retry-After": "0" }));
