@@ -62,17 +62,19 @@ export class NodeJournal implements Store {
 
   async write({ events, state }: Changes): Promise<void> {
     if (!this.#file) throw new ProducerError("producer_closed", "this producer is closed");
-    const before = this.#size;
+    const line = encoded(state ? { events, state } : { events });
     try {
-      await this.#append(this.#file, state ? { events, state } : { events });
+      await this.#file.appendFile(line);
       await this.#file.datasync();
+      this.#size += line.length;
     } catch (error) {
-      await this.#file.truncate(before).catch(() => {});
-      this.#size = before;
+      await this.#file.truncate(this.#size).catch(() => {});
       throw new ProducerError("store_failed", `the queue in '${this.folder}' cannot be written: ${error}`);
     }
     this.#apply(state ? { events, state } : { events });
-    if (this.#size > REWRITE_BYTES && this.#size > 4 * this.#liveBytes) await this.#rewrite();
+    if (this.#size > REWRITE_BYTES && this.#size > 4 * this.#liveBytes) {
+      await this.#rewrite().catch(() => {}); // what was to be written is; the file is made smaller another time
+    }
   }
 
   async close(): Promise<void> {
@@ -118,25 +120,35 @@ export class NodeJournal implements Store {
   /** A new file with what is still of use takes the place of the old one, whole or not at all. */
   async #rewrite(): Promise<void> {
     const next = `${this.#path}.new`;
+    const line = encoded({ head: this.#head, events: [...this.#live], state: this.#state });
     await rm(next, { force: true });
     const file = await open(next, "a");
-    this.#size = 0;
-    await this.#append(file, { head: this.#head, events: [...this.#live], state: this.#state });
-    await file.datasync();
-    await rename(next, this.#path);
-    const folder = await open(this.folder, "r");
-    await folder.sync().catch(() => {}); // not every system can
-    await folder.close();
-    await this.#file?.close();
+    try {
+      await file.appendFile(line);
+      await file.datasync();
+      await rename(next, this.#path);
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+    const old = this.#file;
     this.#file = file;
+    this.#size = line.length;
+    await old?.close();
+    await synced(this.folder);
   }
+}
 
-  async #append(file: FileHandle, line: Line): Promise<void> {
-    const body = JSON.stringify(line);
-    const bytes = Buffer.from(`${crc32(body).toString(16).padStart(8, "0")} ${body}\n`);
-    await file.appendFile(bytes);
-    this.#size += bytes.length;
-  }
+/** Make a rename last; not every system can. */
+async function synced(folder: string): Promise<void> {
+  const handle = await open(folder, "r").catch(() => null);
+  await handle?.sync().catch(() => {});
+  await handle?.close();
+}
+
+function encoded(line: Line): Buffer {
+  const body = JSON.stringify(line);
+  return Buffer.from(`${crc32(body).toString(16).padStart(8, "0")} ${body}\n`);
 }
 
 function parsed(raw: Buffer): Line | null {
