@@ -247,6 +247,7 @@ async def test_a_letter_whose_stream_is_made_by_a_flow_cannot_be_replayed(edge: 
         b'{"letters": [{"letter": 1}]}',
         b'{"letters": [{"letter": "0-0"}, {"letter": "0-0"}]}',
         b"[" * 9999,
+        b'{"l\xffters": []}',
     ],
 )
 async def test_what_is_no_request_to_replay_is_refused(edge: Edge, body: bytes) -> None:
