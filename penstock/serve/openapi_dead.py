@@ -57,7 +57,7 @@ def dead_paths() -> Spec:
                     parameter("after", text("`next` of the page before.")),
                     parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
                 ],
-                "responses": answers(obj(letters=array(_LETTER), next=text(), more={"type": "boolean"}), 400, 410, 503),
+                "responses": answers(obj(letters=array(_LETTER), next=text(), more={"type": "boolean"}), 400, 410),
             }
         },
         "/dead/{letter}": {
