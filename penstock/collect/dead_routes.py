@@ -21,7 +21,7 @@ from penstock.collect.sender import Sender
 from penstock.collect.signals import CollectFailed, Signals
 from penstock.collect.stored_letters import Mask, StoredLetter, StoredLetters, Wanted, as_it_is, masked
 from penstock.config import Limits
-from penstock.errors import BadBodyError, BadRequestError, PenstockError
+from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, PenstockError, StaleTermError
 from penstock.log.folder import FolderLog
 from penstock.position import Position
 
@@ -74,6 +74,8 @@ class DeadLetterOffice:
         async def guarded(request: web.Request) -> web.StreamResponse:
             try:
                 return await handler(request)
+            except StaleTermError as error:
+                reply = error_reply(LogUnavailableError("another process writes this log now", detail=error.message))
             except PenstockError as error:
                 reply = error_reply(error)
             except ConnectionError:

@@ -41,6 +41,8 @@ GROWTH_BYTES = 96 * 1024**2
 """Above what the process had after the first twentieth: bodies of 16 MiB are unpacked meanwhile, ids are remembered,
 and the allocator gives nothing back at once."""
 STREAMS = ("orders", "steps", "strict")
+WHOLE = ("post", "get", "replay")
+"""Attacks that are HTTP as it should be, whatever they ask for: each gets an answer."""
 
 
 class Target:
@@ -124,7 +126,7 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
             if len(one.parts) > 1:
                 await asyncio.sleep(0)
         with suppress(TimeoutError):
-            async with asyncio.timeout(WHOLE_S if one.what in ("post", "get", "replay") else BROKEN_S):
+            async with asyncio.timeout(WHOLE_S if one.what in WHOLE else BROKEN_S):
                 reply = await reader.read(65536)
         writer.write_eof()
         while part := await reader.read(65536):
@@ -150,6 +152,8 @@ async def _worker(target: Target, seed: int, numbers: Any, found: Findings, requ
         found.statuses.update(seen)
         if any(status in (500, 501, 502) for status in seen):
             found.wrong.append(f"request {number} ({one.what}): {reply[:300]!r}")
+        if seen == [0] and one.what in WHOLE:
+            found.wrong.append(f"request {number} ({one.what}): no answer, though it was whole")
         if found.requests % max(1, requests // 20) == 0:
             found.memory.append(target.bytes())
         if len(found.wrong) > 20:
