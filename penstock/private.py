@@ -56,13 +56,13 @@ def private_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def is_private(kind: type[msgspec.Struct], path: str) -> bool:
-    """Whether a path of an error message (`person.phone`, `contacts[3].email`) lies in a private field."""
+    """Whether the value at a path of an error message (`person.phone`, `contacts[3].email`) holds anything private."""
     node: Any = _tree(kind)
     for step in _STEP.findall(path):
         if not isinstance(node, dict):
             break
         node = node.get(_LIST, node.get(_MAP)) if step.startswith("[") else node.get(step, node.get(_MAP))
-    return node is True
+    return any(_private(node))
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -13,7 +12,6 @@ from penstock.errors import ForbiddenError
 from penstock.rights.scope import ADMIN, Scope, Verb
 
 CREDENTIAL = "credential"
-_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,7 @@ class Credential:
     """Stable and not secret: `key/<id>`, `jwt/<sub>`, `signed/<stream>`, `anonymous`."""
     name: str
     scopes: tuple[Scope, ...]
-    claims: Mapping[str, Any] = field(default=_NONE, compare=False, repr=False)
+    claims: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     expires_us: int | None = None
 
     def may(self, verb: Verb, name: str = "*") -> bool:

@@ -1,7 +1,8 @@
 """Tells a supervisor or load balancer whether this process lives and whether it should get requests.
 
 `/healthz` answers as long as the loop runs. `/readyz` is 200 once the door is open and every view is served. How the
-flows are stands in its body and never closes a healthy door: a stopped flow must not stop collection.
+flows are stands in its body and never closes a healthy door: a stopped flow must not stop collection. Both are open to
+all; who may not read everything is told states and no more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import Any
 from aiohttp import web
 
 from penstock.errors import BadRequestError
+from penstock.rights.credential import credential_of
+from penstock.rights.guard import public
 from penstock.serve.replies import json_reply
+from penstock.serve.visible import only_states
 from penstock.views.current import Views
 
 Checks = Mapping[str, Callable[[], bool]]
@@ -41,13 +45,16 @@ def ready_body(views: Views, checks: Checks, asked: str | None) -> tuple[bool, d
     }
 
 
+@public
 async def alive(request: web.Request) -> web.Response:
     return json_reply({"status": "ok"})
 
 
 def readiness(views: Views, checks: Checks) -> Callable[[web.Request], Any]:
+    @public
     async def ready(request: web.Request) -> web.Response:
         is_ready, body = ready_body(views, checks, request.query.get("for"))
+        body = body if credential_of(request).may("read", "*") else only_states(body)
         headers = {} if is_ready else {"Retry-After": "1"}
         return json_reply(body, 200 if is_ready else 503, headers | {"Cache-Control": "no-store"})
 

@@ -174,6 +174,7 @@ class Status:
             "partitions": declared.partitions if declared else 2 if name == "dead" else 1,
             "key": declared.key if declared else (),
             "time": declared.time if declared else None,
+            "private": definition.events.private if definition else (),
             "totals": {
                 "accepted": sum(bounds.ends) if bounds else 0,
                 "duplicates": mine.get("duplicates", 0),
