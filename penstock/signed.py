@@ -48,7 +48,7 @@ def standard(
 
 
 def github(*, secret_env: str | None = None, secret_file: str | None = None) -> Signed:
-    """GitHub: the header `X-Hub-Signature-256`. It has no time, so an old call can be repeated: give the stream an `id`.
+    """GitHub: the header `X-Hub-Signature-256`. It has no time: give the stream an `id`, so that no call counts twice.
 
     >>> github(secret_env="HOOK").secret_env
     'HOOK'

@@ -75,7 +75,7 @@ class Guard:
         signals: Signals = lambda signal: None,
         on_refused: Callable[[str, str], None] = lambda stream, code: None,
     ) -> None:
-        """`on_refused` hears of every write that was turned away: the stream's name as it was asked for, and the code."""
+        """`on_refused` hears of every write that was turned away: the stream's name as it was asked for, and why."""
         self.rights = rights
         self._origins, self._signatures = origins or Origins(), signatures
         self._signals, self._on_refused = signals, on_refused
@@ -136,7 +136,8 @@ class Guard:
         if request.method == "POST":
             return NOBODY
         raise UnauthorizedError(
-            f"the stream '{request.match_info['stream']}' takes signed requests", hint="send a signed POST, or use a key"
+            f"the stream '{request.match_info['stream']}' takes signed requests",
+            hint="send a signed POST, or use a key",
         )
 
     def _check(self, credential: Credential, wanted: Need, request: web.Request) -> None:

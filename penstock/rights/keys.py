@@ -44,9 +44,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
         return "expired" if self.expires_us is not None and now_us >= self.expires_us else "valid"
 
     def credential(self) -> Credential:
-        return Credential(
-            PREFIX + self.id, self.name, tuple(known_scopes(self.scopes)), self.claims, self.expires_us
-        )
+        return Credential(PREFIX + self.id, self.name, tuple(known_scopes(self.scopes)), self.claims, self.expires_us)
 
 
 def make_key(

@@ -155,7 +155,7 @@ class Rights:
                 self._signals(InstructionRefused(path.name, type(instruction).__name__))
             else:
                 await self.obey(instruction)
-                self._inbox.taken(path)
+                await asyncio.to_thread(self._inbox.taken, path)
         while self._ends and (self._ends[0][0] <= self._clock.now_us() or self._ends[0][3].done()):
             _, _, credential, ended = heappop(self._ends)
             if not ended.done():

@@ -21,7 +21,7 @@ from penstock.declaration import Application, StreamDef
 from penstock.errors import SecretError, SignatureError
 from penstock.rights.credential import Credential
 from penstock.rights.scope import Scope
-from penstock.rights.signals import SignatureRefused, Signals
+from penstock.rights.signals import Signals, SignatureRefused
 from penstock.signed import Signed
 
 Headers = Mapping[str, str]

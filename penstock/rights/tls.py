@@ -1,4 +1,4 @@
-"""TLS for the edge: from the files of a certificate authority, or self-made for development and kept in the data folder.
+"""TLS for the edge: with the files of a certificate authority, or self-made for development, kept in the data folder.
 
 A self-made certificate is its own authority: clients that are given it (`--ca`) trust this one server and nobody else.
 It is made anew when it is about to end or does not name the address that is listened on.
@@ -43,7 +43,7 @@ class Certificate:
             raise CertificateError(
                 f"'{self.cert}' and '{self.key}' cannot be used for TLS",
                 detail=getattr(error, "reason", None) or error.strerror,
-                hint="pass a PEM certificate (with its chain) and the private key that belongs to it, without a password",
+                hint="pass a PEM certificate with its chain, and the private key that belongs to it, without a password",
             ) from None
         return context
 

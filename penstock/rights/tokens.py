@@ -204,7 +204,7 @@ def _public(path: Path | None) -> Iterator[_Key]:
     try:
         key = serialization.load_pem_public_key(_read(path, "the public key"))
     except ValueError:
-        key = None  # type: ignore[assignment]
+        key = None
     if not isinstance(key, RSAPublicKey):
         raise SecretError(
             f"'{path}' does not hold an RSA public key", hint="it must begin with -----BEGIN PUBLIC KEY-----"

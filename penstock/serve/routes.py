@@ -146,9 +146,7 @@ class Serving:
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
         return await self._talk(request, {})
 
-    async def _subscribe(
-        self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver
-    ) -> None:
+    async def _subscribe(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         """What a `subscribe` message asks for."""
         credential.require("read", str(fields.get("stream") or fields.get("view") or "*"))
         asked, since = asked_in(fields), fields.get("since")

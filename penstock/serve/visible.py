@@ -32,7 +32,9 @@ def visible_graph(body: Body, credential: Credential) -> Body:
     if credential.may("read", "*"):
         return body
     sources = {node["name"] for node in body["nodes"] if node["kind"] == "source"}
-    shown = {node["name"] for node in body["nodes"] if node["name"] not in sources and credential.may("read", node["name"])}
+    shown = {
+        node["name"] for node in body["nodes"] if node["name"] not in sources and credential.may("read", node["name"])
+    }
     shown |= {edge["from"] for edge in body["edges"] if edge["from"] in sources and edge["to"] in shown}
     return body | {
         "nodes": [node for node in body["nodes"] if node["name"] in shown],
