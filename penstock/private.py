@@ -45,7 +45,7 @@ def mask(value: Any, kind: type[msgspec.Struct]) -> Any:
     that are not JSON are masked as a whole. A class without private fields changes nothing.
     """
     tree = _tree(kind)
-    if not any(_private(tree)):
+    if not private_fields(kind):
         return value
     return _masked_bytes(value, tree) if isinstance(value, bytes) else _masked(value, tree)
 
@@ -62,7 +62,7 @@ def is_private(kind: type[msgspec.Struct], path: str) -> bool:
         if not isinstance(node, dict):
             break
         node = node.get(_LIST, node.get(_MAP)) if step.startswith("[") else node.get(step, node.get(_MAP))
-    return any(_private(node))
+    return next(_private(node), None) is not None
 
 
 @cache

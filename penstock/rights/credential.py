@@ -1,4 +1,4 @@
-"""Who asks, as everything behind the guard sees it: a frozen name with rights, on the request as `"credential"`."""
+"""Who asks, as everything behind the guard sees it: a frozen name with rights, left on the request by the guard."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from aiohttp import web
 
 from penstock.errors import ForbiddenError
 from penstock.rights.scope import ADMIN, Scope, Verb
-
-CREDENTIAL = "credential"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,13 @@ NOBODY = Credential("nobody", "nobody", ())
 """Somebody without a credential, at what is open to all."""
 
 
+CREDENTIAL = web.RequestKey("credential", Credential)
+"""Where the guard leaves it on the request; `credential_of` reads it."""
+
+
 def credential_of(request: web.BaseRequest) -> Credential:
     """Who asks; where no guard stands before the handler (in a test), everybody may do everything."""
-    found: Credential = request.get(CREDENTIAL, ANONYMOUS)
-    return found
+    return request.get(CREDENTIAL, ANONYMOUS)
 
 
 def forbidden(credential: Credential, scope: str) -> ForbiddenError:

@@ -3,7 +3,7 @@
 1. What a path needs is decided here, in one table. A path that the table does not know needs `admin`: a new route is
    closed until somebody has thought about it.
 2. Rights are judged before names: who may not read a stream is not told whether there is one.
-3. The handlers find who asks in `request["credential"]`, and ask it about what only they know (a view that a message
+3. The handlers find who asks with `credential_of(request)`, and ask it about what only they know (a view that a message
    names, the rows of a list).
 """
 

@@ -53,7 +53,8 @@ class Origins:
         """Tell the browser whether its page may see this reply."""
         if not self._allowed:
             return
-        response.headers.add("Vary", "Origin")
+        varies = response.headers.get("Vary")
+        response.headers["Vary"] = f"{varies}, Origin" if varies else "Origin"
         origin = request.headers.get("Origin")
         if origin is not None and self.allows(origin):
             response.headers["Access-Control-Allow-Origin"] = origin

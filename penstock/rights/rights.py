@@ -192,5 +192,6 @@ def _unauthorized(detail: str) -> UnauthorizedError:
     return UnauthorizedError(
         "this needs a credential that is valid",
         detail=detail,
-        hint="send Authorization: Bearer <key>; make a key with: penstock keys create APP --scope ...",
+        hint="send Authorization: Bearer <key> (on the command line: PENSTOCK_KEY or --key); "
+        "make a key with: penstock keys create APP --scope ...",
     )

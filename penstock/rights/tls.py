@@ -43,7 +43,7 @@ class Certificate:
             raise CertificateError(
                 f"'{self.cert}' and '{self.key}' cannot be used for TLS",
                 detail=getattr(error, "reason", None) or error.strerror,
-                hint="pass a PEM certificate with its chain, and the private key that belongs to it, without a password",
+                hint="pass a PEM certificate with its chain, and the private key that belongs to it, unencrypted",
             ) from None
         return context
 
