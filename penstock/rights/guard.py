@@ -29,6 +29,8 @@ Need = Literal["read", "write", "admin", "all", "some", "any", "ack"]
 """`all`: everything may be read; `some`: something; `any`: whoever has a credential; `ack`: what a token names."""
 
 PIXEL = "/pixel.gif"
+SUBPROTOCOL = "penstock"
+"""A browser cannot set a header on a WebSocket, so it may offer the subprotocols `penstock` and `bearer.<key>`."""
 _FIXED: dict[str, Need] = {
     "/views": "some",
     "/streams": "some",
@@ -161,6 +163,8 @@ class Guard:
         header = request.headers.get("Authorization")
         if header is not None:
             return self.rights.bearer(_bearer(header))
+        if (offered := _offered(request)) is not None:
+            return self.rights.bearer(offered)
         if takes_key_in_query(request) and (key := request.query.get("key")):
             return self._of_query(key)
         return self.rights.nobody()
@@ -199,7 +203,16 @@ def takes_key_in_query(request: web.BaseRequest) -> bool:
 
 
 def _shows_something(request: web.Request) -> bool:
-    return "Authorization" in request.headers or (takes_key_in_query(request) and "key" in request.query)
+    by_header = "Authorization" in request.headers or _offered(request) is not None
+    return by_header or (takes_key_in_query(request) and "key" in request.query)
+
+
+def _offered(request: web.BaseRequest) -> str | None:
+    """The key among the subprotocols that a WebSocket offers."""
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        return None
+    offers = [offer.strip() for offer in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+    return next((offer.removeprefix("bearer.") for offer in offers if offer.startswith("bearer.")), None)
 
 
 def _bearer(header: str) -> str:

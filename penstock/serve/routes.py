@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import Credential, credential_of
 from penstock.rights.rights import Ended, Rights
-from penstock.serve.asked import WAIT_S, asked_in, seconds, whole
+from penstock.serve.asked import WAIT_S, Asked, asked_in, seconds, whole
 from penstock.serve.assets import add_page
 from penstock.serve.delivery import Pipe
 from penstock.serve.events import StreamReads, after_in
@@ -149,7 +150,7 @@ class Serving:
     async def _subscribe(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         """What a `subscribe` message asks for."""
         credential.require("read", str(fields.get("stream") or fields.get("view") or "*"))
-        asked, since = asked_in(fields), fields.get("since")
+        asked, since = _asked(fields, credential), fields.get("since")
         if since is not None and not isinstance(since, str):
             raise BadRequestError("'since' must be a position or null", hint="pass a token as the server gave it")
         if stream := fields.get("stream"):
@@ -168,13 +169,14 @@ class Serving:
         self._streams.known(name)
         limit = whole(query, "limit", self.limits.read_events, self.limits.read_events_most)
         wait_s = seconds(query, self.limits, default=0.0)
-        page = await self._streams.page_within(name, after_in(query, name), asked_in(query), limit, wait_s)
+        asked = _asked(query, credential_of(request))
+        page = await self._streams.page_within(name, after_in(query, name), asked, limit, wait_s)
         return json_reply({"stream": name, "events": page.events, "next": page.next.token()})
 
     async def _stream_events(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["stream"]
         self._streams.known(name)
-        asked = asked_in(request.query)
+        asked = _asked(request.query, credential_of(request))
         resumed = last_event_id(request)
         since = after_in({"after": resumed} if resumed else request.query, name)
         return await self._events(request, lambda receiver: self._streams.follow(name, since, asked, receiver))
@@ -250,6 +252,10 @@ class Serving:
         await self.status.stop()
         await self._streams.stop()
         await self.hub.stop()
+
+
+def _asked(fields: Mapping[str, Any], credential: Credential) -> Asked:
+    return replace(asked_in(fields), masked=not credential.may("admin"))
 
 
 def _since(token: str | None, view: str) -> Position | None:

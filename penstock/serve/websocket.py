@@ -19,6 +19,7 @@ from penstock.errors import BadRequestError, PenstockError
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import RequestFailed, SubscriberCut
 from penstock.protocol import encode
+from penstock.rights.guard import SUBPROTOCOL
 from penstock.serve.delivery import Pipe, close_frame, socket_frame
 from penstock.serve.messages import Message, error
 
@@ -159,7 +160,13 @@ async def serve_socket(
     opened: Callable[[Pipe], None] = lambda pipe: None,
 ) -> web.WebSocketResponse:
     """Talk until the client leaves or is cut."""
-    socket = web.WebSocketResponse(timeout=GOODBYE_S, heartbeat=PING_S, compress=False, max_msg_size=MESSAGE_BYTES)
+    socket = web.WebSocketResponse(
+        timeout=GOODBYE_S,
+        heartbeat=PING_S,
+        compress=False,
+        max_msg_size=MESSAGE_BYTES,
+        protocols=(SUBPROTOCOL,),
+    )
     await socket.prepare(request)
     pipe = Pipe(request, bound_bytes, lambda waiting: _cut(observer, waiting))
     opened(pipe)

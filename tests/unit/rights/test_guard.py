@@ -1,6 +1,7 @@
 """Nothing is done for anybody who may not have it done; whoever may, is not hindered."""
 
 import asyncio
+import base64
 import hashlib
 import hmac
 import json
@@ -348,3 +349,48 @@ async def test_private_values_are_in_no_reply_and_no_detail(edge):
     assert all(secret not in letter["detail"] for letter in letters)
     (stream,) = [s for s in (await edge.get("/streams")).body["streams"] if s["stream"] == "orders"]
     assert stream["private"] == ["email", "people[].phone"]
+
+
+async def test_ledgers_quote_private_fields_to_administrators_only(edge):
+    raw = {"amount": "x", "email": "ann@example.org", "people": [{"phone": "555", "city": "Bonn"}]}
+    await edge.post("orders", None, json.dumps(raw).encode())
+    await edge.post("rsvps", None, b'{"topic": 5}')
+    reader, admin = await edge.key("read:dead"), await edge.key("admin")
+
+    def quoted(events):
+        return [json.loads(base64.b64decode(event["raw"])) for event in events]
+
+    masked = {"amount": "x", "email": "***", "people": [{"phone": "***", "city": "Bonn"}]}
+    assert quoted((await edge.get("/streams/dead", reader)).body["events"]) == [masked, {"topic": 5}]
+    assert quoted((await edge.get("/streams/dead", admin)).body["events"]) == [raw, {"topic": 5}]
+    assert (await edge.get("/streams/dead?select=raw", reader)).body["events"][0]["raw"] == "***"
+    assert (await edge.get("/streams/dead?where=RAW is not null", reader)).code == "forbidden"
+    assert len((await edge.get("/streams/dead?where=raw is not null", admin)).body["events"]) == 2
+    shown = {"Authorization": f"Bearer {reader}"}
+    async with edge.http.ws_connect(f"{edge.url}/socket", headers=shown) as socket:
+        await socket.send_json({"type": "subscribe", "stream": "dead"})
+        assert quoted((await socket.receive_json(timeout=5))["events"])[0] == masked
+
+
+async def test_a_browsers_socket_shows_its_key_as_a_subprotocol(edge):
+    key = await edge.key("read:topics")
+    async with edge.http.ws_connect(f"{edge.url}/socket", protocols=("penstock", f"bearer.{key}")) as socket:
+        assert socket.protocol == "penstock"
+        await socket.send_json({"type": "subscribe", "view": "topics"})
+        assert (await socket.receive_json(timeout=5))["type"] == "snapshot"
+    assert (await edge.get("/views/topics", Sec_WebSocket_Protocol=f"bearer.{key}")).code == "unauthorized"
+
+
+async def test_the_description_of_the_interface_names_every_right(edge):
+    spec = (await edge.get("/openapi.json", await edge.key("write:orders"))).body
+    assert set(spec["components"]["securitySchemes"]) == {"key", "token", "beacon"}
+    paths = spec["paths"]
+    assert "`write:orders`" in paths["/streams/orders"]["post"]["description"]
+    assert {"beacon": []} in paths["/streams/orders"]["post"]["security"]
+    assert "github" in paths["/streams/hooks"]["post"]["description"]
+    assert "`read:topics`" in paths["/views/topics/events"]["get"]["description"]
+    assert "`admin`" in paths["/views/topics/rebuild"]["post"]["description"]
+    assert paths["/healthz"]["get"]["security"] == [{}]
+    for path, operations in paths.items():
+        for operation in operations.values():
+            assert {"401", "403"} <= set(operation["responses"]) or path in OPEN
