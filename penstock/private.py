@@ -17,14 +17,7 @@ import msgspec.inspect as mi
 T = TypeVar("T")
 
 Private = Annotated[T, msgspec.Meta(extra={"private": True}, extra_json_schema={"x-private": True})]
-"""A personal field.
-
->>> class Order(msgspec.Struct):
-...     order_id: int
-...     email: Private[str]
->>> mask({"order_id": 1, "email": "ann@example.org"}, Order)
-{'order_id': 1, 'email': '***'}
-"""
+"""A personal field: `email: Private[str]`."""
 
 MASK = "***"
 _LIST, _MAP = "[]", "{}"
@@ -43,6 +36,12 @@ def mask(value: Any, kind: type[msgspec.Struct]) -> Any:
 
     Fields that the class does not declare are masked too: a misspelt name is how personal data gets into `dead`. Bytes
     that are not JSON are masked as a whole. A class without private fields changes nothing.
+
+    >>> class Order(msgspec.Struct):
+    ...     order_id: int
+    ...     email: Annotated[str, msgspec.Meta(extra={"private": True})]
+    >>> mask({"order_id": 1, "email": "ann@example.org"}, Order)
+    {'order_id': 1, 'email': '***'}
     """
     tree = _tree(kind)
     if not private_fields(kind):

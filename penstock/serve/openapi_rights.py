@@ -44,7 +44,7 @@ def _secure(path: str, method: str, operation: Spec, application: Application) -
     declared = application.stream(name) if wanted == "write" else None
     if declared is not None and declared.signed and method == "post":
         operation["description"] += (
-            f" Or a signature in the style `{declared.signed.style}`, which is always needed then."
+            f" Or a signature in the style `{declared.signed.style}`; one of the two is always needed."
         )
     if wanted == "write" and (method == "post" or path.endswith(PIXEL)):
         operation["security"] = [{"key": []}, {"token": []}, {"beacon": []}, {}]

@@ -30,6 +30,12 @@ DOCTESTED = (
     "views.query",
     "views.budget",
     "collect.rejection",
+    "private",
+    "signed",
+    "rights.scope",
+    "rights.guard",
+    "rights.origins",
+    "rights.redaction",
     "cli.reporting",
 )
 
