@@ -41,6 +41,7 @@ from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.signals import SIGNALS as RIGHTS_SIGNALS
 from penstock.rights.tokens import Tokens
+from penstock.serve.health import Checks
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
@@ -92,8 +93,13 @@ async def _serve(application: Application, folder: Folder, host: str, port: int,
 
 
 async def _open(
-    application: Application, folder: Folder, opened: AsyncExitStack, host: str, security: Security
+    application: Application,
+    folder: Folder,
+    opened: AsyncExitStack,
+    host: str = "127.0.0.1",
+    security: Security | None = None,
 ) -> web.Application:
+    security = security or Security()
     limits, clock, observer = Limits(), SystemClock(), Observer()
     observer.declare((*SIGNALS, *RIGHTS_SIGNALS))
     log = SqliteLog.open(folder.edge_db, app=application.name, clock=clock)
@@ -119,7 +125,7 @@ async def _open(
     views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
     collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
-    checks: dict[str, Callable[[], bool]] = {"collect": lambda: True, "flows": started}
+    checks: Checks = {"collect": lambda: group.problem or True, "flows": started}
     serving = Serving(
         application,
         views,

@@ -47,6 +47,7 @@ def only_states(body: Body) -> Body:
     return {
         "ready": body["ready"],
         "for": body["for"],
+        "errors": {name: {"code": error["code"]} for name, error in body["errors"].items()},
         "views": {name: {"loaded": view["loaded"]} for name, view in body["views"].items()},
         "flows": {name: {"state": flow["state"]} for name, flow in body["flows"].items()},
     }
