@@ -57,7 +57,8 @@ CREDENTIAL = web.RequestKey("credential", Credential)
 
 def credential_of(request: web.BaseRequest) -> Credential:
     """Who asks; where no guard stands before the handler (in a test), everybody may do everything."""
-    return request.get(CREDENTIAL, ANONYMOUS)
+    found: Credential = request.get(CREDENTIAL, ANONYMOUS)
+    return found
 
 
 def forbidden(credential: Credential, scope: str) -> ForbiddenError:
