@@ -101,7 +101,11 @@ SCHEMAS: Spec = {
         "required": ["type"],
     },
     "StoredEvent": obj(_position=ref("Position"), _id=_NULLABLE, _key=_NULLABLE, _time=_NULLABLE, _received=_NULLABLE),
-    "Column": obj(name=text(), type=text("Spark's short name of the type.")),
+    "Column": obj(
+        name=text(),
+        type=text("Spark's short name of the type."),
+        private={"type": "boolean", "description": "It has the name of a personal field; a page masks it."},
+    ),
     "View": obj(
         view=text(),
         doc=text(),

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from aiohttp import ClientSession, ClientTimeout, web
 from fake_flows import FakeFlows, Rsvp
 from playing import PlayedClock
@@ -58,6 +59,9 @@ def shop() -> App:
 
     @app.view(key="topic")
     def hidden(rsvps: Any) -> Any: ...
+
+    @app.view(key="phone")
+    def buyers(orders: Any) -> Any: ...
 
     return app
 
@@ -179,6 +183,7 @@ async def secure_edge(
         build = edge.flows.build("topics")
         edge.flows.commit(build, [{"topic": "jazz", "rsvps": 3, "group": "a"}])
         edge.flows.build("hidden")
+        edge.flows.build("buyers", pa.schema([("phone", pa.string()), ("orders", pa.int64())]), ["phone"])
         site(edge)
         await edge.views.start()
         opened.push_async_callback(edge.views.stop)

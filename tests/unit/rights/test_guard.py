@@ -107,7 +107,7 @@ async def test_lists_show_what_may_be_read_and_no_more(edge):
     assert {f["flow"] for f in status["flows"]} == {"topics"}
     assert "hidden" not in json.dumps(status)
     assert [n["name"] for n in (await edge.get("/graph", reader)).body["nodes"]] == ["orders", "topics"]
-    assert len((await edge.get("/views", everything)).body["views"]) == 2
+    assert len((await edge.get("/views", everything)).body["views"]) == 3
     assert (await edge.get("/views", await edge.key("write:*"))).code == "forbidden"
 
 
@@ -351,6 +351,12 @@ async def test_private_values_are_in_no_reply_and_no_detail(edge):
     assert all(secret not in letter["detail"] for letter in letters)
     (stream,) = [s for s in (await edge.get("/streams")).body["streams"] if s["stream"] == "orders"]
     assert stream["private"] == ["email", "people[].phone"]
+    views = {view["view"]: view["columns"] for view in (await edge.get("/views")).body["views"]}
+    assert views["buyers"] == [
+        {"name": "phone", "type": "string", "private": True},
+        {"name": "orders", "type": "bigint"},
+    ]
+    assert all("private" not in column for column in views["topics"])
 
 
 async def test_ledgers_quote_private_fields_to_administrators_only(edge):
