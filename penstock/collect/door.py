@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 
+from penstock.collect.cutting import SLICE_BYTES
 from penstock.collect.door_replies import ACK, error_reply, json_reply, outcome_reply
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.reception import Reception
@@ -111,15 +113,18 @@ class Door:
         try:
             raw = await body.read()
         except BadBodyError as error:
-            await self._reception.bury(intake, error, body.packed, self._sender(request, intake, body))
+            await self._reception.bury(intake, error, body.packed, await self._sender(request, intake, body))
             raise
-        return raw, self._sender(request, intake, body)
+        return raw, await self._sender(request, intake, body)
 
-    def _sender(self, request: web.Request, intake: Intake, body: Body) -> Sender:
+    async def _sender(self, request: web.Request, intake: Intake, body: Body) -> Sender:
         """Raises `SignatureError` when only a signature could tell, and does not."""
         stream = intake.stream.name
         if self._signatures and stream in self._signatures and request.get(CREDENTIAL, NOBODY) == NOBODY:
-            request[CREDENTIAL] = self._signatures.check(stream, request.headers, body.packed)
+            signed = (stream, request.headers, body.packed)
+            inline = len(body.packed) < SLICE_BYTES
+            check = self._signatures.check
+            request[CREDENTIAL] = check(*signed) if inline else await asyncio.to_thread(check, *signed)
         return sender_of(request, "post")
 
     async def _let_go(

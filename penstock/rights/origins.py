@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -57,7 +58,7 @@ class Origins:
         response.headers["Vary"] = f"{varies}, Origin" if varies else "Origin"
         origin = request.headers.get("Origin")
         if origin is not None and self.allows(origin):
-            response.headers["Access-Control-Allow-Origin"] = origin
+            response.headers["Access-Control-Allow-Origin"] = ANY if ANY in self._allowed else origin
             response.headers["Access-Control-Expose-Headers"] = _EXPOSED
 
     def check(self, request: web.BaseRequest, *, anonymous: bool) -> None:
@@ -65,7 +66,7 @@ class Origins:
         headers = request.headers
         if anonymous and not _is_here(headers.get("Host", "")):
             raise OriginError(
-                f"this server has no key and is not called '{headers.get('Host', '')[:80]}'",
+                f"this server has no key and is not called '{_printable(headers.get('Host', ''))}'",
                 hint="use 127.0.0.1 or localhost, or create a key: penstock keys create APP --scope read:*",
             )
         origin = headers.get("Origin")
@@ -84,9 +85,14 @@ def _origin(text: str) -> str:
 
 def _foreign(origin: str) -> OriginError:
     return OriginError(
-        f"pages of '{origin[:80]}' are not allowed to do this",
+        f"pages of '{_printable(origin)}' are not allowed to do this",
         hint="start the server with --cors and this origin, if its pages are yours",
     )
+
+
+def _printable(text: str) -> str:
+    """A header may hold any bytes; a reply may not."""
+    return text[:80].encode("ascii", "replace").decode()
 
 
 def _same(origin: str, host: str) -> bool:
@@ -94,6 +100,7 @@ def _same(origin: str, host: str) -> bool:
     return origin.lower().partition("://")[2] == host.lower() != ""
 
 
+@lru_cache(256)
 def _is_here(host: str) -> bool:
     """Whether a `Host` header, which may have a port, names this machine; none at all is HTTP/1.0."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

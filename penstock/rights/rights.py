@@ -69,6 +69,8 @@ class Rights:
 
     def bearer(self, secret: str) -> Credential:
         """Whose key or token this is; raises `UnauthorizedError`, which never quotes it."""
+        if not secret.isascii():
+            raise self._refused("unknown", "it is neither a key nor a token")
         if self._supervisor and hmac.compare_digest(secret.encode(), self._supervisor.encode()):
             return SUPERVISOR
         if secret.startswith(START):

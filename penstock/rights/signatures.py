@@ -132,8 +132,8 @@ _STYLES = {"standard": _standard, "github": _github, "stripe": _stripe}
 
 def _header(headers: Headers, name: str) -> str:
     value = headers.get(name)
-    if not value:
-        raise _Unsigned(f"the header {name} is missing")
+    if not value or not value.isascii():
+        raise _Unsigned(f"the header {name} is missing, or not ASCII")
     return value
 
 

@@ -315,6 +315,31 @@ async def test_a_signed_stream_takes_signatures_and_keys_and_nothing_else(edge):
     assert len((await edge.get("/streams/hooks", key)).body["events"]) == 3
 
 
+async def test_a_large_body_is_checked_like_a_small_one(edge):
+    body = json.dumps([{"amount": 1, "email": "x" * 900}] * 700).encode()
+    assert (await edge.post("hooks", None, body, **signature(b"x"))).code == "bad_signature"
+    assert (await edge.post("hooks", None, body, **signature(body))).body["accepted"] == 700
+
+
+async def test_bytes_that_are_no_text_in_any_header_are_refused_and_no_error_of_ours(edge):
+    host, port = edge.url.removeprefix("http://").split(":")
+
+    async def status(*lines: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = b"\r\n".join((b"POST /streams/hooks HTTP/1.1", b"Host: localhost", b"Connection: close", *lines))
+        writer.write(head + b"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        return answer.split(b" ")[1]
+
+    for _ in range(2):
+        assert await status(b"X-Hub-Signature-256: sha256=\xff\xfe") == b"401"
+        assert await status(b"Origin: http://\xff\xfe") in (b"403", b"401")
+        assert await status(b"Authorization: Bearer \xff\xfe") == b"401"
+        assert await status(b"Authorization: Bearer psk_1_\xff") == b"401"
+        await edge.key("read:*")
+
+
 async def test_nothing_of_an_unsigned_body_is_kept_and_its_401_is_counted(edge):
     for kind, body in (("application/json", b"{"), ("application/json", b'{"amount": "x"}')):
         assert (await edge.post("hooks", None, body, Content_Type=kind)).code == "bad_signature"
