@@ -11,3 +11,13 @@ export async function read<T>(path: string): Promise<T> {
   if (!response.ok) throw new Error(`GET /${path} answered ${response.status}`);
   return (await response.json()) as T;
 }
+
+/** Whether the server answers, and will not answer this to us. */
+export async function isRefused(path: string): Promise<boolean> {
+  try {
+    const response = await fetch(new URL(path, document.baseURI), { headers: shown(), signal: AbortSignal.timeout(DEADLINE_MS) });
+    return response.status === 401 || response.status === 403;
+  } catch {
+    return false;
+  }
+}
