@@ -12,7 +12,7 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -29,6 +29,8 @@ from penstock.rights.tokens import TokenFault, Tokens
 
 POLL_S = 0.2
 """How often the inbox and the ends of credentials are looked at."""
+FEW = 1_000
+"""Ends of credentials that may be held without looking whether anybody still waits for them."""
 SUPERVISOR = Credential("supervisor", "supervisor", (Scope("read", "*"),))
 """The process that started this one; it asks how the flows are."""
 
@@ -58,6 +60,7 @@ class Rights:
         self._watched: dict[str, set[Ended]] = {}
         self._ends: list[tuple[int, int, Credential, Ended]] = []
         self._numbers = count()
+        self._many = FEW
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -120,7 +123,15 @@ class Rights:
             ended.add_done_callback(lambda _: self._unwatch(credential.id, ended))
         if credential.expires_us is not None:
             heappush(self._ends, (credential.expires_us, next(self._numbers), credential, ended))
+            self._forget_left()
         return ended
+
+    def _forget_left(self) -> None:
+        """Let go of those who left long before their time, whenever twice as many are held as after the last look."""
+        if len(self._ends) > self._many:
+            self._ends = [entry for entry in self._ends if not entry[3].done()]
+            heapify(self._ends)
+            self._many = 2 * len(self._ends) + FEW
 
     def _unwatch(self, id: str, ended: Ended) -> None:
         waiting = self._watched.get(id, set())

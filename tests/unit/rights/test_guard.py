@@ -12,6 +12,7 @@ import pytest_asyncio
 from aiohttp import WSMsgType
 from secure_edge import HOOK_SECRET, secure_edge
 
+from penstock.rights.credential import Credential
 from penstock.rights.guard import need
 from penstock.rights.tokens import TokenOptions
 
@@ -194,6 +195,17 @@ async def test_an_open_socket_is_told_and_closed_when_its_key_is_revoked(edge):
         await spared.send_json({"type": "ping"})
         assert (await spared.receive_json(timeout=5))["type"] == "pong"
     assert edge.rights._watched == {}
+
+
+async def test_who_left_is_not_remembered_until_its_time_is_up(edge):
+    token = Credential("jwt/ann", "ann", (), expires_us=edge.clock.now_us() + 3_600_000_000)
+    staying = edge.rights.watch(token)
+    for _ in range(5_000):
+        edge.rights.watch(token).cancel()
+    assert len(edge.rights._ends) < 2_100
+    edge.clock.pass_s(3_601)
+    await edge.rights.tick()
+    assert staying.result().code == "unauthorized"
 
 
 async def test_events_end_with_the_reason_when_a_credentials_time_is_up(edge):
