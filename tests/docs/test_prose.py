@@ -36,6 +36,8 @@ DOCTESTED = (
     "rights.guard",
     "rights.origins",
     "rights.redaction",
+    "client.backoff",
+    "client.event_line",
     "cli.reporting",
 )
 

@@ -8,7 +8,7 @@ import pytest
 from penstock.rights.keys import make_key
 from penstock.rights.redaction import RedactingFormatter, redacted
 
-KEY = make_key("", (), {}, 0, None)[0]
+KEY = make_key("", (), {}, 0, None, bytes)[0]
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl"
 
 
