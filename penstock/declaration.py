@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock import schema
 from penstock.schema import EventSchema
+from penstock.signed import Signed
 
 Unknown = Literal["ignore", "keep", "reject"]
 LEDGERS = ("dead", "late")
@@ -63,6 +64,7 @@ class StreamDef:
     retain: Retention
     unknown: Unknown
     place: Place
+    signed: Signed | None = None
 
     @cached_property
     def stored(self) -> pa.Schema:

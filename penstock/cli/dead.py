@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli import letters as shown
 from penstock.cli.letters import Chosen, Letter
-from penstock.cli.options import JsonOption, UrlOption
+from penstock.cli.options import CaOption, JsonOption, KeyOption, UrlOption
 from penstock.cli.remote import DEFAULT_URL, Remote
 from penstock.cli.terminal import FAILED, OK, Terminal
 
@@ -34,12 +34,14 @@ def list_letters(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Show the newest so many; --json: all.")] = 50,
     url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters, oldest first; private fields are masked."""
     newest: deque[Letter] = deque(maxlen=limit)
     count = 0
-    with Remote(url) as remote:
+    with Remote(url, key, ca) as remote:
         for letter in Chosen((), stream, reason, since, replayed).letters(remote, masked=True):
             count += 1
             if as_json:
@@ -55,10 +57,12 @@ def list_letters(
 def show(
     letter: Annotated[str, typer.Argument(metavar="LETTER", help="The name of a letter, such as 0-17.")],
     url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show everything of one dead letter, private fields too."""
-    with Remote(url) as remote:
+    with Remote(url, key, ca) as remote:
         (found,) = Chosen([letter]).letters(remote, masked=False)
     if as_json:
         terminal.data(json.dumps(shown.body(found), ensure_ascii=False))
@@ -76,11 +80,13 @@ def fix(
     everything: AllOption = False,
     apply: Annotated[bool, typer.Option("--apply", help="Send what the function makes of them.")] = False,
     url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Mend letters with a function and show what would become of them; with --apply, replay them."""
     chosen = Chosen(names or (), stream, reason, since, replayed=False)
-    _replay(chosen, everything, file, url, dry_run=not apply, as_json=as_json)
+    _replay(chosen, everything, file, Remote(url, key, ca), dry_run=not apply, as_json=as_json)
 
 
 @app.command()
@@ -92,19 +98,23 @@ def replay(
     everything: AllOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would become of them.")] = False,
     url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send letters as they are into their stream again; each is taken once, however often this is run."""
     chosen = Chosen(names or (), stream, reason, since, replayed=False)
-    _replay(chosen, everything, None, url, dry_run=dry_run, as_json=as_json)
+    _replay(chosen, everything, None, Remote(url, key, ca), dry_run=dry_run, as_json=as_json)
 
 
-def _replay(chosen: Chosen, everything: bool, file: str | None, url: str, *, dry_run: bool, as_json: bool) -> None:
+def _replay(
+    chosen: Chosen, everything: bool, file: str | None, server: Remote, *, dry_run: bool, as_json: bool
+) -> None:
     from penstock.cli import fixing
 
     chosen.refuse_nothing(everything)
     function = None if file is None else fixing.load_fix(file)
-    with Remote(url) as remote:
+    with server as remote:
         sending = fixing.Sending(remote, terminal, dry_run=dry_run, as_json=as_json)
         try:
             sending.run(chosen.letters(remote, masked=False), function)

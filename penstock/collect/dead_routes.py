@@ -17,13 +17,14 @@ from penstock.collect.intake import Intake
 from penstock.collect.replay import Replayer, Wish
 from penstock.collect.replayed import Replayed
 from penstock.collect.request_body import Body, Room
-from penstock.collect.sender import Sender
+from penstock.collect.sender import sender_of
 from penstock.collect.signals import CollectFailed, Signals
 from penstock.collect.stored_letters import Mask, StoredLetter, StoredLetters, Wanted, as_it_is, masked
 from penstock.config import Limits
 from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, PenstockError, StaleTermError
 from penstock.log.folder import FolderLog
 from penstock.position import Position
+from penstock.rights.credential import credential_of
 
 PAGE_LETTERS = 100
 MOST_LETTERS = 1_000
@@ -107,7 +108,7 @@ class DeadLetterOffice:
         try:
             asked = _asked(await _read(body))
             wishes = [Wish(a.letter, None if a.events is None else [bytes(e) for e in a.events]) for a in asked.letters]
-            sender = Sender("replay", request.remote, request.get("credential"))
+            sender = sender_of(request, "replay")
             done = await self._replayer.replay(wishes, sender, _may(request), dry_run=asked.dry_run)
         finally:
             body.close()
@@ -130,9 +131,9 @@ class DeadLetterOffice:
 
 
 def _may(request: web.Request) -> Callable[[str], bool]:
-    """Whether the caller may write to a stream; where nobody asks who it is, everybody may."""
-    asking = getattr(request.get("credential"), "may", None)
-    return (lambda stream: True) if asking is None else lambda stream: asking("write", stream) or asking("admin")
+    """Whether the caller may write to a stream."""
+    credential = credential_of(request)
+    return lambda stream: credential.may("write", stream) or credential.may("admin")
 
 
 async def _read(body: Body) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +21,7 @@ from penstock.errors import BadRequestError, UnknownLetterError
 from penstock.log.folder import FolderLog, Found
 from penstock.log.log import Block
 from penstock.position import Position
+from penstock.private import mask
 from penstock.schema import RECEIVED, TIMESTAMP
 
 SCAN_LETTERS = 100_000
@@ -168,6 +170,7 @@ def as_it_is(letter: StoredLetter) -> bytes:
     return letter.raw
 
 
-def masked(kinds: Mapping[str, Any]) -> Mask:
-    """What a listing shows; `kinds` are the streams' classes."""
-    return lambda letter: letter.raw  # with penstock.private: mask(letter.raw, kinds[letter.stream]) if it is known
+def masked(kinds: Mapping[str, type[msgspec.Struct]]) -> Mask:
+    """What a listing shows: without private fields. `kinds` are the streams' classes; a letter of a stream that the app
+    no longer declares is shown as a whole."""
+    return lambda letter: mask(letter.raw, kinds[letter.stream]) if letter.stream in kinds else letter.raw

@@ -248,12 +248,12 @@ def replay(chance: Random) -> Shot:
 def lying_length(chance: Random) -> Shot:
     body = _json(chance)
     said = chance.choice((0, 1, len(body) + 1, len(body) + 5_000, 2**31, 2**63, -1, "x", "1, 1", "+5", "0x10"))
-    head = f"POST /streams/steps HTTP/1.1\r\nHost: x\r\nContent-Length: {said}\r\n\r\n"
+    head = f"POST /streams/steps HTTP/1.1\r\nHost: localhost\r\nContent-Length: {said}\r\n\r\n"
     return Shot([head.encode() + body], "length")
 
 
 def chunked(chance: Random) -> Shot:
-    head = b"POST /streams/steps HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    head = b"POST /streams/steps HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
     if chance.random() < 0.2:
         head += chance.choice(
             (b"Content-Length: 3\r\n", b"Transfer-Encoding: gzip\r\n", b"Transfer-Encoding: chunked\r\n")
@@ -295,7 +295,7 @@ def headers(chance: Random) -> Shot:
     line = chance.choice(
         (b"GET / HTTP/1.1", b"GET /status HTTP/1.0", b"POST /streams/steps HTTP/1.1", b"GET / HTTP/9.9")
     )
-    return Shot([line + b"\r\nHost: x\r\n" + flood + b"\r\n"], "headers")
+    return Shot([line + b"\r\nHost: localhost\r\n" + flood + b"\r\n"], "headers")
 
 
 def garbage(chance: Random) -> Shot:

@@ -13,12 +13,16 @@ import pytest
 from running_edge import Edge, running
 from shop_app import shop
 
+from penstock import App, Event
 from penstock.clock import SystemClock
+from penstock.collect.replay import Replayer, Wish
+from penstock.collect.sender import Sender
 from penstock.collect.stored_letters import SCAN_LETTERS, StoredLetters, Wanted
 from penstock.config import Folder
 from penstock.log.folder import DEAD, FolderLog
 from penstock.log.log import Append, StreamSpec
 from penstock.log.logs.sqlite import SqliteLog
+from penstock.private import Private
 
 BAD = b'{"order_id": "two"}'
 MENDED = {"order_id": 2}
@@ -120,8 +124,6 @@ async def test_what_is_rejected_again_is_told_and_leaves_no_second_letter(edge: 
 
 
 async def test_a_letter_is_taken_as_it_is_once_the_class_allows_it(tmp_path: Path) -> None:
-    from penstock import App, Event
-
     class Narrow(Event):
         order_id: int
 
@@ -274,3 +276,33 @@ def edge_replayed(edge: Edge) -> Any:
     from penstock.collect.replayed import Replayed
 
     return Replayed(edge.log.memory())
+
+
+async def test_whoever_may_not_write_to_the_stream_may_not_replay_into_it(edge: Edge, tmp_path: Path) -> None:
+    await edge.post("orders", BAD)
+    await edge.post("visits", b"{}")
+    reader = FolderLog(Folder(tmp_path))
+    replayed = edge_replayed(edge)
+    replayer = Replayer(StoredLetters(reader, replayed), replayed, edge.collect.intakes, SystemClock())
+    wishes = [Wish("0-0", [b'{"order_id": 2}']), Wish("0-1", [b'{"visit": "v"}'])]
+    done = await replayer.replay(wishes, Sender("replay"), lambda stream: stream == "visits")
+    assert [result.verdict for result in done.results] == ["forbidden", "replayed"]
+    assert edge.events("orders") == []
+    reader.close()
+
+
+async def test_private_fields_are_masked_in_listings_and_shown_on_demand(tmp_path: Path) -> None:
+    class Person(Event):
+        email: Private[str]
+        age: int
+
+    app = App("shop")
+    app.stream("people", Person)
+    async with running(app, tmp_path / "edge.db") as edge:
+        await edge.post("people", b'{"email": "ann@example.org", "age": "old"}')
+        (listed,) = (await edge.get("/dead")).body["letters"]
+        assert b"ann@" not in base64.b64decode(listed["raw"])
+        assert "ann@" not in listed["detail"]
+        (whole,) = (await edge.get("/dead?masked=false")).body["letters"]
+        assert b"ann@example.org" in base64.b64decode(whole["raw"])
+        assert b"ann@example.org" in base64.b64decode((await edge.get("/dead/0-0")).body["raw"])
