@@ -11,11 +11,15 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from penstock import schema
+from penstock.origin import Origin
 from penstock.schema import EventSchema
 
 Unknown = Literal["ignore", "keep", "reject"]
 LEDGERS = ("dead", "late")
 """Streams that every app has: what was rejected, and what came too late."""
+
+
+FINGERPRINT = "fingerprint"
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,11 @@ class StreamDef:
     retain: Retention
     unknown: Unknown
     place: Place
+
+    @property
+    def fingerprinted(self) -> bool:
+        """Whether an event's id is a hash of its content: `id="fingerprint"`, and no field is called so."""
+        return self.id == (FINGERPRINT,) and FINGERPRINT not in self.events.names
 
     @cached_property
     def stored(self) -> pa.Schema:
@@ -119,10 +128,14 @@ class PullDef:
     """A source outside that is read into a stream."""
 
     stream: str
-    url: str
-    resume: str | None
+    origin: Origin
     map: Callable[[Any], Any] | None = field(repr=False, compare=False)
     place: Place
+
+    @property
+    def url(self) -> str:
+        """What it is called wherever it is shown or stored: its address without secrets."""
+        return self.origin.name
 
 
 @dataclass(frozen=True)
@@ -190,7 +203,7 @@ class Application:
 
     def problems(self) -> list[Problem]:
         """What is wrong with the declarations, as far as it shows without Spark."""
-        return [*_name_problems(self), *_stream_problems(self), *_input_problems(self), *_cycle_problems(self)]
+        return [*_name_problems(self), *_stream_problems(self), *_pull_problems(self), *_input_problems(self), *_cycle_problems(self)]
 
 
 def _error(code: str, message: str, place: Place, hint: str) -> Problem:
@@ -220,7 +233,8 @@ def _name_problems(app: Application) -> Iterator[Problem]:
 def _stream_problems(app: Application) -> Iterator[Problem]:
     for stream in app.streams:
         fields = {f.name: f.type for f in stream.events.fields}
-        for role, names in (("key", stream.key), ("id", stream.id), ("time", (stream.time,) if stream.time else ())):
+        ids = () if stream.fingerprinted else stream.id
+        for role, names in (("key", stream.key), ("id", ids), ("time", (stream.time,) if stream.time else ())):
             for name in names:
                 if name not in fields:
                     yield _error(
@@ -246,15 +260,47 @@ def _stream_problems(app: Application) -> Iterator[Problem]:
                 stream.place,
                 'add late_after="10 minutes" to let windows close',
             )
+
+
+def _pull_problems(app: Application) -> Iterator[Problem]:
+    seen: dict[tuple[str, str], Place] = {}
     for pull in app.pulls:
-        stream_ = app.stream(pull.stream)
-        if stream_ and pull.resume and not stream_.id:
+        stream = app.stream(pull.stream)
+        if first := seen.get((pull.stream, pull.url)):
+            yield _error(
+                "pull_twice",
+                f"'{pull.url}' is pulled into '{pull.stream}' twice; the first is at {first}",
+                pull.place,
+                "remove one of them: they would share one position",
+            )
+        seen.setdefault((pull.stream, pull.url), pull.place)
+        if stream is None:
+            continue
+        resumed = pull.origin.resume and pull.origin.resume.partition("=")[2]
+        if resumed and resumed not in stream.events.names:
+            yield _error(
+                "unknown_field",
+                f"resume='{pull.origin.resume}' of the pull into '{stream.name}' names no field of "
+                f"{stream.events.kind.__name__}",
+                pull.place,
+                f"its fields are {', '.join(stream.events.names)}",
+            )
+        if pull.origin.holds == "repeats" and not stream.id:
             yield Problem(
                 "warning",
                 "pull_repeats",
-                f"the pull into '{pull.stream}' resumes from '{pull.resume}', and a source that repeats needs an id",
+                f"the pull of '{pull.url}' into '{pull.stream}' may bring an event again, and the stream has no id",
                 pull.place,
-                "add id=... to the stream",
+                'add id=... to the stream, or id="fingerprint" where events have none',
+            )
+        if pull.origin.holds == "loses":
+            yield Problem(
+                "note",
+                "pull_loses",
+                f"the pull of '{pull.url}' into '{pull.stream}' loses what is sent while this app is down",
+                pull.place,
+                "add resume= if the source can be asked from a point" if "resume" in pull.origin.scheme.options
+                else "read a source that can be asked again where that matters",
             )
 
 
