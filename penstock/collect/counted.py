@@ -36,17 +36,17 @@ class Tally:
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
-        self._added: list[tuple[str, int, int]] = []
+        self._added: list[tuple[str, dict[str, int]]] = []
 
-    def add(self, stream: str, duplicates: int = 0, dead: int = 0) -> dict[str, Any]:
-        """Count, and return what the commit must remember of it."""
-        self._added.append((stream, duplicates, dead))
-        return self._counts.add(stream, duplicates, dead)
+    def add(self, stream: str, **more: int) -> dict[str, Any]:
+        """Count (`duplicates`, `dead`, `shed`, ...), and return what the commit must remember of it."""
+        self._added.append((stream, more))
+        return self._counts.add(stream, **more)
 
     def take_back(self) -> None:
         while self._added:
-            stream, duplicates, dead = self._added.pop()
-            self._counts.add(stream, -duplicates, -dead)
+            stream, more = self._added.pop()
+            self._counts.add(stream, **{name: -number for name, number in more.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,13 @@ class Counted:
 
     @staticmethod
     def make(
-        stream: Stream, batch: pa.RecordBatch, counts: Counts, remember: Remember, producer: Producer | None = None
+        stream: Stream,
+        batch: pa.RecordBatch,
+        counts: Counts,
+        remember: Remember,
+        producer: Producer | None = None,
+        *,
+        follows: bool = False,
     ) -> Counted:
         """`remember` is called in the writer's thread, inside the commit."""
         tally = Tally(counts)
@@ -67,7 +73,7 @@ class Counted:
             tally.take_back()
             return remember(appended, tally)
 
-        return Counted(Append(stream, batch, producer=producer, remember=noted), tally)
+        return Counted(Append(stream, batch, producer=producer, remember=noted, follows=follows), tally)
 
 
 async def write(group: Group, appends: Sequence[Counted]) -> list[Appended]:

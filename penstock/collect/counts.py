@@ -1,6 +1,6 @@
-"""Keeps how many events of each stream were duplicates or died at the door, in the log itself, so that totals survive.
+"""Keeps how many events of each stream were duplicates, died or were shed, in the log, so that totals survive.
 
-What was accepted is the stream's own length. The two numbers here are written in the commit that they count, under
+What was accepted is the stream's own length. The numbers here are written in the commit that they count, under
 `count/<stream>` in the control stream, and only when they change.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _PREFIX = "count/"
+_NOTHING = {"duplicates": 0, "dead": 0, "shed": 0}
 
 
 class Counts:
@@ -23,16 +24,16 @@ class Counts:
         }
 
     def of(self, stream: str) -> dict[str, int]:
-        """`{"duplicates": n, "dead": n}` since the stream was made."""
+        """`{"duplicates": n, "dead": n, "shed": n}` since the stream was made."""
         with self._lock:
-            return dict(self._totals.get(stream) or {"duplicates": 0, "dead": 0})
+            return _NOTHING | self._totals.get(stream, {})
 
-    def add(self, stream: str, duplicates: int, dead: int) -> dict[str, Any]:
+    def add(self, stream: str, **more: int) -> dict[str, Any]:
         """Count, and return what the commit must remember: nothing, if nothing changed."""
-        if not duplicates and not dead:
+        if not any(more.values()):
             return {}
         with self._lock:
-            total = self._totals.setdefault(stream, {"duplicates": 0, "dead": 0})
-            total["duplicates"] += duplicates
-            total["dead"] += dead
+            total = self._totals.setdefault(stream, dict(_NOTHING))
+            for name, number in more.items():
+                total[name] = total.get(name, 0) + number
             return {f"{_PREFIX}{stream}": dict(total)}

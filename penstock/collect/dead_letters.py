@@ -13,6 +13,7 @@ from penstock.clock import Clock
 from penstock.collect.counted import Counted, Group, Tally, write
 from penstock.collect.counts import Counts
 from penstock.collect.rejection import Rejection
+from penstock.collect.sender import Sender
 from penstock.log.log import Appended, Producer, Stream
 from penstock.schema import ID, KEY, RECEIVED, TIME, TIMESTAMP
 
@@ -26,7 +27,7 @@ class Letter:
 
     stream: str
     rejection: Rejection
-    sender: str | None
+    sender: Sender
     producer: Producer | None = None
 
     @property
@@ -45,7 +46,7 @@ def dead_batch(letters: Sequence[Letter], now_us: int, schema: pa.Schema) -> pa.
         "reason": [letter.rejection.reason for letter in letters],
         "detail": [letter.rejection.detail for letter in letters],
         "raw": [letter.rejection.raw[:RAW_BYTES] for letter in letters],
-        "sender": [letter.sender for letter in letters],
+        "sender": [str(letter.sender) or None for letter in letters],
         "flow": [None] * len(letters),
         TIME: now,
         RECEIVED: now,
@@ -61,19 +62,23 @@ class DeadLedger:
     def __init__(self, stream: Stream, group: Group, counts: Counts, clock: Clock) -> None:
         self._stream, self._group, self._counts, self._clock = stream, group, counts, clock
 
-    def append(self, letters: Sequence[Letter], note: Callable[[], Mapping[str, Any]] | None = None) -> Counted:
-        """To be written; `note` gives more keys to remember with it."""
+    def append(
+        self, letters: Sequence[Letter], note: Callable[[], Mapping[str, Any]] | None = None, *, follows: bool = False
+    ) -> Counted:
+        """To be written; `note` gives more keys to remember with it, `follows` as in `Append`."""
         batch = dead_batch(letters, self._clock.now_us(), self._stream.schema)
         counted = Counter(letter.stream for letter in letters)
 
         def remember(appended: Appended, tally: Tally) -> Mapping[str, Any]:
+            if appended.repeated:
+                return {}
             new = counted - Counter(letters[row].stream for row in appended.duplicates)
             keys = {} if note is None else dict(note())
             for stream, dead in new.items():
                 keys |= tally.add(stream, dead=dead)
             return keys
 
-        return Counted.make(self._stream, batch, self._counts, remember)
+        return Counted.make(self._stream, batch, self._counts, remember, follows=follows)
 
     async def keep(self, letters: Sequence[Letter], note: Callable[[], Mapping[str, Any]] | None = None) -> None:
         """Durable on return."""

@@ -17,7 +17,8 @@ from penstock.collect.intake import Intake, Outcome
 from penstock.collect.reception import Reception
 from penstock.collect.request_body import Body, Room
 from penstock.collect.request_options import APPLIED_WAIT_S, ack_level, producer_of, wait_s
-from penstock.collect.signals import CollectFailed, RequestShed, Signals
+from penstock.collect.sender import Sender
+from penstock.collect.signals import CollectFailed, RequestRefused, Signals
 from penstock.collect.unanswered import Unanswered
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
@@ -78,31 +79,32 @@ class Door:
         if not isinstance(error, PenstockError):
             self._signals(CollectFailed(request.path, repr(error)))
             return PenstockError("the server met an error of its own", hint="see the server's log")
-        if error.status in (503, 507):
-            self._signals(RequestShed(stream, error.code))
+        if not isinstance(error, BadBodyError):  # its bytes are in `dead`: it was received
+            self._signals(RequestRefused(stream if stream in self._intakes else "", error.code))
         return error
 
     async def _post(self, request: web.Request, name: str) -> web.StreamResponse:
         intake = self._intakes.get(name) or self._refuse(name)
         level, producer = ack_level(request), producer_of(request)
         patience_s = wait_s(request, APPLIED_WAIT_S, self._limits.wait_s)
+        sender = Sender("post", request.remote, request.get("credential"))
         body = Body(request, self._limits, self._room)
         if level == "none":
-            return await self._let_go(intake, body, request.remote, producer)
-        outcome = await self._take(intake, body, request.remote, producer)
+            return await self._let_go(intake, body, sender, producer)
+        outcome = await self._take(intake, body, sender, producer)
         reached = "logged"
         if level == "applied" and not outcome.repeated and await self._applied(outcome.position, patience_s):
             reached = "applied"
         return outcome_reply(outcome, reached, self._expected(intake.stream, producer))
 
-    async def _take(self, intake: Intake, body: Body, sender: str | None, producer: Producer | None) -> Outcome:
+    async def _take(self, intake: Intake, body: Body, sender: Sender, producer: Producer | None) -> Outcome:
         try:
             raw = await self._read(intake, body, sender)
             return await self._reception.take(intake, raw, body.form, sender, producer)
         finally:
             body.close()
 
-    async def _read(self, intake: Intake, body: Body, sender: str | None) -> bytes:
+    async def _read(self, intake: Intake, body: Body, sender: Sender) -> bytes:
         try:
             return await body.read()
         except BadBodyError as error:
@@ -110,7 +112,7 @@ class Door:
             raise
 
     async def _let_go(
-        self, intake: Intake, body: Body, sender: str | None, producer: Producer | None
+        self, intake: Intake, body: Body, sender: Sender, producer: Producer | None
     ) -> web.StreamResponse:
         """ack=none: only the reading of the body is waited for."""
         if producer is not None:

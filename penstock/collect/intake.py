@@ -3,8 +3,8 @@
 1. A request is answered when its events, its dead letters and their counts are durable, never before.
 2. Requests that wait for the same commit become one append: building columns and appending cost per call, not per
    event. A request with a producer's number is an append of its own, because the number stands for it alone.
-3. Events and dead letters of a request go into one commit. With a producer the letters follow in the next: a refused
-   number (gap, fenced) leaves none, and a retry after a crash between the two leaves them once, by their id.
+3. Events and dead letters of a request go into one commit. A producer's number that is refused (gap, fenced) or was
+   taken before leaves no letters.
 4. The events of a stream reach the log in the order in which their requests were taken in.
 """
 
@@ -21,6 +21,7 @@ from penstock.collect.counted import Counted, Group, Tally, write
 from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger, Letter
 from penstock.collect.rejection import Rejection
+from penstock.collect.sender import Sender, Way
 from penstock.collect.signals import EventsTaken, Signals
 from penstock.log.log import Appended, Producer, Stream
 from penstock.position import Position
@@ -56,7 +57,7 @@ class Claim:
 
     decoded: Decoded
     received_us: int
-    sender: str | None
+    sender: Sender
     done: asyncio.Future[Outcome]
     producer: Producer | None = None
     note: Note | None = None
@@ -91,7 +92,7 @@ class Intake:
         self,
         decoded: Decoded,
         received_us: int,
-        sender: str | None,
+        sender: Sender,
         producer: Producer | None = None,
         note: Note | None = None,
     ) -> Outcome:
@@ -174,14 +175,11 @@ class Intake:
 
     async def _append(self, claims: list[Claim], built: Built) -> Appended:
         letters = [Letter(self.stream.name, r, c.sender, c.producer) for c in claims for r in c.rejections]
-        if claims[0].producer is not None:
-            (appended,) = await write(self._group, [self._events(claims, built)])
+        if built.batch.num_rows or claims[0].producer is not None:
+            appends = [self._events(claims, built)]
             if letters:
-                await self._dead.keep(letters)
-            return appended
-        if built.batch.num_rows:
-            counted = [self._events(claims, built), *([self._dead.append(letters)] if letters else [])]
-            return (await write(self._group, counted))[0]
+                appends.append(self._dead.append(letters, follows=True))
+            return (await write(self._group, appends))[0]
         nothing = Appended(self.end, 0, 0)
         if letters:
             await self._dead.keep(letters, lambda: _noted(claims, self._outcomes(claims, built, nothing)))
@@ -191,6 +189,8 @@ class Intake:
         noting = any(claim.note for claim in claims)
 
         def remember(appended: Appended, tally: Tally) -> Mapping[str, Any]:
+            if appended.repeated:
+                return tally.add(self.stream.name, duplicates=sum(claim.decoded.received for claim in claims))
             keys = tally.add(self.stream.name, duplicates=len(appended.duplicates))
             return keys | _noted(claims, self._outcomes(claims, built, appended)) if noting else keys
 
@@ -202,7 +202,8 @@ class Intake:
         if appended.position.covers(self.end):
             self.end = appended.position
         outcomes = self._outcomes(claims, built, appended)
-        self._signals(self._taken(outcomes))
+        for way in {claim.sender.way for claim in claims}:
+            self._signals(self._taken(way, [o for c, o in zip(claims, outcomes, strict=True) if c.sender.way == way]))
         for claim, outcome in zip(claims, outcomes, strict=True):
             if not claim.done.done():
                 claim.done.set_result(outcome)
@@ -221,9 +222,10 @@ class Intake:
             for claim, known in zip(claims, duplicates, strict=True)
         ]
 
-    def _taken(self, outcomes: Sequence[Outcome]) -> EventsTaken:
+    def _taken(self, way: Way, outcomes: Sequence[Outcome]) -> EventsTaken:
         return EventsTaken(
             self.stream.name,
+            way,
             sum(outcome.accepted for outcome in outcomes),
             sum(outcome.duplicates for outcome in outcomes),
             sum(len(outcome.rejections) for outcome in outcomes),

@@ -24,6 +24,7 @@ from penstock.collect.pull_buffer import PullBuffer
 from penstock.collect.pull_source import Source
 from penstock.collect.rejection import Rejection
 from penstock.collect.resume import ResumePoint
+from penstock.collect.sender import Sender
 from penstock.collect.signals import PullStateChanged, Signals
 from penstock.collect.sources.websocket import WebSocketSource
 from penstock.config import Limits
@@ -162,7 +163,7 @@ class Pull:
             stands.update(self._resume.next(decoded, outcome))
             return {self._resume.key: dict(stands)}
 
-        await self._intake.take(decoded, received_us, self._declared.url, None, note)
+        await self._intake.take(decoded, received_us, Sender("pull", self._declared.url), None, note)
         if stands:
             self._resume.move(stands)
 

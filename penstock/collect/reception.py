@@ -12,6 +12,7 @@ from penstock.collect.cutting import SLICE_BYTES, Form
 from penstock.collect.dead_letters import DeadLedger, Letter
 from penstock.collect.intake import Intake, Note, Outcome
 from penstock.collect.rejection import Rejection
+from penstock.collect.sender import Sender
 from penstock.collect.signals import EventsTaken, Signals
 from penstock.errors import BadBodyError
 from penstock.log.log import Producer
@@ -34,7 +35,7 @@ class Reception:
         intake: Intake,
         raw: bytes,
         form: Form,
-        sender: str | None,
+        sender: Sender,
         producer: Producer | None = None,
         note: Note | None = None,
         bad_note: BadNote | None = None,
@@ -49,13 +50,13 @@ class Reception:
         return await intake.take(decoded, received_us, sender, producer, note)
 
     async def bury(
-        self, intake: Intake, error: BadBodyError, raw: bytes, sender: str | None, bad_note: BadNote | None = None
+        self, intake: Intake, error: BadBodyError, raw: bytes, sender: Sender, bad_note: BadNote | None = None
     ) -> None:
         """Keep a body that cannot be read; it counts as one event."""
         stream = intake.stream.name
         letter = Letter(stream, Rejection(0, "bad_body", error.detail or error.message, raw), sender)
         await self._dead.keep([letter], None if bad_note is None else lambda: bad_note(error))
-        self._signals(EventsTaken(stream, 0, 0, 1))
+        self._signals(EventsTaken(stream, sender.way, 0, 0, 1))
 
     async def _decode(self, intake: Intake, raw: bytes, form: Form) -> Decoded:
         decoded = intake.judge.decode(raw, form) if len(raw) <= SLICE_BYTES else None

@@ -1,6 +1,7 @@
 """Everything that can happen at the door has a name here: one signal gives its log line and its metric.
 
-Received = accepted + duplicates + dead + shed, by stream, and each of the five is a counter.
+Received = accepted + duplicates + dead + shed, by stream and way in, and each of the five is a counter. A request that
+was turned away whole (no right, too large, too many, no room) is refused, and was never received.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ Signals = Callable[[Signal], None]
 
 _RECEIVED = "penstock_collect_events_received_total"
 _RECEIVED_HELP = "Events that arrived: accepted, duplicates, dead and shed together."
+_SHED = "penstock_collect_events_shed_total"
+_SHED_HELP = "Events dropped by a declared rule, or lost after an ack=none."
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +26,29 @@ class EventsTaken(Signal):
     """Events of one or more requests were judged, and are durable or known to be."""
 
     moves = (
-        Counts(_RECEIVED, _RECEIVED_HELP, ("stream",), by="received"),
-        Counts("penstock_collect_events_accepted_total", "Events taken.", ("stream",), by="accepted"),
-        Counts("penstock_collect_events_duplicate_total", "Events known already.", ("stream",), by="duplicates"),
-        Counts("penstock_collect_events_dead_total", "Events rejected into dead.", ("stream",), by="dead"),
+        Counts(_RECEIVED, _RECEIVED_HELP, ("stream", "way"), by="received"),
+        Counts("penstock_collect_events_accepted_total", "Events taken.", ("stream", "way"), by="accepted"),
+        Counts("penstock_collect_events_duplicate_total", "Events known already.", ("stream", "way"), by="duplicates"),
+        Counts("penstock_collect_events_dead_total", "Events rejected into dead.", ("stream", "way"), by="dead"),
+        Counts(_SHED, _SHED_HELP, ("stream", "way"), by="shed"),
     )
     stream: str
+    way: str
     accepted: int
     duplicates: int
     dead: int
+    shed: int = 0
 
     @property
     def received(self) -> int:
-        return self.accepted + self.duplicates + self.dead
+        return self.accepted + self.duplicates + self.dead + self.shed
 
 
 @dataclass(frozen=True, slots=True)
-class RequestShed(Signal):
-    """A request was turned away unread, or could not be written; it counts as one event."""
+class RequestRefused(Signal):
+    """A request was turned away whole: nothing of it was received. `stream` is empty when there is none of its name."""
 
-    level = logging.WARNING
-    moves = (
-        Counts(_RECEIVED, _RECEIVED_HELP, ("stream",)),
-        Counts("penstock_collect_events_shed_total", "Requests turned away unread or unwritten.", ("stream",)),
-    )
+    moves = (Counts("penstock_collect_requests_refused_total", "Requests turned away.", ("stream", "reason")),)
     stream: str
     reason: str
 
@@ -69,10 +71,11 @@ class ReceiptLost(Signal):
 
     level = logging.ERROR
     moves = (
-        Counts(_RECEIVED, _RECEIVED_HELP, ("stream",)),
-        Counts("penstock_collect_events_shed_total", "Requests turned away unread or unwritten.", ("stream",)),
+        Counts(_RECEIVED, _RECEIVED_HELP, ("stream", "way")),
+        Counts(_SHED, _SHED_HELP, ("stream", "way")),
     )
     stream: str
+    way: str
     error: str
 
 
@@ -86,4 +89,4 @@ class CollectFailed(Signal):
     error: str
 
 
-SIGNALS: tuple[type[Signal], ...] = (EventsTaken, RequestShed, PullStateChanged, ReceiptLost, CollectFailed)
+SIGNALS: tuple[type[Signal], ...] = (EventsTaken, RequestRefused, PullStateChanged, ReceiptLost, CollectFailed)

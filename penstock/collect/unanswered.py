@@ -14,6 +14,7 @@ from penstock.collect.intake import Intake, Outcome
 from penstock.collect.receipts import Receipt, Receipts
 from penstock.collect.reception import Reception
 from penstock.collect.request_body import Body
+from penstock.collect.sender import Sender
 from penstock.collect.signals import ReceiptLost, Signals
 from penstock.errors import BadBodyError, OverloadedError, PenstockError
 from penstock.position import Position
@@ -38,7 +39,7 @@ class Unanswered:
                 hint="send the same request again after the time in Retry-After, or use ack=logged",
             )
 
-    def take(self, intake: Intake, body: Body, raw: bytes, sender: str | None) -> Position:
+    def take(self, intake: Intake, body: Body, raw: bytes, sender: Sender) -> Position:
         """Returns the receipt."""
         id = self._new_id()
         self._receipts.open(id)
@@ -52,7 +53,7 @@ class Unanswered:
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    async def _write(self, id: str, intake: Intake, body: Body, raw: bytes, sender: str | None) -> None:
+    async def _write(self, id: str, intake: Intake, body: Body, raw: bytes, sender: Sender) -> None:
         settle = _Settle(id, intake, self._receipts)
         try:
             outcome = await self._reception.take(intake, raw, body.form, sender, None, settle.taken, settle.unread)
@@ -62,7 +63,7 @@ class Unanswered:
         except Exception as error:
             known = error if isinstance(error, PenstockError) else PenstockError(repr(error))
             self._receipts.lose(id, known.body())
-            self._signals(ReceiptLost(intake.stream.name, repr(error)))
+            self._signals(ReceiptLost(intake.stream.name, sender.way, repr(error)))
         else:
             settle.done()
         finally:

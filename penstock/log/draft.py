@@ -247,7 +247,7 @@ class _Attempt:
         """Sort out what is refused; the rest goes to its stream's share of the commit."""
         tail = self._tails(append.stream)
         try:
-            new = append.producer is None or self._is_new(index, append)
+            new = self._may_follow(index, append) and (append.producer is None or self._is_new(index, append))
         except (FencedError, SequenceGapError) as error:
             self._results[index] = error
             return
@@ -256,6 +256,12 @@ class _Attempt:
             self._taken[key] = _Taken(tail, [], {}, tail, tail.position)
         if new:
             self._taken[key].indices.append(index)
+
+    def _may_follow(self, index: int, append: Append) -> bool:
+        if append.follows and (index - 1 in self._repeats or self._results[index - 1] is not None):
+            self._repeats[index] = None
+            return False
+        return True
 
     def _is_new(self, index: int, append: Append) -> bool:
         producer = append.producer
@@ -309,7 +315,7 @@ class _Attempt:
 
     def _remembered(self, index: int, append: Append) -> Mapping[str, Any | None]:
         result = self._results[index]
-        if append.remember is None or not isinstance(result, Appended) or result.repeated:
+        if append.remember is None or not isinstance(result, Appended):
             return {}
         return append.remember(result)
 

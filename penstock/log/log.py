@@ -91,8 +91,11 @@ class Append:
     """JSON that is stored with the commit and comes back in `Commit.meta`; at most one per stream and commit."""
     producer: Producer | None = None
     remember: Callable[[Appended], Mapping[str, Any | None]] | None = None
-    """Called inside the commit with what became of this append; the keys it returns (None: forget) go into the
-    control stream in the same commit. Not called for one that is `repeated` or failed."""
+    """Called inside the commit with what became of this append, also when it is `repeated`; the keys it returns (None:
+    forget) go into the control stream in the same commit. Not called for one that failed."""
+    follows: bool = False
+    """Taken only if the append before it in the same call is: if that one failed or is `repeated`, this is
+    `repeated` too, and leaves nothing."""
 
 
 @dataclass(frozen=True, slots=True)

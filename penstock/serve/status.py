@@ -178,6 +178,7 @@ class Status:
                 "accepted": sum(bounds.ends) if bounds else 0,
                 "duplicates": mine.get("duplicates", 0),
                 "dead": mine.get("dead", 0) + sum(count.get("dead", 0) for count in theirs),
+                "shed": mine.get("shed", 0),
                 "late": sum(count.get("late", 0) for count in theirs),
             },
             "position": self._log.position_end(name).token() if bounds else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
 from pathlib import Path
@@ -11,24 +10,18 @@ import pytest
 
 import penstock
 from tests.docs.pages import PACKAGE, ROOT, page
+from tests.docs.tour import files, row
 
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.read_text().strip())
+FILES = files()
 BESIDE = {"cli", "observe", "testing"}
 """The folders that are not stages."""
 
 _STAGE = re.compile(r"^\d\. `(\w+)` (.*)$", re.MULTILINE)
 
 
-def first_sentence(path: Path) -> str:
-    doc = ast.get_docstring(ast.parse(path.read_text()))
-    assert doc, f"{path} does not say why it exists"
-    return " ".join(doc.split("\n\n")[0].split())
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_tour_has_the_first_sentence_of_a_file(path: Path) -> None:
-    sentence = first_sentence(path).replace("|", "\\|")
-    assert f"\n| `{path.relative_to(ROOT)}` | {sentence} |\n" in page("ARCHITECTURE.md")
+    assert f"\n{row(path)}\n" in page("ARCHITECTURE.md"), "run: python -m tests.docs.tour"
 
 
 def test_the_tour_names_no_file_that_is_gone() -> None:

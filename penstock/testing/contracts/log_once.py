@@ -219,12 +219,27 @@ class TakingOnce(LogFixtures):
         assert log.memory()["at"] == result.position.token()
         assert log.memory()["taken"] == 1
 
-    def test_a_repeated_or_refused_append_remembers_nothing(self, log: Log, stream: Stream) -> None:
+    def test_a_repeated_append_is_told_so_and_a_refused_one_remembers_nothing(self, log: Log, stream: Stream) -> None:
         self._sent(log, stream, 0, 0)
         for sequence in (0, 9):
-            producer = Producer("p", 0, sequence)
-            log.append([Append(stream, events([1]), producer=producer, remember=lambda _: {"told": True})])
-        assert "told" not in log.memory()
+            append = Append(
+                stream,
+                events([1]),
+                producer=Producer("p", 0, sequence),
+                remember=lambda appended, n=sequence: {f"told/{n}": appended.repeated},  # type: ignore[misc]
+            )
+            log.append([append])
+        assert {key: value for key, value in log.memory().items() if key.startswith("told/")} == {"told/0": True}
+
+    def test_what_follows_is_taken_only_with_what_it_follows(self, log: Log, stream: Stream, unique: Stream) -> None:
+        self._sent(log, stream, 0, 0)
+        for sequence, taken in ((0, 0), (9, 0), (1, 1)):
+            first = Append(stream, events([1]), producer=Producer("p", 0, sequence))
+            second = Append(unique, events([sequence]), follows=True, remember=lambda it: {"letters": it.accepted})
+            _, follower = log.append([first, second])
+            assert isinstance(follower, Appended)
+            assert (follower.repeated, follower.accepted) == (not taken, taken)
+        assert log.bounds(unique).ends == (1,)
 
     def test_a_failed_commit_remembers_nothing(self, log: Log, stream: Stream, reader: LogReader) -> None:
         with pytest.raises(ValueError, match="columns"):

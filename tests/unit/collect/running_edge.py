@@ -106,7 +106,16 @@ class Edge:
         return self.events("dead")
 
     def metric(self, what: str, stream: str) -> float:
-        return self.observer.value(f"penstock_collect_events_{what}_total", stream=stream)
+        """Over all ways in."""
+        return sum(
+            sample.value
+            for family in self.observer.registry.collect()
+            for sample in family.samples
+            if sample.name == f"penstock_collect_events_{what}_total" and sample.labels["stream"] == stream
+        )
+
+    def refused(self, stream: str, reason: str) -> float:
+        return self.observer.value("penstock_collect_requests_refused_total", stream=stream, reason=reason)
 
 
 class Reply:

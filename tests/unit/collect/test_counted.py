@@ -47,7 +47,7 @@ def counted(counts: Counts) -> Counted:
 async def test_a_log_that_asks_twice_counts_once() -> None:
     counts, log = Counts({"count/orders": {"duplicates": 5, "dead": 1}}), Log(asks=3)
     await write(log, [counted(counts)])
-    assert counts.of("orders") == {"duplicates": 7, "dead": 1}
+    assert counts.of("orders") == {"duplicates": 7, "dead": 1, "shed": 0}
     assert log.remembered == {"count/orders": {"duplicates": 7, "dead": 1}}
 
 
@@ -55,4 +55,4 @@ async def test_a_commit_that_fails_counts_nothing() -> None:
     counts = Counts({})
     with pytest.raises(OSError, match="full"):
         await write(Log(asks=1, error=OSError("full")), [counted(counts)])
-    assert counts.of("orders") == {"duplicates": 0, "dead": 0}
+    assert counts.of("orders") == {"duplicates": 0, "dead": 0, "shed": 0}

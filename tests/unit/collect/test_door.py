@@ -133,7 +133,7 @@ async def test_a_body_that_cannot_be_read_is_kept_whole(edge: Edge, body: bytes)
     (letter,) = edge.dead()
     assert (letter["reason"], letter["raw"], letter["stream"]) == ("bad_body", body, "orders")
     assert edge.events("orders") == []
-    assert edge.collect.counts.of("orders") == {"duplicates": 0, "dead": 1}
+    assert edge.collect.counts.of("orders") == {"duplicates": 0, "dead": 1, "shed": 0}
 
 
 async def test_a_huge_unreadable_body_is_kept_in_part(edge: Edge) -> None:
@@ -273,11 +273,11 @@ async def test_what_was_received_is_accounted_for_and_totals_survive_a_restart(t
         await edge.post("visits", b"nope")
         counts = {what: edge.metric(what, "visits") for what in ("received", "accepted", "duplicate", "dead", "shed")}
         assert counts == {"received": 4, "accepted": 1, "duplicate": 1, "dead": 2, "shed": 0}
-        assert edge.collect.counts.of("visits") == {"duplicates": 1, "dead": 2}
+        assert edge.collect.counts.of("visits") == {"duplicates": 1, "dead": 2, "shed": 0}
     async with running(shop(), path) as edge:
-        assert edge.collect.counts.of("visits") == {"duplicates": 1, "dead": 2}
+        assert edge.collect.counts.of("visits") == {"duplicates": 1, "dead": 2, "shed": 0}
         assert (await edge.post("visits", b'{"visit": "a"}')).body["duplicates"] == 1
-        assert edge.collect.counts.of("visits") == {"duplicates": 2, "dead": 2}
+        assert edge.collect.counts.of("visits") == {"duplicates": 2, "dead": 2, "shed": 0}
         assert edge.metric("received", "visits") == 1
 
 
@@ -292,8 +292,8 @@ async def test_a_full_disk_is_said_with_when_to_retry_and_counts_nothing(edge: E
         broken.setattr(edge.log, "_write", full)
         replies = [await edge.post("visits", b'{"visit": "a"}'), await edge.post("visits", b"nope")]
     assert [(r.status, r.code, r.headers["Retry-After"]) for r in replies] == [(507, "disk_full", "10")] * 2
-    assert edge.collect.counts.of("visits") == {"duplicates": 0, "dead": 0}
-    assert edge.metric("shed", "visits") == edge.metric("received", "visits") == 2
+    assert edge.collect.counts.of("visits") == {"duplicates": 0, "dead": 0, "shed": 0}
+    assert (edge.refused("visits", "disk_full"), edge.metric("received", "visits")) == (2, 0)
     assert (await edge.post("visits", b'{"visit": "a"}')).body["accepted"] == 1
 
 
@@ -306,11 +306,11 @@ async def test_a_log_that_another_process_took_over_is_unavailable(edge: Edge, m
     assert (reply.status, reply.code, reply.headers["Retry-After"]) == (503, "log_unavailable", "1")
 
 
-async def test_more_than_may_wait_is_shed(tmp_path: Path) -> None:
+async def test_more_than_may_wait_is_refused(tmp_path: Path) -> None:
     async with running(shop(), tmp_path / "edge.db", limits=Limits(unwritten_bytes=100)) as edge:
         reply = await edge.post("orders", order(1, country="x" * 200))
         assert (reply.status, reply.code, reply.headers["Retry-After"]) == (503, "overloaded", "1")
-        assert edge.metric("shed", "orders") == 1
+        assert (edge.refused("orders", "overloaded"), edge.metric("received", "orders")) == (1, 0)
         replies: list[Reply] = [await edge.post("orders", order(n)) for n in range(20)]
         assert {reply.status for reply in replies} == {200}
 

@@ -7,8 +7,7 @@ import pytest
 from running_edge import Edge, Reply, running
 from shop_app import shop
 
-from penstock.collect.dead_letters import DeadLedger
-from penstock.errors import LogUnavailableError
+from penstock.errors import DiskFullError
 from penstock.position import Position
 
 
@@ -79,20 +78,25 @@ async def test_streams_count_for_themselves_and_survive_a_restart(tmp_path: Path
         assert (await send(edge, 0, 1, stream="kept")).status == 200
 
 
-async def test_letters_lost_between_events_and_letters_come_with_the_retry(edge: Edge, monkeypatch: Any) -> None:
-    """As after a crash between the two commits: the retry is a repeat, and brings the letters, once."""
+async def test_events_and_letters_of_a_number_stand_or_fall_together(edge: Edge, monkeypatch: Any) -> None:
     body = b'[{"order_id": 1}, 5]'
 
-    async def crash(*_: Any) -> None:
-        raise LogUnavailableError("down")
+    def full(*_: Any) -> Any:
+        raise DiskFullError("the disk is full")
 
-    with monkeypatch.context() as crashed:
-        crashed.setattr(DeadLedger, "keep", crash)
-        assert (await send(edge, 0, 0, body)).status == 503
-    assert edge.dead() == []
-    assert [(await send(edge, 0, 0, body)).status for _ in range(2)] == [204, 204]
+    with monkeypatch.context() as broken:
+        broken.setattr(edge.log, "_write", full)
+        assert (await send(edge, 0, 0, body)).status == 507
+    assert (edge.dead(), edge.events("orders")) == ([], [])
+    assert [(await send(edge, 0, 0, body)).status for _ in range(3)] == [200, 204, 204]
     assert [letter["raw"] for letter in edge.dead()] == [b"5"]
     assert len(edge.events("orders")) == 1
+    assert edge.collect.counts.of("orders") == {"duplicates": 4, "dead": 1, "shed": 0}
+
+
+async def test_a_refused_number_leaves_no_letters(edge: Edge) -> None:
+    assert (await send(edge, 0, 5, b'[{"order_id": 1}, 5]')).status == 409
+    assert edge.dead() == []
 
 
 @pytest.mark.parametrize(
