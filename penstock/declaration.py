@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -274,6 +275,13 @@ def _pull_problems(app: Application) -> Iterator[Problem]:
                 "remove one of them: they would share one position",
             )
         seen.setdefault((pull.stream, pull.url), pull.place)
+        if pull.origin.scheme.name == "kafka" and find_spec("confluent_kafka") is None:
+            yield _error(
+                "missing_package",
+                f"the pull of '{pull.url}' needs the package confluent-kafka",
+                pull.place,
+                "pip install 'penstock[kafka]'",
+            )
         if stream is None:
             continue
         resumed = pull.origin.resume and pull.origin.resume.partition("=")[2]
