@@ -93,6 +93,8 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
     checks: dict[str, Callable[[], bool]] = {"collect": lambda: True, "flows": started}
     serving = Serving(application, views, reader, folder=folder, clock=clock, checks=checks, remember=_remember(group))
+    serving.status.more["pulls"] = collect.pulls.status
+    collect.pulls.measure(observer)
     for stream in (found for declared in application.streams if (found := log.find(declared.name)) and declared.id):
         await asyncio.wrap_future(group.run(partial(log.horizon, stream)))  # else the first sender waits for the ids
     await views.start()
