@@ -1,16 +1,20 @@
 """Finds where a log file's lines went while nobody looked: renamed, copied away, packed, and in which order to read on.
 
-A rotated file stands beside the live one under its name and an ending: `app.log.1`, `app.log-20240501`, `app.log.2.gz`.
+A rotated file stands beside the live one under its name and an ending of numbers: `app.log.1`, `app.log-20240501`,
+`app.log.2024-05-01_10`, `app.log.2.gz`; or `.old`.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.collect.open_file import Mark, found_in
+
+_ENDING = re.compile(r"[.-](?:\d[\d._:T-]*|old)(?:\.gz)?")
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ def _now_at(paths: Sequence[str], mark: Mark) -> str | None:
 
 def _beside(path: str) -> list[str]:
     """Oldest first. Of a file and its packed twin the packed one is left out."""
-    escaped = glob.escape(path)
-    found = [p for p in (*glob.glob(f"{escaped}.*"), *glob.glob(f"{escaped}-*")) if os.path.isfile(p)]
+    beside = glob.glob(f"{glob.escape(path)}[.-]*")
+    found = [p for p in beside if _ENDING.fullmatch(p.removeprefix(path)) and os.path.isfile(p)]
     plain = [p for p in found if not (p.endswith(".gz") and p.removesuffix(".gz") in found)]
     return sorted(plain, key=lambda p: (_modified_ns(p) or 0, p))
 

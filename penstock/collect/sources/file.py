@@ -93,6 +93,8 @@ class _Tail:
         if not self._file.intact():
             self._cut_off(self._file, before)
             return None
+        if lines and not before["offset"] and self._was_overtaken(self._file):
+            return None
         self.unread = self._file.unread()
         if lines is not None:
             return Arrived(lines, self._position()) if lines else None
@@ -127,6 +129,16 @@ class _Tail:
             self._next = (found.unfinished, mark)
         else:
             self._next = (found.newer[0] if found.newer else self._path, None)
+
+    def _was_overtaken(self, file: OpenFile) -> bool:
+        """Before the first line of the live file: whether others were copied away from it and it was cut off."""
+        if file.path != self._path or not self._seen:
+            return False
+        newer = trail(self._path, self._seen[0], self._seen).newer
+        if newer:
+            file.close()
+            self._file, self._next = None, (newer[0], None)
+        return bool(newer)
 
     def _is_finished(self, file: OpenFile) -> bool:
         """At its end, and nobody will write to it: another file stands at the live path."""
