@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.clock import Clock
 from penstock.collect.open_file import BROKEN, Mark, OpenFile
-from penstock.collect.pull_source import Arrived, Ask, Lag, NotNow, Reset
+from penstock.collect.pull_source import Arrived, Ask, Lag, NotNow, Parts, Reset
 from penstock.collect.rotated import Trail, trail
 from penstock.origin import Origin, file_path
 
@@ -23,13 +23,13 @@ LOOK_S = 0.25
 """How often a file that has nothing new is looked at."""
 GRACE_S = 1.0
 """A writer may go on with a rotated file until it opens the new one; so long after its last line it is finished."""
-FILE = "file"
-SEEN = 10
+FILE, SEEN = "file", "seen"
+MOST_SEEN = 10
 """Marks of finished files that are kept, so that none is read twice."""
 
 
 class FileSource:
-    """The position has one part, `file`: the mark of the file that is read, and those of the last finished ones."""
+    """The parts of the position are `file`, the mark of the file that is read, and `seen`, those of finished ones."""
 
     def __init__(
         self, origin: Origin, event_bytes: int, clock: Clock, sleep: Callable[[float], Awaitable[Any]]
@@ -40,8 +40,7 @@ class FileSource:
 
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        mark = ask.position.get(FILE)
-        tail = await asyncio.to_thread(_Tail, self._path, self._event_bytes, self._clock, mark)
+        tail = await asyncio.to_thread(_Tail, self._path, self._event_bytes, self._clock, ask.position)
         self._tail = tail
         try:
             yield self._events(tail)
@@ -64,9 +63,10 @@ class FileSource:
 class _Tail:
     """What is read now and next; called in one thread at a time."""
 
-    def __init__(self, path: str, event_bytes: int, clock: Clock, mark: Mark | None) -> None:
+    def __init__(self, path: str, event_bytes: int, clock: Clock, position: Parts) -> None:
         self._path, self._event_bytes, self._clock = path, event_bytes, clock
-        self._seen: list[Mark] = list(mark["seen"]) if mark else []
+        self._seen: list[Mark] = list(position.get(SEEN) or ())
+        mark: Mark | None = position.get(FILE)
         self._file: OpenFile | None = None
         self._next: tuple[str, Mark | None] = (path, None)
         self.unread = 0
@@ -97,7 +97,7 @@ class _Tail:
             return None
         self.unread = self._file.unread()
         if lines is not None:
-            return Arrived(lines, self._position()) if lines else None
+            return Arrived(lines, {FILE: self._file.mark()}) if lines else None
         return self._finish() if self._is_finished(self._file) else None
 
     # Which file
@@ -156,13 +156,12 @@ class _Tail:
     def _finish(self) -> Arrived:
         assert self._file is not None
         rest = self._file.rest()
-        position = self._position(done=True)
         mark = self._file.mark()
         self._follow_on(mark)
-        self._seen = [mark, *self._seen][:SEEN]
+        self._seen = [mark, *(known for known in self._seen if known["inode"] != mark["inode"])][:MOST_SEEN]
         self._file.close()
         self._file = None
-        return Arrived(rest, position)
+        return Arrived(rest, {FILE: mark | {"done": True}, SEEN: [dict(known) for known in self._seen]})
 
     def _follow_on(self, mark: Mark) -> None:
         """What was rotated between two looks comes before the live file."""
@@ -175,8 +174,3 @@ class _Tail:
         why = f"{self._file.path} cannot be unpacked behind byte {self._file.offset}: {error}".encode()
         finished = self._finish()
         return Arrived([*finished.raws, why], finished.position)
-
-    def _position(self, *, done: bool = False) -> dict[str, Any]:
-        assert self._file is not None
-        mark = self._file.mark() | {"seen": [dict(mark) for mark in self._seen]}
-        return {FILE: mark | {"done": True} if done else mark}

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import gzip
+import json
 import os
 import shutil
 import signal
@@ -66,8 +67,9 @@ class Sources:
     async def ws(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
-        async for n in self._from(int(request.query.get("since", 0))):
-            await socket.send_str(f'{{"n": {n}}}')
+        with contextlib.suppress(ConnectionError):
+            async for n in self._from(int(request.query.get("since", 0))):
+                await socket.send_str(f'{{"n": {n}}}')
         self._break(request)
         return socket
 
@@ -75,18 +77,20 @@ class Sources:
         last = request.headers.get("Last-Event-ID")
         reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await reply.prepare(request)
-        async for n in self._from(0 if last is None else int(last) + 1):
-            await reply.write(f'id: {n}\r\ndata: {{"n":\ndata: {n}}}\n\n'.encode())
-        await reply.write(b"id: 99999999\ndata: {")
+        with contextlib.suppress(ConnectionError):
+            async for n in self._from(0 if last is None else int(last) + 1):
+                await reply.write(f'id: {n}\r\ndata: {{"n":\ndata: {n}}}\n\n'.encode())
+            await reply.write(b"id: 99999999\ndata: {")
         self._break(request)
         return reply
 
     async def ndjson(self, request: web.Request) -> web.StreamResponse:
         reply = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await reply.prepare(request)
-        async for n in self._from(int(request.query.get("since", 0))):
-            await reply.write(f'{{"n": {n}}}\n'.encode())
-        await reply.write(b'{"n": 99')
+        with contextlib.suppress(ConnectionError):
+            async for n in self._from(int(request.query.get("since", 0))):
+                await reply.write(f'{{"n": {n}}}\n'.encode())
+            await reply.write(b'{"n": 99')
         self._break(request)
         return reply
 
@@ -112,6 +116,8 @@ class Writer:
         self._sources, self._random = sources, random
         self._file = self._path.open("ab", buffering=0)
         self._rotations = 0
+        self.may_rotate = False
+        """Not before the first line was read: a pull begins with the file as it is then."""
 
     async def run(self) -> None:
         n = 0
@@ -125,7 +131,7 @@ class Writer:
                 self._file.write(lines[cut:])
                 self._write_one(some.start, lines)
                 n = some.stop
-                if self._random.random() < 0.02:
+                if self.may_rotate and self._random.random() < 0.03:
                     self._rotate()
             await asyncio.sleep(0.02)
         self._file.close()
@@ -168,8 +174,6 @@ class Other:
         async with asyncio.timeout(60), ClientSession() as session:
             while True:
                 with contextlib.suppress(Exception):
-                    import json
-
                     self.port = json.loads(announced.read_text())["port"]
                     async with session.get(f"http://127.0.0.1:{self.port}/healthz") as reply:
                         if reply.status == 200:
@@ -258,16 +262,20 @@ async def crash(folder: Path, *, kills: int, seed: int, events: int) -> dict[str
     try:
         await other.start()
         sources._began = time.monotonic()
-        tasks += [asyncio.create_task(Writer(folder, sources, random).run()), asyncio.create_task(other.feed(sources))]
+        writer = Writer(folder, sources, random)
+        tasks += [asyncio.create_task(writer.run()), asyncio.create_task(other.feed(sources))]
         for kill in range(kills):
             process = await start_victim(folder, port, other.port, events)
+            while not held(folder)["file"]:
+                await asyncio.sleep(0.02)
+            writer.may_rotate = True
             await asyncio.sleep(random.uniform(0.05, 1.5))
             await end(process)
             if kill % 3 == 1:
                 await other.kill()
                 await other.start()
         process = await start_victim(folder, port, other.port, events)
-        deadline = time.monotonic() + 90 + events / RATE
+        deadline = time.monotonic() + 60 + events / RATE
         while time.monotonic() < deadline and any(len(n) < events for n in held(folder).values()):
             await asyncio.sleep(0.2)
         await asyncio.sleep(0.5)  # what would come twice comes now

@@ -14,7 +14,7 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.collect.pull_source import NotNow, Reset
 from penstock.collect.sources import file as file_source
-from penstock.collect.sources.file import FILE, _Tail
+from penstock.collect.sources.file import _Tail
 
 MOST = 1000
 
@@ -28,17 +28,17 @@ class Reading:
 
     def __init__(self, path: Path) -> None:
         self.path, self.lines = path, list[bytes]()
-        self.mark: Any = None
+        self.position: dict[str, Any] = {}
         self.tail: _Tail | None = None
 
     def step(self) -> bool:
         if self.tail is None:
-            self.tail = _Tail(str(self.path), MOST, SystemClock(), self.mark)
+            self.tail = _Tail(str(self.path), MOST, SystemClock(), self.position)
         arrived = self.tail.step()
         if arrived is None:
             return False
         self.lines += arrived.raws
-        self.mark = (arrived.position or {})[FILE]
+        self.position |= arrived.position or {}
         return True
 
     def die(self) -> None:
@@ -177,7 +177,7 @@ def test_any_order_of_writing_rotating_reading_and_dying_gives_each_line_once(pa
                 file.write(text[:cut])
             written, n = text[cut:], some.stop
         elif act < 0.55 and not written and path.stat().st_size > 1100:
-            while reading.mark is None and reading.step():
+            while not reading.position and reading.step():
                 pass
             rotations += 1
             time.sleep(0.01)  # a file system's clock is coarse, and nobody rotates that often
