@@ -204,7 +204,13 @@ class Application:
 
     def problems(self) -> list[Problem]:
         """What is wrong with the declarations, as far as it shows without Spark."""
-        return [*_name_problems(self), *_stream_problems(self), *_pull_problems(self), *_input_problems(self), *_cycle_problems(self)]
+        return [
+            *_name_problems(self),
+            *_stream_problems(self),
+            *_pull_problems(self),
+            *_input_problems(self),
+            *_cycle_problems(self),
+        ]
 
 
 def _error(code: str, message: str, place: Place, hint: str) -> Problem:
@@ -307,7 +313,8 @@ def _pull_problems(app: Application) -> Iterator[Problem]:
                 "pull_loses",
                 f"the pull of '{pull.url}' into '{pull.stream}' loses what is sent while this app is down",
                 pull.place,
-                "add resume= if the source can be asked from a point" if "resume" in pull.origin.scheme.options
+                "add resume= if the source can be asked from a point"
+                if "resume" in pull.origin.scheme.options
                 else "read a source that can be asked again where that matters",
             )
 

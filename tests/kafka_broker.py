@@ -74,7 +74,9 @@ class Broker:
             "transaction.state.log.min.isr=1\ngroup.initial.rebalance.delay.ms=0\n"
             "log.retention.check.interval.ms=500\n"
         )
-        self._java("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(self._settings)).wait()
+        self._java(
+            "kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(self._settings)
+        ).wait()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

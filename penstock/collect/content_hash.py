@@ -1,4 +1,4 @@
-"""Makes an id of what an event says (`id="fingerprint"`), for sources whose events have none: BLAKE2b-128 of the content.
+"""Makes an id of what an event says (`id="fingerprint"`), for sources without ids: BLAKE2b-128 of the content.
 
 The content is the declared fields as typed columns: not the text that was sent. So the order of fields, white space,
 `1` or `1.0` in a float, one moment in two time zones, and a default that is sent or left out make no difference. A

@@ -1,4 +1,4 @@
-"""Asks an HTTP source once: redirects followed, credentials kept from strangers, refusals told with when to come back."""
+"""Asks an HTTP source once: follows redirects, keeps credentials from strangers, tells when a refused one may return."""
 
 from __future__ import annotations
 

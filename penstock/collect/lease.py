@@ -62,7 +62,7 @@ class Leases:
         held = self._memory.get(_at(key))
         now_us = self._clock.now_us()
         if held and held["holder"] != self.holder and held["term"] >= self._log.term and held["until_us"] > now_us:
-            return (held["until_us"] - now_us) / 1e6
+            return float(held["until_us"] - now_us) / 1e6
         self._log.append([], {_at(key): self._value()})
         return 0.0
 

@@ -133,7 +133,7 @@ def found_in(path: str, mark: Mark, *, same_inode: bool) -> bool:
                 head = packed.read(mark["length"])
     except (OSError, *BROKEN):
         return False
-    return len(head) == mark["length"] and _hash(head) == mark["print"]
+    return len(head) == int(mark["length"]) and _hash(head) == str(mark["print"])
 
 
 def _inode(status: os.stat_result) -> str:

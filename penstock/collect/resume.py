@@ -41,9 +41,7 @@ class ResumePoint:
         stored = self._memory.get(self.key) or {}
         self.since, self.events = stored.get("since"), stored.get("events", 0)
         below = self.key + _PART
-        self.parts = {
-            key.removeprefix(below): value for key, value in self._memory.items() if key.startswith(below)
-        }
+        self.parts = {key.removeprefix(below): value for key, value in self._memory.items() if key.startswith(below)}
 
     def ask(self) -> Ask:
         """What to open the source with."""

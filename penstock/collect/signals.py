@@ -100,4 +100,11 @@ class CollectFailed(Signal):
     error: str
 
 
-SIGNALS: tuple[type[Signal], ...] = (EventsTaken, RequestRefused, PullStateChanged, PullReset, ReceiptLost, CollectFailed)
+SIGNALS: tuple[type[Signal], ...] = (
+    EventsTaken,
+    RequestRefused,
+    PullStateChanged,
+    PullReset,
+    ReceiptLost,
+    CollectFailed,
+)

@@ -31,7 +31,7 @@ _Entry = tuple[str, str, os.stat_result]
 
 
 class FolderSource:
-    """The position has a part for each file, by its inode: a mark as in `open_file.py`; `done` is a packed one's size."""
+    """The position has a part for each file, by its inode: a mark as in `open_file.py`; `done`: a packed one's size."""
 
     def __init__(
         self, origin: Origin, event_bytes: int, clock: Clock, sleep: Callable[[float], Awaitable[Any]]
@@ -42,9 +42,8 @@ class FolderSource:
 
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        folder = self._path if self._path.endswith("/") else os.path.dirname(glob_free(self._path))
-        if not os.path.isdir(folder):
-            raise NotNow(f"there is no folder '{folder}'", 1.0)
+        if not await asyncio.to_thread(os.path.isdir, folder_of(self._path)):
+            raise NotNow(f"there is no folder '{folder_of(self._path)}'", 1.0)
         self._files = _Files(self._path, self._event_bytes, self._clock, ask.position)
         yield self._events(self._files)
 
@@ -135,7 +134,7 @@ class _Files:
             file.close()
 
     def _lines(self, entry: _Entry, file: OpenFile) -> Iterator[Arrived]:
-        inode, path, status = entry
+        inode, _, status = entry
         while True:
             try:
                 lines = file.read_some()
@@ -169,7 +168,7 @@ class _Files:
         return Arrived(lines, {inode: mark})
 
 
-def glob_free(pattern: str) -> str:
-    """The part of a path in front of its first part with a wildcard, and one part more."""
+def folder_of(pattern: str) -> str:
+    """The last folder in front of the first wildcard."""
     at = min((pattern.find(sign) for sign in "*?[" if sign in pattern), default=len(pattern))
-    return pattern[: pattern.rfind("/", 0, at) + 1] + "x"
+    return pattern[: pattern.rfind("/", 0, at) + 1]

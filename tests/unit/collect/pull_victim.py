@@ -1,6 +1,6 @@
 """An edge without Spark that pulls from every kind of source; `pull_crash.py` starts it and kills it.
 
-    python pull_victim.py FOLDER HTTP_PORT OTHER_PORT EVENTS
+python pull_victim.py FOLDER HTTP_PORT OTHER_PORT EVENTS
 """
 
 from __future__ import annotations

@@ -162,7 +162,9 @@ def test_a_line_that_is_too_long_is_cut_off_and_the_next_is_whole(path: Path, re
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_any_order_of_writing_rotating_reading_and_dying_gives_each_line_once(path: Path, reading: Reading, seed: int) -> None:
+def test_any_order_of_writing_rotating_reading_and_dying_gives_each_line_once(
+    path: Path, reading: Reading, seed: int
+) -> None:
     random = Random(seed)
     path.touch()
     n = rotations = 0
