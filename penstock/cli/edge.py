@@ -33,6 +33,7 @@ from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from penstock.serve.health import Checks
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
@@ -91,7 +92,7 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
     collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
-    checks: dict[str, Callable[[], bool]] = {"collect": lambda: True, "flows": started}
+    checks: Checks = {"collect": lambda: group.problem or True, "flows": started}
     serving = Serving(application, views, reader, folder=folder, clock=clock, checks=checks, remember=_remember(group))
     serving.status.more["pulls"] = collect.pulls.status
     collect.pulls.measure(observer)

@@ -1,4 +1,4 @@
-"""Asks an HTTP source once: follows redirects, keeps credentials from strangers, tells when a refused one may return."""
+"""Asks an HTTP source once: follows redirects, keeps credentials from strangers, tells when to come back."""
 
 from __future__ import annotations
 
