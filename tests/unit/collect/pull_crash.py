@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from aiohttp import ClientSession, web
+from aiohttp import ClientError, ClientSession, web
 
 from penstock.log.logs.sqlite import SqliteLog
 
@@ -186,16 +186,18 @@ class Other:
         async with ClientSession() as session:
             while n < sources.events:
                 some = range(n, min(sources.out, n + 100))
-                await asyncio.sleep(0.02)
-                if not some:
-                    continue
                 headers = {"Producer-Id": "w", "Producer-Epoch": "0", "Producer-Seq": str(sequence)}
-                with contextlib.suppress(OSError, asyncio.TimeoutError, Exception):
-                    async with session.post(
-                        f"http://127.0.0.1:{self.port}/streams/ticks", json=[{"n": n} for n in some], headers=headers
-                    ) as reply:
-                        if reply.status in (200, 204):
-                            n, sequence = some.stop, sequence + 1
+                while some and n < some.stop:
+                    with contextlib.suppress(OSError, ClientError):
+                        async with session.post(
+                            f"http://127.0.0.1:{self.port}/streams/ticks",
+                            json=[{"n": n} for n in some],
+                            headers=headers,
+                        ) as reply:
+                            if reply.status in (200, 204):
+                                n, sequence = some.stop, sequence + 1
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)
 
     async def kill(self) -> None:
         await end(self._process)
