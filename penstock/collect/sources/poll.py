@@ -1,4 +1,4 @@
-"""Asks an HTTP source for JSON again and again: an object is one event, an array many; what has not changed costs nothing.
+"""Asks an HTTP source for JSON again and again: an object is one event, an array many; no change costs nothing.
 
 `ETag` and `Last-Modified` are the position: they are stored with the events that came with them, so a reply that is
 in the log is not asked for again, also after a restart. `Retry-After` is honoured.

@@ -1,4 +1,4 @@
-"""Reads Server-Sent Events over HTTP: one event per event with data, resumed by `Last-Event-ID`, also after a restart."""
+"""Reads Server-Sent Events over HTTP, resumed by `Last-Event-ID` after a break and after a restart."""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ class TcpSource:
 
     def __init__(self, origin: Origin, event_bytes: int) -> None:
         parts = urlsplit(origin.url)
-        assert parts.hostname and parts.port
         self._host, self._port = parts.hostname, parts.port
         self._secure = origin.secure
         self._event_bytes = event_bytes
