@@ -20,7 +20,9 @@ from pathlib import Path
 VERSION = "4.1.1"
 _IVY = f"""<ivy-module version="2.0"><info organisation="penstock" module="broker"/>
 <configurations><conf name="broker"/></configurations>
-<dependencies><dependency org="org.apache.kafka" name="kafka_2.13" rev="{VERSION}" conf="broker->default"/></dependencies>
+<dependencies>
+<dependency org="org.apache.kafka" name="kafka_2.13" rev="{VERSION}" conf="broker->default"/>
+</dependencies>
 </ivy-module>"""
 
 

@@ -134,6 +134,8 @@ class Writer:
                 if self.may_rotate and self._random.random() < 0.03:
                     self._rotate()
             await asyncio.sleep(0.02)
+
+    def close(self) -> None:
         self._file.close()
 
     def _write_one(self, number: int, lines: bytes) -> None:
@@ -206,7 +208,7 @@ class Other:
 async def end(process: asyncio.subprocess.Process | None) -> None:
     if process is not None and process.returncode is None:
         process.send_signal(signal.SIGKILL)
-        await process.wait()
+        await process.communicate()
 
 
 def environment() -> dict[str, str]:
@@ -214,10 +216,11 @@ def environment() -> dict[str, str]:
 
 
 async def start_victim(folder: Path, port: int, other: int, events: int) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(HERE / "pull_victim.py"), str(folder), str(port), str(other), str(events),
-        env=environment(), stdout=asyncio.subprocess.PIPE, stderr=(folder / "victim.err").open("ab"),
-    )  # fmt: skip
+    words = [str(HERE / "pull_victim.py"), str(folder), str(port), str(other), str(events)]
+    with (folder / "victim.err").open("ab") as errors:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, env=environment(), stdout=asyncio.subprocess.PIPE, stderr=errors
+        )
     assert process.stdout is not None
     line = await asyncio.wait_for(process.stdout.readline(), 60)
     assert line == b"started\n", (folder / "victim.err").read_text()
@@ -261,14 +264,14 @@ async def crash(folder: Path, *, kills: int, seed: int, events: int) -> dict[str
     other = Other(folder)
     tasks: list[asyncio.Task[None]] = []
     process = None
+    writer = Writer(folder, sources, random)
     try:
         await other.start()
         sources._began = time.monotonic()
-        writer = Writer(folder, sources, random)
         tasks += [asyncio.create_task(writer.run()), asyncio.create_task(other.feed(sources))]
         for kill in range(kills):
             process = await start_victim(folder, port, other.port, events)
-            while not held(folder)["file"]:
+            while not held(folder)["file"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             writer.may_rotate = True
             await asyncio.sleep(random.uniform(0.05, 1.5))
@@ -278,7 +281,7 @@ async def crash(folder: Path, *, kills: int, seed: int, events: int) -> dict[str
                 await other.start()
         process = await start_victim(folder, port, other.port, events)
         deadline = time.monotonic() + 60 + events / RATE
-        while time.monotonic() < deadline and any(len(n) < events for n in held(folder).values()):
+        while time.monotonic() < deadline and any(len(n) < events for n in held(folder).values()):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
         await asyncio.sleep(0.5)  # what would come twice comes now
         return held(folder)
@@ -288,6 +291,7 @@ async def crash(folder: Path, *, kills: int, seed: int, events: int) -> dict[str
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        writer.close()
         await runner.cleanup()
 
 

@@ -88,7 +88,7 @@ async def test_a_killed_edge_goes_on_at_the_right_offset_of_every_partition(brok
                 await until(lambda: len(numbers(tmp_path / "edge.db")) >= 8000, 60)
         finally:
             process.send_signal(signal.SIGKILL)
-            await process.wait()
+            await process.communicate()
     assert sorted(numbers(tmp_path / "edge.db")) == list(range(8000))
 
 
