@@ -18,6 +18,10 @@ if TYPE_CHECKING:  # at run time this would load Spark, which `status` has no ne
 
 _STATES = {
     "running": "green",
+    "connected": "green",
+    "paused": "yellow",
+    "waiting": "yellow",
+    "disconnected": "bold red",
     "starting": "yellow",
     "rebuilding": "yellow",
     "retrying": "bold red",

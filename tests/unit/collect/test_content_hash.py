@@ -42,7 +42,7 @@ def app(kind: Any = Reading, **options: Any) -> App:
 
 SAME = [
     b'{"sensor": "a", "value": 1, "price": "2.5", "at": "2024-05-01T12:00:00+02:00", "tags": ["x", "y", "z"]}',
-    b'{"tags": ["z", "y", "x"], "at": "2024-05-01T10:00:00Z", "price": "2.50", "value": 1.0, "sensor": "a", "unit": "C"}',
+    b'{"tags":["z","y","x"], "at":"2024-05-01T10:00:00Z", "price":"2.50", "value":1.0, "sensor":"a", "unit":"C"}',
     b'{"sensor":"a","value":1,"price":2.5,"at":"2024-05-01T10:00:00Z","tags":["y","z","x"],"place":null}',
 ]
 
