@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -17,6 +18,10 @@ from penstock.collect.pull_source import NotNow
 from penstock.origin import Origin
 
 CONNECT_S = 10.0
+REPLY_S = 60.0
+"""From the request to the head of the reply; a long poll of ours asks for less."""
+BODY_S = 300.0
+"""A reply that is read whole."""
 MOST_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -69,7 +74,7 @@ class HttpGet:
         for _ in range(MOST_REDIRECTS + 1):
             own = url.origin() == self.url.origin()
             sent = {**common, **(secret if own else {})}
-            async with session.get(url, headers=sent, allow_redirects=False) as reply:
+            async with await _head(session, url, sent) as reply:
                 where = reply.headers.get("Location")
                 if reply.status in _REDIRECTS and where:
                     url = url.join(URL(where))
@@ -79,6 +84,14 @@ class HttpGet:
                 yield reply
                 return
         raise NotNow(f"the source redirected more than {MOST_REDIRECTS} times")
+
+
+async def _head(session: ClientSession, url: URL, headers: Mapping[str, str]) -> ClientResponse:
+    try:
+        async with asyncio.timeout(REPLY_S):
+            return await session.get(url, headers=headers, allow_redirects=False)
+    except TimeoutError:
+        raise NotNow(f"the source did not answer within {REPLY_S:g} s") from None
 
 
 def retry_after(reply: ClientResponse) -> float | None:
@@ -95,8 +108,12 @@ def retry_after(reply: ClientResponse) -> float | None:
 async def bounded(reply: ClientResponse, most_bytes: int, first: bytes = b"") -> bytes:
     """The whole body, unpacked. A longer one is refused, not read."""
     body = bytearray(first)
-    async for chunk in reply.content.iter_any():
-        body += chunk
-        if len(body) > most_bytes:
-            raise NotNow(f"the source's reply has more than {most_bytes} bytes", 60.0)
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in reply.content.iter_any():
+                body += chunk
+                if len(body) > most_bytes:
+                    raise NotNow(f"the source's reply has more than {most_bytes} bytes", 60.0)
+    except TimeoutError:
+        raise NotNow(f"the source's reply did not end within {BODY_S:g} s") from None
     return bytes(body)

@@ -20,7 +20,7 @@ from penstock.collect.pull_source import Arrived, Ask, Lag, Reset
 from penstock.errors import MissingPackageError
 from penstock.origin import Origin
 
-CONNECT_S = 10.0
+CONNECT_S = 5.0
 POLL_S = 0.2
 TOGETHER_EVENTS = 500
 HELD_KB = 16 * 1024

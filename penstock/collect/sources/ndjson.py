@@ -69,8 +69,8 @@ class NdjsonSource:
 
 
 def values(body: bytes) -> list[bytes]:
-    """An array's elements, or the one value; a body that cannot be cut is one event, for the judge to refuse."""
+    """An array's elements, or the one value. Raises `NotNow` for what is no JSON: it can be asked for again."""
     try:
         return split(body, "json") if body.strip() else []
-    except PenstockError:
-        return [body]
+    except PenstockError as error:
+        raise NotNow(f"the source's reply is not JSON: {error.detail or error.message}") from None

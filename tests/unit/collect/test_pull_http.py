@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from feed_server import until
 from running_edge import Edge, running
 
 from penstock import App, Event
+from penstock.collect import http_get
 from penstock.config import Limits
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -87,7 +89,7 @@ async def test_the_last_event_id_is_kept_over_reconnects_and_restarts(tmp_path: 
                 taken = numbers(edge)
     assert taken == list(range(1, len(taken) + 1))
     assert asked[0] == 0
-    assert all(later - earlier in (0, 1) for earlier, later in zip(asked, asked[1:], strict=False))
+    assert all(later - earlier in (0, 1) for earlier, later in itertools.pairwise(asked))
     assert asked[-1] >= 6
 
 
@@ -245,10 +247,35 @@ async def test_an_object_is_one_event_and_retry_after_is_honoured(tmp_path: Path
         await soon(seconds)
 
     async with serving(serve) as url:
-        async with running(app(f"poll+{url}/", every="7 seconds"), tmp_path / "edge.db", sleep=note) as edge:
+        made = app(f"poll+{url}/", every="7 seconds")
+        async with running(made, tmp_path / "edge.db", sleep=note) as edge:
             await until(lambda: len(numbers(edge)) > 2)
     assert 120 <= waits[0] <= 133
     assert waits[1:3] == [7.0, 7.0]
+
+
+async def test_a_document_that_is_no_json_is_told_and_leaves_no_letters(tmp_path: Path) -> None:
+    asked = []
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        asked.append(1)
+        return web.json_response(text="<html>" if len(asked) < 5 else '{"n": 1}')
+
+    async with serving(serve) as url, running(app(f"poll+{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+        await until(lambda: "not JSON" in str(status(edge)["error"]))
+        await until(lambda: numbers(edge) == [1])
+        assert edge.dead() == []
+
+
+async def test_a_source_that_never_answers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_get, "REPLY_S", 0.05)
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async with serving(serve) as url, running(app(f"poll+{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+        await until(lambda: "did not answer within" in str(status(edge)["error"]))
 
 
 # Plain HTTP

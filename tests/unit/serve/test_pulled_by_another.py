@@ -99,7 +99,8 @@ async def test_an_integer_too_large_for_javascript_arrives(tmp_path: Path) -> No
     rows = [{"topic": "big", "n": 2**60 + 1}, {"topic": "small", "n": -5}]
     door.log.append([Append(door.stream, pa.RecordBatch.from_pylist(rows, schema=door.stream.schema))])
     async with edge(Folder(tmp_path)) as running:
-        async with pulling(tmp_path, address(running, "/streams/rsvps"), Rsvp) as puller:
+        url = address(running, "/streams/rsvps")
+        async with pulling(tmp_path, url, Rsvp) as puller:
             assert [event["n"] for event in await puller.has(2)] == [2**60 + 1, -5]
     door.log.close()
 
