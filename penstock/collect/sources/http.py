@@ -27,7 +27,7 @@ class HttpSource:
 
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        headers = resume_headers(ask) | conditions(ask.position)
+        headers = resume_headers(ask) | conditions(ask.position, ask.parameters)
         async with session() as opened, self._get(opened, ask.parameters, headers) as reply:
             if reply.status == 204:
                 raise Ended("the source answered 204: it has nothing more to send")

@@ -233,6 +233,23 @@ async def test_what_has_not_changed_costs_nothing_also_after_a_restart(tmp_path:
             assert edge.metric("received", "ticks") == 0
 
 
+async def test_an_etag_is_not_sent_with_another_question(tmp_path: Path) -> None:
+    asked: list[tuple[str | None, str | None]] = []
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        since, etag = request.query.get("since"), request.headers.get("If-None-Match")
+        asked.append((since, etag))
+        if etag is not None:
+            return web.Response(status=304)
+        start = int(since or 0)
+        return web.json_response([{"n": n} for n in range(start, min(start + 4, 9))], headers={"ETag": '"one"'})
+
+    async with serving(serve) as url:
+        made = app(f"poll+{url}/", resume="since=n")
+        async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+            await until(lambda: numbers(edge) == list(range(9)) and asked[-1] == ("8", '"one"'))
+
+
 async def test_an_object_is_one_event_and_retry_after_is_honoured(tmp_path: Path) -> None:
     asked, waits = [], []
 
