@@ -129,7 +129,7 @@ class Pull:
             self._enter("disconnected", str(later))
             return later.after_s
         except Reset as reset:
-            await self._begin_anew(str(reset))
+            await self._begin_anew(reset)
         except PenstockError as error:
             self._enter("disconnected" if error.retry else "stopped", f"{error.code}: {error.message}", error.hint)
         except Exception as error:
@@ -193,11 +193,12 @@ class Pull:
             await self._leases.remember(self.key, stands)
         self._resume.move(stands)
 
-    async def _begin_anew(self, reason: str) -> None:
+    async def _begin_anew(self, reset: Reset) -> None:
+        reason = self._credentials.redact(str(reset))
         self._signals(PullReset(self.declared.stream, self.declared.url, reason))
         with suppress(PenstockError):  # then the source says it again
-            await self._leases.remember(self.key, self._resume.forgotten())
-        self._enter("disconnected", f"read from the beginning: {reason}")
+            await self._leases.remember(self.key, self._resume.restarted(reset.position))
+        self._enter("disconnected", f"it lost its place in the source: {reason}")
 
     # State
 

@@ -75,4 +75,11 @@ class Ended(Exception):
 
 
 class Reset(Exception):
-    """The source no longer has what follows the position; it is read from its beginning."""
+    """The source no longer has what follows the position.
+
+    `position` says where to go on in the parts that this is about; without it all is read from the beginning.
+    """
+
+    def __init__(self, why: str, position: Parts | None = None) -> None:
+        super().__init__(why)
+        self.position = position

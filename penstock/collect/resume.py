@@ -67,9 +67,10 @@ class ResumePoint:
         keys: dict[str, Any] = {self.key: {"since": since, "events": self.events + decoded.received}}
         return keys | {f"{self.key}{_PART}{part}": value for part, value in (position or {}).items()}
 
-    def forgotten(self) -> dict[str, Any]:
-        """The keys that let the source's own position go: it is read from its beginning."""
-        return {f"{self.key}{_PART}{part}": None for part in self.parts}
+    def restarted(self, position: Parts | None) -> dict[str, Any]:
+        """The keys that set parts of the source's own position anew; without any, all of it goes."""
+        parts: Parts = dict.fromkeys(self.parts) if position is None else position
+        return {f"{self.key}{_PART}{part}": value for part, value in parts.items()}
 
     def move(self, keys: Mapping[str, Any]) -> None:
         """The commit with these keys is durable."""

@@ -99,7 +99,10 @@ class _Reader:
             low, high = self._consumer.get_watermark_offsets(self._at(partition), timeout=CONNECT_S)
             offset = int(position.get(str(partition), low))
             if not low <= offset <= high:
-                raise Reset(f"partition {partition} holds the offsets {low} to {high}, and {offset} comes next")
+                raise Reset(
+                    f"partition {partition} holds the offsets {low} to {high}, and {offset} comes next",
+                    {str(partition): low},
+                )
             self._offsets[partition] = offset
             self.lags[partition] = high - offset
         self._consumer.assign([self._at(p, offset) for p, offset in self._offsets.items()])
@@ -115,17 +118,18 @@ class _Reader:
         moved: dict[str, int] = {}
         for one in found:
             if one.error() is not None:
-                self._refuse(one.error())
+                self._refuse(one.error(), one.partition())
             if one.value() is not None:
                 raws.append(one.value())
             self._offsets[one.partition()] = moved[str(one.partition())] = one.offset() + 1
         self._measure(moved)
         return Arrived(raws, moved) if moved else None
 
-    def _refuse(self, error: Any) -> None:
+    def _refuse(self, error: Any, partition: int) -> None:
         codes = self._kafka.KafkaError
         if error.code() in (codes.OFFSET_OUT_OF_RANGE, codes._AUTO_OFFSET_RESET):
-            raise Reset(f"Kafka no longer has the next offset: {error}")
+            low, _ = self._consumer.get_watermark_offsets(self._at(partition), timeout=CONNECT_S)
+            raise Reset(f"partition {partition} no longer has the next offset: {error}", {str(partition): low})
         raise ConnectionError(str(error))
 
     def _measure(self, moved: dict[str, int]) -> None:
