@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,14 @@ def test_one_source_twice_is_an_error() -> None:
     made = app("sse+http://x/y")
     made.pull(made.declared().streams[0], "sse+http://x/y")
     assert [problem.code for problem in made.declared().problems()] == ["pull_twice"]
+
+
+async def test_kafka_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    made = app("kafka://127.0.0.1:1/topic")
+    (problem,) = made.declared().problems()
+    assert (problem.level, problem.code, problem.hint) == ("error", "missing_package", "pip install 'penstock[kafka]'")
+    async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+        await until(lambda: status(edge)["state"] == "stopped")
+        assert "pip install 'penstock[kafka]'" in status(edge)["error"]
+        assert (await edge.post("ticks", b'{"n": 1}')).status == 200
