@@ -18,6 +18,7 @@ from penstock.declaration import Application, FlowDef, Place, PullDef, Retention
 from penstock.errors import DeclarationError, PenstockError
 from penstock.origin import origin
 from penstock.schema import EventSchema
+from penstock.signed import Signed
 
 F = TypeVar("F", bound=Callable[..., Any])
 Names = str | Sequence[str] | None
@@ -57,6 +58,7 @@ class App:
         future: str | timedelta = "10 minutes",
         retain: str | timedelta | None = None,
         unknown: Unknown = "ignore",
+        signed: Signed | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
 
@@ -64,7 +66,8 @@ class App:
         fields that make an event unique (`"fingerprint"`: a hash of its content). An event more than `late_after`
         behind the newest is late; one further
         ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a size ("10 GB"). `unknown` fields are
-        ignored, kept in the JSON column `_unknown`, or a reason to reject.
+        ignored, kept in the JSON column `_unknown`, or a reason to reject. `signed` says how webhooks into this stream
+        are signed (`penstock.signed`); nothing else is taken then but what comes with a key.
         """
         place = _caller()
         with _at(place):
@@ -84,6 +87,7 @@ class App:
                 retain=_retention(retain),
                 unknown=unknown,
                 place=place,
+                signed=signed,
             )
         self._streams.append(made)
         return made

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock import schema
 from penstock.origin import Origin
 from penstock.schema import EventSchema
+from penstock.signed import Signed
 
 Unknown = Literal["ignore", "keep", "reject"]
 LEDGERS = ("dead", "late")
@@ -68,6 +69,7 @@ class StreamDef:
     retain: Retention
     unknown: Unknown
     place: Place
+    signed: Signed | None = None
 
     @property
     def fingerprinted(self) -> bool:

@@ -34,6 +34,7 @@ from penstock.collect.unanswered import Unanswered
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.log.log import Log
+from penstock.rights.signatures import Signatures
 
 
 def _receipt_id() -> str:
@@ -56,6 +57,7 @@ class Collect:
         random: Random | None = None,
         sleep: Sleep = asyncio.sleep,
         new_id: Callable[[], str] = _receipt_id,
+        signatures: Signatures | None = None,
     ) -> None:
         """Raises `SchemaChangeError` when a stream's class no longer fits its stored events."""
         self.counts = Counts(log.memory())
@@ -64,8 +66,17 @@ class Collect:
         receipts = Receipts(log.memory(), clock)
         reception = Reception(dead, clock, signals)
         self._unanswered = Unanswered(reception, receipts, signals, new_id)
+        self.signatures = signatures or Signatures(application, clock, signals)
         self._door = Door(
-            application, self.intakes, reception, self._unanswered, log.memory(), wait_absorbed, limits, signals
+            application,
+            self.intakes,
+            reception,
+            self._unanswered,
+            log.memory(),
+            wait_absorbed,
+            limits,
+            signals,
+            self.signatures,
         )
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
         self.pulls = Pulls(
