@@ -112,7 +112,7 @@ def adapt(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 def _adapt_array(array: pa.Array | None, field: pa.Field, rows: int, path: str) -> pa.Array:
     if array is None:
-        return _filled(field, rows)
+        return filled(field, rows)
     kind = field.type
     if array.type.equals(kind):
         return array
@@ -162,7 +162,8 @@ def _offsets(array: pa.ListArray) -> pa.Array:
     return pa.array(offsets, pa.int32(), mask=missing) if missing.any() else pa.array(offsets, pa.int32())
 
 
-def _filled(field: pa.Field, rows: int) -> pa.Array:
+def filled(field: pa.Field, rows: int) -> pa.Array:
+    """So many rows of a field's default."""
     default = msgspec.json.decode((field.metadata or {}).get(DEFAULT, b"null"))
     value = _typed_default(default, field.type)
     return pa.array([value] * rows, field.type) if value is not None else pa.nulls(rows, field.type)

@@ -24,7 +24,8 @@ from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger
 from penstock.collect.door import Door, WaitAbsorbed
 from penstock.collect.intake import Intake
-from penstock.collect.pull import Pulls, Sleep
+from penstock.collect.pull import Sleep
+from penstock.collect.pulls import Pulls
 from penstock.collect.receipts import Receipts
 from penstock.collect.reception import Reception
 from penstock.collect.signals import Signals
@@ -78,7 +79,9 @@ class Collect:
             self.signatures,
         )
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
-        self.pulls = Pulls(application, self.intakes, log.memory(), limits, clock, signals, random or Random(), sleep)
+        self.pulls = Pulls(
+            application, self.intakes, log, group, f"edge-{new_id()}", limits, clock, signals, random or Random(), sleep
+        )
 
     def _intake(
         self, declared: StreamDef, log: Log, group: Group, dead: DeadLedger, limits: Limits, signals: Signals
