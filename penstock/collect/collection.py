@@ -24,10 +24,13 @@ from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger
 from penstock.collect.door import Door, WaitAbsorbed
 from penstock.collect.intake import Intake
+from penstock.collect.lags import Absorbed
+from penstock.collect.pressure import Pressure
 from penstock.collect.pull import Pulls, Sleep
 from penstock.collect.receipts import Receipts
 from penstock.collect.reception import Reception
 from penstock.collect.signals import Signals
+from penstock.collect.slow_bodies import SlowBodies
 from penstock.collect.stream_specs import make_dead, make_stream
 from penstock.collect.unanswered import Unanswered
 from penstock.config import Limits
@@ -55,26 +58,42 @@ class Collect:
         random: Random | None = None,
         sleep: Sleep = asyncio.sleep,
         new_id: Callable[[], str] = _receipt_id,
+        absorbed: Absorbed | None = None,
     ) -> None:
         """Raises `SchemaChangeError` when a stream's class no longer fits its stored events."""
         self.counts = Counts(log.memory())
+        self.pressure = Pressure(application, limits, clock, signals, random or Random())
+        self._slow = SlowBodies(limits, clock)
         dead = DeadLedger(make_dead(log, group), group, self.counts, clock)
         self.intakes = {s.name: self._intake(s, log, group, dead, limits, signals) for s in application.streams}
         receipts = Receipts(log.memory(), clock)
-        reception = Reception(dead, clock, signals)
+        reception = Reception(dead, clock, signals, self.pressure.turns)
         self._unanswered = Unanswered(reception, receipts, signals, new_id)
         self._door = Door(
-            application, self.intakes, reception, self._unanswered, log.memory(), wait_absorbed, limits, signals
+            application,
+            self.intakes,
+            reception,
+            self._unanswered,
+            log.memory(),
+            wait_absorbed,
+            limits,
+            signals,
+            self.pressure,
+            self._slow,
         )
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
         self.pulls = Pulls(application, self.intakes, log.memory(), limits, clock, signals, random or Random(), sleep)
+        if absorbed is not None:
+            pausing = self.pulls if hasattr(self.pulls, "pause") else None
+            self.pressure.watch(self.intakes, absorbed, pausing)
 
     def _intake(
         self, declared: StreamDef, log: Log, group: Group, dead: DeadLedger, limits: Limits, signals: Signals
     ) -> Intake:
         stream = make_stream(log, group, declared)
         end = stream.position(log.bounds(stream).ends)
-        return Intake(Judge(declared, limits), stream, end, group, dead, self.counts, signals)
+        guard = self.pressure.guards[declared.name]
+        return Intake(Judge(declared, limits), stream, end, group, dead, self.counts, signals, guard)
 
     def add_routes(self, app: web.Application) -> None:
         """The runner of this app is best made with `auto_decompress=False`: the door unpacks bodies itself, bounded."""
@@ -84,10 +103,14 @@ class Collect:
     async def start(self) -> None:
         """Begin to pull."""
         self.pulls.start()
+        self.pressure.start()
+        self._slow.start()
 
     async def close(self) -> None:
         """Stop pulling and write what came with ack=none. The server has stopped taking requests before."""
         await self.pulls.close()
+        await self.pressure.close()
+        await self._slow.close()
         await self._unanswered.drain()
         for intake in self.intakes.values():
             await intake.drain()

@@ -14,11 +14,13 @@ from aiohttp import web
 
 from penstock.collect.door_replies import ACK, error_reply, json_reply, outcome_reply
 from penstock.collect.intake import Intake, Outcome
+from penstock.collect.pressure import Pressure
 from penstock.collect.reception import Reception
-from penstock.collect.request_body import Body, Room
+from penstock.collect.request_body import Body
 from penstock.collect.request_options import APPLIED_WAIT_S, ack_level, producer_of, wait_s
 from penstock.collect.sender import Sender
 from penstock.collect.signals import CollectFailed, RequestRefused, Signals
+from penstock.collect.slow_bodies import SlowBodies
 from penstock.collect.unanswered import Unanswered
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
@@ -53,11 +55,13 @@ class Door:
         wait_absorbed: WaitAbsorbed,
         limits: Limits,
         signals: Signals,
+        pressure: Pressure,
+        slow: SlowBodies | None = None,
     ) -> None:
         self._application, self._intakes, self._reception = application, intakes, reception
         self._unanswered, self._memory, self._wait_absorbed = unanswered, memory, wait_absorbed
         self._limits, self._signals = limits, signals
-        self._room = Room(limits.unwritten_bytes)
+        self._pressure, self._slow = pressure, slow
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         """One request; never raises but for a lost connection."""
@@ -88,7 +92,8 @@ class Door:
         level, producer = ack_level(request), producer_of(request)
         patience_s = wait_s(request, APPLIED_WAIT_S, self._limits.wait_s)
         sender = Sender("post", request.remote, request.get("credential"))
-        body = Body(request, self._limits, self._room)
+        self._pressure.guards[name].check(sender.account)
+        body = Body(request, self._limits, self._pressure.room, sender.account, self._slow)
         if level == "none":
             return await self._let_go(intake, body, sender, producer)
         outcome = await self._take(intake, body, sender, producer)
@@ -100,7 +105,7 @@ class Door:
     async def _take(self, intake: Intake, body: Body, sender: Sender, producer: Producer | None) -> Outcome:
         try:
             raw = await self._read(intake, body, sender)
-            return await self._reception.take(intake, raw, body.form, sender, producer)
+            return await self._reception.take(intake, raw, body.form, sender, producer, share=body.share)
         finally:
             body.close()
 
