@@ -25,6 +25,7 @@ from penstock.cli.ownership import WAIT_S, check_folder, flock, holder
 from penstock.cli.preflight import port_error
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.connections import Connections
 from penstock.collect.signals import SIGNALS
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
@@ -71,15 +72,16 @@ async def _serve(application: Application, folder: Folder, host: str, port: int)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as opened:
-        web_app = await _open(application, folder, opened)
-        bound = await _listen(web_app, host, port, opened)
+        runner = await _open(application, folder, opened)
+        bound = await _listen(runner, host, port, opened)
         announce(folder, "edge", {"host": host, "port": bound})
         _log.info("listening on %s:%d", host, bound)
         await stop.wait()
         _log.info("stopping")
 
 
-async def _open(application: Application, folder: Folder, opened: AsyncExitStack) -> web.Application:
+async def _open(application: Application, folder: Folder, opened: AsyncExitStack) -> web.AppRunner:
+    """Everything but the port. The door unpacks bodies itself, within bounds."""
     limits, clock, observer = Limits(), SystemClock(), Observer()
     observer.declare(SIGNALS)
     log = SqliteLog.open(folder.edge_db, app=application.name, clock=clock)
@@ -89,10 +91,23 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     reader = FolderLog(folder)
     opened.callback(reader.close)
     views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
-    collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
+    collect = Collect(
+        application, log, group, views.wait_absorbed, limits, clock, observer.emit, absorbed=views.absorbed
+    )
+    connections = Connections(limits, clock, observer.emit)
+    collect.measure(observer, connections)
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
     checks: dict[str, Callable[[], bool]] = {"collect": lambda: True, "flows": started}
-    serving = Serving(application, views, reader, folder=folder, clock=clock, checks=checks, remember=_remember(group))
+    serving = Serving(
+        application,
+        views,
+        reader,
+        folder=folder,
+        clock=clock,
+        checks=checks,
+        remember=_remember(group),
+        more_status={"pressure": collect.pressure.status, "udp": collect.udps.status},
+    )
     for stream in (found for declared in application.streams if (found := log.find(declared.name)) and declared.id):
         await asyncio.wrap_future(group.run(partial(log.horizon, stream)))  # else the first sender waits for the ids
     await views.start()
@@ -104,7 +119,9 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     web_app = web.Application(middlewares=[errors_as_json(observer)])
     collect.add_routes(web_app)
     serving.add_routes(web_app)
-    return web_app
+    connections.start()
+    opened.push_async_callback(connections.close)
+    return connections.runner(web_app, access_log=None, auto_decompress=False, shutdown_timeout=SHUTDOWN_S)
 
 
 def _remember(group: GroupCommit) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
@@ -138,9 +155,8 @@ class Started:
         return state.state != "starting" and (self._run is None or state.run == self._run)
 
 
-async def _listen(web_app: web.Application, host: str, port: int, opened: AsyncExitStack) -> int:
-    """Bind the port and return it; the door unpacks bodies itself, within bounds."""
-    runner = web.AppRunner(web_app, access_log=None, auto_decompress=False, shutdown_timeout=SHUTDOWN_S)
+async def _listen(runner: web.AppRunner, host: str, port: int, opened: AsyncExitStack) -> int:
+    """Bind the port and return it."""
     await runner.setup()
     opened.push_async_callback(runner.cleanup)
     try:

@@ -88,7 +88,7 @@ class Door:
         return error
 
     async def _post(self, request: web.Request, name: str) -> web.StreamResponse:
-        intake = self._intakes.get(name) or self._refuse(name)
+        intake = self.intake(name)
         level, producer = ack_level(request), producer_of(request)
         patience_s = wait_s(request, APPLIED_WAIT_S, self._limits.wait_s)
         sender = Sender("post", request.remote, request.get("credential"))
@@ -143,6 +143,10 @@ class Door:
             return None
         mark = self._memory.get(producer_key(stream, producer))
         return int(mark[1]) + 1 if mark else producer.sequence + 1
+
+    def intake(self, name: str) -> Intake:
+        """The way into a stream. Raises `ReadOnlyStreamError` or `UnknownStreamError`."""
+        return self._intakes.get(name) or self._refuse(name)
 
     def _refuse(self, name: str) -> Intake:
         names = ", ".join(self._intakes) or "none; declare one with app.stream(...)"

@@ -33,7 +33,7 @@ from penstock.serve.openapi import openapi
 from penstock.serve.reads import ViewReads
 from penstock.serve.replies import json_reply
 from penstock.serve.sse import HEARTBEAT_S, SseReceiver, last_event_id, serve_events
-from penstock.serve.status import Status
+from penstock.serve.status import More, Status
 from penstock.serve.subscription import POSITION_S, Hub
 from penstock.serve.websocket import RESTARTING, SocketReceiver, serve_socket
 from penstock.views.current import Views
@@ -56,13 +56,14 @@ class Serving:
         folder: Folder | None = None,
         checks: Mapping[str, Callable[[], bool]] | None = None,
         remember: Callable[[Mapping[str, Any]], Awaitable[Any]] | None = None,
+        more_status: More | None = None,
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.application, self.views = application, views
         self.limits, self.observer = limits or views.limits, observer or views.observer
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
-        self.status = Status(application, views, log, clock or SystemClock(), folder)
+        self.status = Status(application, views, log, clock or SystemClock(), folder, more_status)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
         self._streams = StreamReads(application, log)
         self._checks = {"serve": lambda: views.ready, **(checks or {})}

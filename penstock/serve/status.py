@@ -7,7 +7,7 @@ it is free and a slow disk holds up nobody.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -27,6 +27,8 @@ from penstock.views.current import Views
 from penstock.views.store import View
 
 SAMPLE_S = 1.0
+More = Mapping[str, Callable[[], Any]]
+"""What other parts of the process have to say, by its name in the reply."""
 _UNITS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000))
 
 
@@ -34,10 +36,16 @@ class Status:
     """The state of one app as its edge sees it."""
 
     def __init__(
-        self, application: Application, views: Views, log: FolderLog, clock: Clock, folder: Folder | None = None
+        self,
+        application: Application,
+        views: Views,
+        log: FolderLog,
+        clock: Clock,
+        folder: Folder | None = None,
+        more: More | None = None,
     ) -> None:
         self._application, self._views, self._log = application, views, log
-        self._clock, self._folder = clock, folder
+        self._clock, self._folder, self._more = clock, folder, more or {}
         self._started_us, self._started_s = clock.now_us(), clock.monotonic()
         self._accepted, self._absorbed = Rates(), Rates()
         self._streams: list[dict[str, Any]] = []
@@ -68,6 +76,7 @@ class Status:
             "views": self.views(),
             "flows": self.flows(),
             "freshness": self._freshness(),
+            **{name: say() for name, say in self._more.items()},
         }
 
     def streams(self) -> list[dict[str, Any]]:
