@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.overload import MaxLag
 
 MOST_MARKS = 4_096
-"""At five a second a quarter of an hour; older ones are thinned out."""
+"""At five a second a quarter of an hour of lag; with more they are thinned out, to a two-thousandth of it."""
 SPEED_S = 30.0
 """Over how long the speed of a flow is measured: several of its batches."""
 UNKNOWN_S = 5.0
@@ -35,16 +35,26 @@ class Marks:
     def __init__(self) -> None:
         self._lengths: list[int] = []
         self._us: list[int] = []
+        self._apart_us = 0
 
     def add(self, now_us: int, length: int) -> None:
         if self._lengths and length <= self._lengths[-1]:
             return
+        if self._us and now_us - self._us[-1] < self._apart_us:
+            self._lengths[-1] = length  # seems a little older than it is
+            return
         self._lengths.append(length)
         self._us.append(now_us)
-        if len(self._us) > MOST_MARKS:
-            half = MOST_MARKS // 2
-            self._lengths[:half] = self._lengths[1:half:2]
-            self._us[:half] = self._us[1:half:2]
+        if len(self._us) >= MOST_MARKS:
+            del self._lengths[::2], self._us[1::2]
+            self._apart_us = 2 * (self._us[-1] - self._us[0]) // MOST_MARKS
+
+    def forget(self, absorbed: int) -> None:
+        """Nobody will ask for less any more."""
+        gone = bisect_right(self._lengths, absorbed)
+        del self._lengths[:gone], self._us[:gone]
+        if len(self._us) < MOST_MARKS // 8:
+            self._apart_us = 0
 
     def came_us(self, absorbed: int) -> int | None:
         at = bisect_right(self._lengths, absorbed)
@@ -68,14 +78,14 @@ class Lag:
         self.view, self.stream, self.limit = view, stream, limit
         self.over = False
         self.since_us: int | None = None
-        self.events = 0
-        self.us = 0
+        self.events = self.us = self.absorbed = 0
         self._marks = marks
         self._seen: deque[tuple[int, int]] = deque()
         self._sizes: deque[tuple[int, float]] = deque()
 
     def look(self, look: Look) -> bool:
         """Take note; returns whether it was switched."""
+        self.absorbed = look.absorbed
         self.events = max(0, look.end - look.absorbed)
         came_us = self._marks.came_us(look.absorbed) if self.events else None
         self.us = 0 if came_us is None else max(0, look.now_us - came_us)

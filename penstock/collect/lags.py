@@ -58,7 +58,8 @@ class Lags:
         switched = [lag for lag in self.all if lag.look(self._look(lag, ends[lag.stream], now_us))]
         for lag in switched:
             self._signals(LagSwitched(lag.view, lag.stream, lag.over, lag.events, lag.us / 1e6))
-        for stream in self._marks:
+        for stream, marks in self._marks.items():
+            marks.forget(min(lag.absorbed for lag in self.all if lag.stream == stream))
             self._tell(stream, [lag for lag in self.all if lag.stream == stream and lag.over])
         return switched
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from aiohttp import ClientSession, web
 from penstock.app import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.connections import Connections
 from penstock.collect.pull import Sleep
 from penstock.config import Limits
 from penstock.log.group import GroupCommit
@@ -39,7 +40,9 @@ class Absorbing:
 class Edge:
     """Everything that one running edge has."""
 
-    def __init__(self, app: App, path: Path, limits: Limits, clock: Any, absorbing: Absorbing, sleep: Sleep) -> None:
+    def __init__(
+        self, app: App, path: Path, limits: Limits, clock: Any, absorbing: Absorbing, sleep: Sleep, **more: Any
+    ) -> None:
         self.observer = Observer()
         self.absorbing = absorbing
         self.log = SqliteLog.open(path, app=app.name)
@@ -55,10 +58,13 @@ class Edge:
                 self.observer.emit,
                 random=Random(7),
                 sleep=sleep,
+                **more,
             )
         except BaseException:
             self.close_log()
             raise
+        self.limits, self.clock = limits, clock
+        self.connections: Connections
         self.session: ClientSession
         self.url = ""
 
@@ -118,6 +124,13 @@ class Edge:
         return self.observer.value("penstock_collect_requests_refused_total", stream=stream, reason=reason)
 
 
+async def until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Return when it holds."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 class Reply:
     def __init__(self, status: int, raw: bytes, headers: dict[str, str]) -> None:
         self.status, self.raw, self.headers = status, raw, headers
@@ -142,12 +155,18 @@ async def running(
     absorbing: Absorbing | None = None,
     decompress: bool = False,
     sleep: Sleep = asyncio.sleep,
+    watched: bool = False,
+    **more: Any,
 ) -> AsyncIterator[Edge]:
     """An edge that listens on loopback; its log file stays for the next one."""
-    edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep)
+    edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep, **more)
     site = web.Application()
     edge.collect.add_routes(site)
-    runner = web.AppRunner(site, access_log=None, auto_decompress=decompress, lingering_time=1.0)
+    if watched:
+        edge.connections = Connections(edge.limits, edge.clock, edge.observer.emit)
+        runner = edge.connections.runner(site, access_log=None, auto_decompress=decompress)
+    else:
+        runner = web.AppRunner(site, access_log=None, auto_decompress=decompress, lingering_time=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     edge.url = f"http://127.0.0.1:{runner.addresses[0][1]}"

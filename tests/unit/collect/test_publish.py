@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType
-from running_edge import Edge, running
+from running_edge import Edge, running, until
 from shop_app import shop
 
 from penstock.config import Limits
@@ -114,9 +114,7 @@ async def test_a_client_that_sends_beyond_its_window_waits_and_is_then_closed(tm
             edge.group.run(go.wait)
             for number in range(3):
                 await socket.send_json({"type": "publish", "id": number, "event": order(number)})
-            async with asyncio.timeout(DEADLINE_S):
-                while edge.collect.pressure.room.taken_events < 2:
-                    await asyncio.sleep(0.01)
+            await until(lambda: edge.collect.pressure.room.taken_events >= 2)
             with pytest.raises(TimeoutError):
                 await socket.receive(timeout=0.1)
             closing = asyncio.create_task(socket.receive(timeout=DEADLINE_S))
@@ -140,9 +138,7 @@ async def test_a_stopping_edge_acknowledges_what_it_has_read_and_says_goodbye(tm
         async with publishing(edge) as socket:
             edge.group.run(go.wait)
             await socket.send_json({"type": "publish", "id": 1, "event": order(1)})
-            async with asyncio.timeout(DEADLINE_S):
-                while not edge.collect.pressure.room.taken_events:
-                    await asyncio.sleep(0.01)
+            await until(lambda: edge.collect.pressure.room.taken_events > 0)
             ending = asyncio.create_task(edge.collect.publishing.end())
             await asyncio.sleep(0.05)
             go.set()
