@@ -82,8 +82,8 @@ class Limits:
     """Bodies that wait for the log; above it senders get 503. One account may hold half of it."""
     unwritten_events: int = 1_000_000
     """Events in these bodies: each is a few objects, whatever its bytes, so that a million take about 1 GB."""
-    busy_bytes: int = 8 * 1024**2
-    """Bodies that are judged and written at one time; behind them accounts take turns. About 0.1 s of work."""
+    busy_bytes: int = 1024**2
+    """Bodies that are judged and written at one time; behind them accounts take turns. About 20 ms of work."""
     shed_above: float = 0.5
     """The part of `unwritten_bytes` above which streams with overload="shed" begin to drop."""
     connections: int = 15_000

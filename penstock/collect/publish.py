@@ -201,15 +201,15 @@ class Session:
             share.close()
             self._refuse(asked.id, error)
             return
-        turns = self._pressure.turns
-        if not turns.begin(size):
-            await turns.wait(self._sender.account, size)
+        turns, account = self._pressure.turns, self._sender.account
+        if not turns.begin(account, size):
+            await turns.wait(account, size)
         self._waiting_bytes += size
         task = asyncio.get_running_loop().create_task(self._answer(asked.id, decoded, received_us))
 
         def done(task: asyncio.Task[None]) -> None:
             share.close()
-            turns.end(size)
+            turns.end(account, size)
             self._tasks.discard(task)
             self._waiting_bytes -= size
             self._fewer.set()

@@ -48,8 +48,9 @@ class Reception:
         Its events are held in `share`, which the caller gives back.
         """
         received_us = self._clock.now_us()
-        if not self._turns.begin(len(raw)):
-            await self._turns.wait(sender.account, len(raw))
+        account = sender.account
+        if not self._turns.begin(account, len(raw)):
+            await self._turns.wait(account, len(raw))
         try:
             decoded = await self._decode(intake, raw, form)
             if share is not None:
@@ -59,7 +60,7 @@ class Reception:
             await self.bury(intake, error, raw, sender, bad_note)
             raise
         finally:
-            self._turns.end(len(raw))
+            self._turns.end(account, len(raw))
 
     async def bury(
         self, intake: Intake, error: BadBodyError, raw: bytes, sender: Sender, bad_note: BadNote | None = None

@@ -30,6 +30,8 @@ _FORMS: dict[str, Form] = {
     "application/ndjson": "lines",
     "application/jsonl": "lines",
 }
+AT_ONCE_BYTES = 64 * 1024
+"""A larger body takes room as it comes: what is only announced would let slow senders keep all of it."""
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 
 
@@ -72,7 +74,9 @@ class Body:
         request = self._request
         length = request.content_length
         try:
-            if length is not None and self._encoding is None:
+            if length is not None and length > self._limits.body_bytes:
+                raise self._too_large()
+            if length is not None and length <= AT_ONCE_BYTES and self._encoding is None:
                 self._grow(length)
                 return await request.content.read()
             parts = []

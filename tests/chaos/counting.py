@@ -165,7 +165,7 @@ async def posting(edge: Edge, stream: str, load: Load, end: asyncio.Event) -> No
     async with aiohttp.ClientSession(headers=headers) as session:
         while not end.is_set():
             events = load.events(30)
-            while not await _posted(session, edge, stream, load, events) and not end.is_set():
+            while not await _posted(session, edge, stream, load, events) and not end.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             await asyncio.sleep(load.pause_s(0.02))
 
@@ -191,7 +191,10 @@ async def too_large(edge: Edge, end: asyncio.Event) -> None:
     async with aiohttp.ClientSession() as session:
         while not end.is_set():
             with suppress(aiohttp.ClientError, TimeoutError, OSError):
-                async with session.post(f"{edge.url}/streams/post", headers={"Content-Length": str(2**30)}) as reply:
+                async with session.post(
+                    f"{edge.url}/streams/post",
+                    headers={"Content-Length": str(2**30), "Content-Type": "application/json"},
+                ) as reply:
                     edge.found.refused[str(reply.status)] += 1
             await asyncio.sleep(0.5)
 
