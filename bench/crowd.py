@@ -54,6 +54,10 @@ async def _all(options: Options, edge: server.Server, seconds: float) -> list[Fi
     async with _slow(edge) as slow:
         crowded = await _normal(edge, seconds)
         still = sum(not task.done() for task in slow)
+        for task in slow:
+            if task.done() and task.exception() is not None:
+                options.note(f"crowd: a slow sender failed: {task.exception()!r}")
+                break
     options.note("crowd: the same beside a flood")
     flood = _flooding(edge, seconds + 4)
     await asyncio.sleep(2.0)

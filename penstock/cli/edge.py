@@ -38,6 +38,8 @@ from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
 
+BACKLOG = 1_024
+"""Connections that wait to be accepted: a thousand clients come back at once when an edge is started again."""
 SHUTDOWN_S = 3.0
 """What requests that were begun get to be answered; subscribers are told at once."""
 
@@ -160,7 +162,7 @@ async def _listen(runner: web.AppRunner, host: str, port: int, opened: AsyncExit
     await runner.setup()
     opened.push_async_callback(runner.cleanup)
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
     except OSError as error:
         raise port_error(host, port, error) from None
     return int(runner.addresses[0][1])
