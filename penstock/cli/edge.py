@@ -34,10 +34,12 @@ from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from penstock.serve.health import Checks
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
 
+CONNECTIONS = web.AppKey("connections", Connections)
 BACKLOG = 1_024
 """Connections that wait to be accepted: a thousand clients come back at once when an edge is started again."""
 SHUTDOWN_S = 3.0
@@ -74,16 +76,15 @@ async def _serve(application: Application, folder: Folder, host: str, port: int)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as opened:
-        runner = await _open(application, folder, opened)
-        bound = await _listen(runner, host, port, opened)
+        web_app = await _open(application, folder, opened)
+        bound = await _listen(web_app, host, port, opened)
         announce(folder, "edge", {"host": host, "port": bound})
         _log.info("listening on %s:%d", host, bound)
         await stop.wait()
         _log.info("stopping")
 
 
-async def _open(application: Application, folder: Folder, opened: AsyncExitStack) -> web.AppRunner:
-    """Everything but the port. The door unpacks bodies itself, within bounds."""
+async def _open(application: Application, folder: Folder, opened: AsyncExitStack) -> web.Application:
     limits, clock, observer = Limits(), SystemClock(), Observer()
     observer.declare(SIGNALS)
     log = SqliteLog.open(folder.edge_db, app=application.name, clock=clock)
@@ -99,7 +100,7 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     connections = Connections(limits, clock, observer.emit)
     collect.measure(observer, connections)
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
-    checks: dict[str, Callable[[], bool]] = {"collect": lambda: True, "flows": started}
+    checks: Checks = {"collect": lambda: group.problem or True, "flows": started}
     serving = Serving(
         application,
         views,
@@ -123,7 +124,8 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     serving.add_routes(web_app)
     connections.start()
     opened.push_async_callback(connections.close)
-    return connections.runner(web_app, access_log=None, auto_decompress=False, shutdown_timeout=SHUTDOWN_S)
+    web_app[CONNECTIONS] = connections
+    return web_app
 
 
 def _remember(group: GroupCommit) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
@@ -157,8 +159,10 @@ class Started:
         return state.state != "starting" and (self._run is None or state.run == self._run)
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int, opened: AsyncExitStack) -> int:
-    """Bind the port and return it."""
+async def _listen(web_app: web.Application, host: str, port: int, opened: AsyncExitStack) -> int:
+    """Bind the port and return it; the door unpacks bodies itself, within bounds."""
+    options: dict[str, Any] = {"access_log": None, "auto_decompress": False, "shutdown_timeout": SHUTDOWN_S}
+    runner = web_app[CONNECTIONS].runner(web_app, **options)
     await runner.setup()
     opened.push_async_callback(runner.cleanup)
     try:

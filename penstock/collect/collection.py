@@ -25,7 +25,7 @@ from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger
 from penstock.collect.door import Door, WaitAbsorbed
 from penstock.collect.intake import Intake
-from penstock.collect.lags import Absorbed
+from penstock.collect.lags import Absorbed, Pausing
 from penstock.collect.pressure import Pressure
 from penstock.collect.publish import Publishing
 from penstock.collect.pull import Pulls, Sleep
@@ -90,7 +90,7 @@ class Collect:
         self.publishing = Publishing(self._door.intake, self.pressure, log.memory(), limits, clock, signals)
         self.udps = Udps(application.udps, self.intakes, limits, clock, signals)
         if absorbed is not None:
-            pausing = self.pulls if hasattr(self.pulls, "pause") else None
+            pausing = self.pulls if isinstance(self.pulls, Pausing) else None
             self.pressure.watch(self.intakes, absorbed, pausing)
 
     def _intake(
