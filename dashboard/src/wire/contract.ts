@@ -50,6 +50,23 @@ export interface Flow extends Health {
   lag_events?: number | null;
 }
 
+/** Why senders wait or events are dropped; `because` holds lags, a full room, or a stream that sheds. */
+export interface Pressure {
+  state: string;
+  because: {
+    stream?: string;
+    view?: string;
+    lag_events?: number;
+    lag_s?: number;
+    max_lag?: string;
+    retry_after_s?: number;
+    room?: string;
+    shed?: string;
+    part?: number;
+  }[];
+  hint: string | null;
+}
+
 export interface Status {
   app: string;
   version?: string;
@@ -58,6 +75,7 @@ export interface Status {
   streams: Stream[];
   views: View[];
   flows: Flow[];
+  pressure?: Pressure;
 }
 
 export interface GraphNode {
