@@ -39,7 +39,7 @@ export interface View {
 export interface Stream {
   stream: string;
   kind: string;
-  totals: { accepted: number; duplicates: number; dead: number; late: number };
+  totals: { accepted: number; duplicates: number; dead: number; shed: number; late: number };
   rates: { accepted: number };
 }
 
