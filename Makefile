@@ -35,7 +35,8 @@ lint: setup
 
 test: setup chromium lint
 	cd dashboard && npm test --silent
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 4 tests/unit tests/contract tests/docs
+	$(BIN)/pytest tests/flows tests/e2e tests/chaos
 
 # The browser of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
