@@ -7,8 +7,11 @@ only noted here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.collect.admit import Decoded
@@ -52,7 +55,7 @@ class Guard:
         if self.shedder is None:
             return decoded, 0
         self.look()
-        kept = self.shedder.kept(decoded.events) if decoded.events else None
+        kept = self.shedder.kept(len(decoded.events), lambda name: _values(decoded, name)) if decoded.events else None
         if kept is None or len(kept) == len(decoded.events):
             return decoded, 0
         return _only(decoded, kept), len(decoded.events) - len(kept)
@@ -68,13 +71,26 @@ class Guard:
         return self.lagging is not None or self._room.fill >= self._shed_above
 
 
-def _only(decoded: Decoded, kept: Sequence[int]) -> Decoded:
-    def pick(values: Sequence[Any]) -> list[Any]:
-        return [values[at] for at in kept]
+def _values(decoded: Decoded, name: str) -> list[Any]:
+    """A field of every event, whether they are objects or came as columns."""
+    columns = getattr(decoded, "columns", None)
+    if columns is not None:
+        values: list[Any] = columns.column(name).to_pylist()
+        return values
+    return [getattr(event, name) for event in decoded.events]
 
+
+def _only(decoded: Decoded, kept: Sequence[int]) -> Decoded:
+    """These events, with everything that is known of each."""
+    known = {each.name: getattr(decoded, each.name) for each in fields(decoded)}
     places = [decoded.place(at) for at in kept]
-    unknown = None if decoded.unknown is None else pick(decoded.unknown)
-    return Decoded(pick(decoded.events), decoded.raw, decoded.rejections, unknown, places)
+    picked: dict[str, Any] = {"places": places}
+    for name, values in known.items():
+        if isinstance(values, pa.RecordBatch):
+            picked[name] = values.take(pa.array(kept, pa.int64()))
+        elif isinstance(values, Sequence) and name not in ("rejections", "places"):
+            picked[name] = [values[at] for at in kept]
+    return replace(decoded, **picked)
 
 
 def _copy(error: LaggingError) -> PenstockError:

@@ -31,7 +31,9 @@ CALM_S = 5.0
 SEEN = 1_024
 """Priorities that are remembered to know what is a large one."""
 
-Keep = Callable[[Sequence[Any]], list[int]]
+Field = Callable[[str], Sequence[Any]]
+"""The values of one field, one for each event."""
+Keep = Callable[[int, Field], list[int]]
 
 
 class Shedder:
@@ -46,7 +48,7 @@ class Shedder:
         self._recent: deque[float] = deque()
         self._ranked: list[float] = []
         rules: dict[str, Keep] = {
-            "newest": lambda events: [],
+            "newest": lambda count, field: [],
             "random": self._at_random,
             "sample": self._whole_keys,
             "priority": self._important,
@@ -67,49 +69,45 @@ class Shedder:
         elif self.part < 1.0 and now_s - max(self._over_s, self._changed_s) >= CALM_S:
             self._set(min(1.0, self.part * 2), now_s)
 
-    def kept(self, events: Sequence[Any]) -> list[int] | None:
-        """The places of the events that are kept; None: all of them."""
+    def kept(self, count: int, field: Field) -> list[int] | None:
+        """Which of so many events are kept, by their numbers; None: all of them."""
         if self.rule == "priority":
-            self._remember(events)
+            self._remember(field(self._field))
         if self.part == 1.0:
             return None
-        return self._keep(events)
+        return self._keep(count, field)
 
     def _set(self, part: float, now_s: float) -> None:
         self.part, self._changed_s = part, now_s
 
-    def _at_random(self, events: Sequence[Any]) -> list[int]:
-        return [at for at in range(len(events)) if self._random.random() < self.part]
+    def _at_random(self, count: int, field: Field) -> list[int]:
+        return [at for at in range(count) if self._random.random() < self.part]
 
-    def _whole_keys(self, events: Sequence[Any]) -> list[int]:
+    def _whole_keys(self, count: int, field: Field) -> list[int]:
         bound = self.part * 2**32
-        if len(self._key) == 1:
-            (name,) = self._key
-            return [at for at, e in enumerate(events) if crc32(repr(getattr(e, name)).encode()) < bound]
-        names = self._key
-        return [at for at, e in enumerate(events) if crc32(repr([getattr(e, n) for n in names]).encode()) < bound]
+        keys = zip(*(field(name) for name in self._key), strict=True)
+        return [at for at, key in enumerate(keys) if crc32(repr(key).encode()) < bound]
 
-    def _important(self, events: Sequence[Any]) -> list[int]:
+    def _important(self, count: int, field: Field) -> list[int]:
         ranked, seen = self._ranked, len(self._ranked)
         least = ranked[min(seen - 1, int(seen * (1 - self.part)))]
         first, behind = bisect_left(ranked, least), bisect_right(ranked, least)
         of_least = (self.part * seen - (seen - behind)) / (behind - first)
-        values = [self._priority(event) for event in events]
+        values = map(_number, field(self._field))
         draw = self._random.random
         return [at for at, value in enumerate(values) if value > least or (value == least and draw() < of_least)]
 
-    def _remember(self, events: Sequence[Any]) -> None:
-        for event in events[-SEEN:]:
+    def _remember(self, values: Sequence[Any]) -> None:
+        for value in map(_number, values[-SEEN:]):
             if len(self._recent) >= SEEN:
                 self._forget(self._recent.popleft())
-            value = self._priority(event)
             self._recent.append(value)
             insort(self._ranked, value)
 
     def _forget(self, value: float) -> None:
         del self._ranked[bisect_left(self._ranked, value)]
 
-    def _priority(self, event: Any) -> float:
-        """An event without one comes last."""
-        value = getattr(event, self._field)
-        return float("-inf") if value is None or value != value else float(value)
+
+def _number(value: Any) -> float:
+    """A priority; an event without one comes last."""
+    return float("-inf") if value is None or value != value else float(value)
