@@ -40,6 +40,8 @@ MOST_EVENTS = 10_000
 OVER_WINDOW = 4029
 INLINE_BYTES = SLICE_BYTES // 4
 
+Still = Callable[[web.Request], None]
+
 
 class Publishing:
     """The handler of `GET /streams/{stream}/publish`; lives on the edge's loop."""
@@ -52,10 +54,13 @@ class Publishing:
         limits: Limits,
         clock: Clock,
         signals: Signals,
+        still: Still = lambda request: None,
     ) -> None:
-        """`find` raises what a POST to a stream of that name would be answered with."""
+        """`find` raises what a POST to a stream of that name would be answered with; `still` is asked before each
+        message and raises when the sender may no longer write: a socket can outlive its key."""
         self._find, self.pressure, self.memory = find, pressure, memory
         self.limits, self.clock, self.signals = limits, clock, signals
+        self.still = still
         self._sessions: set[Session] = set()
 
     @property
@@ -79,7 +84,7 @@ class Publishing:
             decode_text=False,
         )
         await socket.prepare(request)
-        session = Session(socket, intake, sender, self)
+        session = Session(socket, intake, sender, lambda: self.still(request), self)
         self._sessions.add(session)
         try:
             await session.run()
@@ -95,8 +100,15 @@ class Publishing:
 class Session:
     """One socket."""
 
-    def __init__(self, socket: web.WebSocketResponse, intake: Intake, sender: Sender, publishing: Publishing) -> None:
-        self._socket, self._intake, self._sender = socket, intake, sender
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        intake: Intake,
+        sender: Sender,
+        still: Callable[[], None],
+        publishing: Publishing,
+    ) -> None:
+        self._socket, self._intake, self._sender, self._still = socket, intake, sender, still
         self._pressure, self._memory = publishing.pressure, publishing.memory
         self._limits, self._clock, self._signals = publishing.limits, publishing.clock, publishing.signals
         self._hello: Hello | None = None
@@ -191,6 +203,7 @@ class Session:
         received_us = self._clock.now_us()
         share = self._pressure.room.share(self._sender.account)
         try:
+            self._still()
             self._pressure.guards[self._intake.stream.name].check(self._sender.account)
             if len(asked.events) > MOST_EVENTS:
                 raise TooLargeError(f"a message holds at most {MOST_EVENTS} events", hint="send several messages")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -122,6 +123,18 @@ class Edge:
 
     def refused(self, stream: str, reason: str) -> float:
         return self.observer.value("penstock_collect_requests_refused_total", stream=stream, reason=reason)
+
+
+@contextlib.contextmanager
+def held(edge: Edge) -> Iterator[Callable[[], None]]:
+    """The log writes nothing until the end, or until what this gives is called."""
+    go, stopped = threading.Event(), threading.Event()
+    edge.group.run(lambda: (stopped.set(), go.wait()))
+    assert stopped.wait(10)
+    try:
+        yield go.set
+    finally:
+        go.set()
 
 
 async def until(holds: Callable[[], bool], within_s: float = 10.0) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,10 +8,11 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType
-from running_edge import Edge, running, until
+from running_edge import Edge, held, running, until
 from shop_app import shop
 
 from penstock.config import Limits
+from penstock.errors import FencedError
 
 DEADLINE_S = 10.0
 
@@ -107,20 +107,19 @@ async def test_frames_that_are_no_text_or_too_large_close_the_socket_with_a_code
 
 
 async def test_a_client_that_sends_beyond_its_window_waits_and_is_then_closed(tmp_path: Path) -> None:
-    limits = Limits(publish_window=2, publish_grace_s=0.2)
+    limits = Limits(publish_window=2, publish_grace_s=1.0)
     async with running(shop(), tmp_path / "edge.db", limits=limits) as edge:
-        go = threading.Event()
         async with publishing(edge) as socket:
-            edge.group.run(go.wait)
-            for number in range(3):
-                await socket.send_json({"type": "publish", "id": number, "event": order(number)})
-            await until(lambda: edge.collect.pressure.room.taken_events >= 2)
-            with pytest.raises(TimeoutError):
-                await socket.receive(timeout=0.1)
-            closing = asyncio.create_task(socket.receive(timeout=DEADLINE_S))
-            await asyncio.sleep(0.3)
-            go.set()
-            message = await closing
+            with held(edge) as go:
+                for number in range(3):
+                    await socket.send_json({"type": "publish", "id": number, "event": order(number)})
+                await until(lambda: edge.collect.pressure.room.taken_events >= 2)
+                with pytest.raises(TimeoutError):
+                    await socket.receive(timeout=0.1)
+                closing = asyncio.create_task(socket.receive(timeout=DEADLINE_S))
+                await asyncio.sleep(1.5)
+                go()
+                message = await closing
             while message.type == WSMsgType.TEXT:
                 message = await socket.receive(timeout=DEADLINE_S)
             assert socket.close_code == 4029
@@ -133,19 +132,30 @@ async def test_a_client_that_sends_beyond_its_window_waits_and_is_then_closed(tm
 
 
 async def test_a_stopping_edge_acknowledges_what_it_has_read_and_says_goodbye(tmp_path: Path) -> None:
-    async with running(shop(), tmp_path / "edge.db") as edge:
-        go = threading.Event()
-        async with publishing(edge) as socket:
-            edge.group.run(go.wait)
+    async with running(shop(), tmp_path / "edge.db") as edge, publishing(edge) as socket:
+        with held(edge) as go:
             await socket.send_json({"type": "publish", "id": 1, "event": order(1)})
             await until(lambda: edge.collect.pressure.room.taken_events > 0)
             ending = asyncio.create_task(edge.collect.publishing.end())
             await asyncio.sleep(0.05)
-            go.set()
+            go()
             assert (await socket.receive_json(timeout=DEADLINE_S))["accepted"] == 1
             assert (await socket.receive(timeout=DEADLINE_S)).type == WSMsgType.CLOSE
             assert socket.close_code == 1001
             await ending
+
+
+async def test_a_key_that_is_revoked_while_the_socket_is_open_writes_nothing_more(edge: Edge) -> None:
+    async with publishing(edge) as socket:
+        assert (await say(socket, type="publish", id=1, event=order(1)))["accepted"] == 1
+
+        def revoked(request: object) -> None:
+            raise FencedError("the key was revoked")
+
+        edge.collect.publishing.still = revoked
+        refused = await say(socket, type="publish", id=2, event=order(2))
+        assert (refused["id"], refused["type"]) == (2, "error")
+    assert len(edge.events("orders")) == 1
 
 
 async def test_a_stream_that_is_not_there_or_not_the_doors_is_refused_before_the_socket_opens(edge: Edge) -> None:

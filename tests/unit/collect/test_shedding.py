@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -139,10 +138,7 @@ async def test_without_shedding_senders_wait_and_are_told_how_long(tmp_path: Pat
 
 async def test_a_sender_that_does_not_wait_for_an_ack_is_taken_when_the_lag_is_over(tmp_path: Path) -> None:
     async with running(app_with(None), tmp_path / "edge.db") as edge:
-        go = threading.Event()
-        edge.group.run(go.wait)
         token = (await edge.post("orders", b'{"order_id":1}', query="?ack=none")).body["ack"]
-        go.set()
         assert (await edge.ack(token, "?wait=5")).body["accepted"] == 1
         guard = edge.collect.pressure.guards["orders"]
         real, guard.check = guard.check, lambda account: None  # type: ignore[method-assign]

@@ -3,12 +3,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running_edge import Edge, running, until
+from running_edge import Edge, held, running, until
 from shop_app import Order
 
 from penstock import App
@@ -51,12 +50,10 @@ async def test_a_datagram_holds_one_event_or_several_lines_and_garbage_is_dead(t
 
 async def test_a_full_queue_drops_and_every_event_of_it_is_counted_in_the_log(tmp_path: Path) -> None:
     async with running(plant(), tmp_path / "edge.db", limits=Limits(udp_bytes=2_000)) as edge:
-        go = threading.Event()
-        edge.group.run(go.wait)
-        for start in range(0, 200, 20):
-            send(edge, *(order(number) + b"\n" + order(number) for number in range(start, start + 20)))
-            await asyncio.sleep(0.01)
-        go.set()
+        with held(edge):
+            for start in range(0, 200, 20):
+                send(edge, *(order(number) + b"\n" + order(number) for number in range(start, start + 20)))
+                await asyncio.sleep(0.01)
         await until(lambda: edge.metric("received", "orders") == 400)
         found = counts(edge)
         assert found["shed"] > 0
