@@ -18,6 +18,7 @@ from penstock.declaration import Application, FlowDef, Place, PullDef, Retention
 from penstock.errors import DeclarationError, PenstockError
 from penstock.overload import parse_max_lag, parse_rate, parse_shed
 from penstock.schema import EventSchema
+from penstock.signed import Signed
 
 F = TypeVar("F", bound=Callable[..., Any])
 Names = str | Sequence[str] | None
@@ -62,6 +63,7 @@ class App:
         burst: int | None = None,
         overload: str = "refuse",
         shed: str | None = None,
+        signed: Signed | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
 
@@ -70,7 +72,8 @@ class App:
         ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a size ("10 GB"). `unknown` fields are
         ignored, kept in the JSON column `_unknown`, or a reason to reject. `rate` ("1000/s") is what one account may
         send, `burst` how many events at once. `overload="shed"` drops events where others would get 503, by the rule
-        `shed`: "newest", "random", "sample" (keeps whole keys) or "priority:<field>".
+        `shed`: "newest", "random", "sample" (keeps whole keys) or "priority:<field>". `signed` says how webhooks into
+        this stream are signed (`penstock.signed`); nothing else is taken then but what comes with a key.
         """
         place = _caller()
         with _at(place):
@@ -92,6 +95,7 @@ class App:
                 place=place,
                 rate=parse_rate(rate, burst),
                 shed=parse_shed(overload, shed, keyed=key is not None),
+                signed=signed,
             )
         self._streams.append(made)
         return made

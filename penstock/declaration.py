@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock import schema
 from penstock.overload import MaxLag, Rate, Shed
 from penstock.schema import EventSchema
+from penstock.signed import Signed
 
 Unknown = Literal["ignore", "keep", "reject"]
 LEDGERS = ("dead", "late")
@@ -66,6 +67,7 @@ class StreamDef:
     place: Place
     rate: Rate | None = None
     shed: Shed | None = None
+    signed: Signed | None = None
 
     @cached_property
     def stored(self) -> pa.Schema:

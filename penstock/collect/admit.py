@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.collect.cutting import MOST_REJECTED, Form, Raws, lines_of, slices, split
 from penstock.collect.nesting import count, deeper_than, opening_brackets
-from penstock.collect.rejection import Refused, Rejection, refused, unknown_detail
+from penstock.collect.rejection import Refused, Rejection, concealed, refused, unknown_detail
 from penstock.collect.system_columns import SystemColumns
 from penstock.collect.unknown_fields import unknown_fields
 from penstock.config import Limits
@@ -131,7 +131,7 @@ class Judge:
                 event = self._decode_one(raw)
                 unknown = self._unknown_of(raw)
             except Exception as error:
-                why = refused(error)
+                why = self._said(refused(error))
                 found.rejections.append(Rejection(place, why.reason, why.detail, raw))
                 if len(found.rejections) > MOST_REJECTED:
                     raise _hopeless(why) from None
@@ -193,7 +193,7 @@ class Judge:
         ahead = self._system.ahead(built.batch)
         if not ahead:
             return built
-        faults = [*built.faults, *((built.rows[at], why) for at, why in ahead)]
+        faults = [*built.faults, *((built.rows[at], self._said(why)) for at, why in ahead)]
         kept = sorted(set(range(built.batch.num_rows)) - {at for at, _ in ahead})
         batch = built.batch.take(pa.array(kept, pa.int64()))
         return Built(batch, [built.rows[at] for at in kept], sorted(faults, key=lambda fault: fault[0]))
@@ -204,7 +204,7 @@ class Judge:
             self._columns(*_pick(rows, *what))
         except Exception as error:
             if len(rows) == 1:
-                yield rows[0], self._blame(what[0][rows[0]], error)
+                yield rows[0], self._said(self._blame(what[0][rows[0]], error))
             else:
                 yield from self._faults(rows[: len(rows) // 2], *what)
                 yield from self._faults(rows[len(rows) // 2 :], *what)
@@ -221,6 +221,10 @@ class Judge:
                 found = _short(repr(getattr(event, name)))
                 return Refused(why.reason, f"'{name}': expected what fits {kind}, found {found}")
         return why
+
+    def _said(self, why: Refused) -> Refused:
+        """What may be said of a fault: never the value of a private field."""
+        return concealed(why, self.stream.events.kind) if self.stream.events.private else why
 
 
 def _hopeless(last: Refused) -> BadBodyError:

@@ -40,6 +40,7 @@ from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.log.log import Log
 from penstock.observe.metrics import Observer
+from penstock.rights.signatures import Signatures
 
 
 def _receipt_id() -> str:
@@ -63,6 +64,7 @@ class Collect:
         sleep: Sleep = asyncio.sleep,
         new_id: Callable[[], str] = _receipt_id,
         absorbed: Absorbed | None = None,
+        signatures: Signatures | None = None,
     ) -> None:
         """Raises `SchemaChangeError` when a stream's class no longer fits its stored events."""
         self.counts = Counts(log.memory())
@@ -73,6 +75,7 @@ class Collect:
         receipts = Receipts(log.memory(), clock)
         reception = Reception(dead, clock, signals, self.pressure.turns)
         self._unanswered = Unanswered(reception, receipts, signals, new_id)
+        self.signatures = signatures or Signatures(application, clock, signals)
         self._door = Door(
             application,
             self.intakes,
@@ -84,6 +87,7 @@ class Collect:
             signals,
             self.pressure,
             self._slow,
+            self.signatures,
         )
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
         self.pulls = Pulls(application, self.intakes, log.memory(), limits, clock, signals, random or Random(), sleep)

@@ -7,18 +7,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 
+from penstock.collect.cutting import SLICE_BYTES
 from penstock.collect.door_replies import ACK, error_reply, json_reply, outcome_reply
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.pressure import Pressure
 from penstock.collect.reception import Reception
 from penstock.collect.request_body import Body
 from penstock.collect.request_options import APPLIED_WAIT_S, ack_level, producer_of, wait_s
-from penstock.collect.sender import Sender
+from penstock.collect.sender import Sender, sender_of
 from penstock.collect.signals import CollectFailed, RequestRefused, Signals
 from penstock.collect.slow_bodies import SlowBodies
 from penstock.collect.unanswered import Unanswered
@@ -36,6 +38,8 @@ from penstock.errors import (
 from penstock.log.control import producer_key
 from penstock.log.log import Producer, Stream
 from penstock.position import Position
+from penstock.rights.credential import CREDENTIAL, NOBODY
+from penstock.rights.signatures import Signatures
 
 WaitAbsorbed = Callable[[Position, float], Awaitable[Mapping[str, Mapping[str, Any]]]]
 """Waits until all views downstream of a position have absorbed it, or for so many seconds; by view, `applied` and
@@ -57,10 +61,11 @@ class Door:
         signals: Signals,
         pressure: Pressure,
         slow: SlowBodies | None = None,
+        signatures: Signatures | None = None,
     ) -> None:
         self._application, self._intakes, self._reception = application, intakes, reception
         self._unanswered, self._memory, self._wait_absorbed = unanswered, memory, wait_absorbed
-        self._limits, self._signals = limits, signals
+        self._limits, self._signals, self._signatures = limits, signals, signatures
         self._pressure, self._slow = pressure, slow
 
     async def post(self, request: web.Request) -> web.StreamResponse:
@@ -91,33 +96,45 @@ class Door:
         intake = self.intake(name)
         level, producer = ack_level(request), producer_of(request)
         patience_s = wait_s(request, APPLIED_WAIT_S, self._limits.wait_s)
-        sender = Sender("post", request.remote, request.get("credential"))
-        self._pressure.guards[name].check(sender.account)
-        body = Body(request, self._limits, self._pressure.room, sender.account, self._slow)
+        account = sender_of(request, "post").account
+        self._pressure.guards[name].check(account)
+        body = Body(request, self._limits, self._pressure.room, account, self._slow)
         if level == "none":
-            return await self._let_go(intake, body, sender, producer)
-        outcome = await self._take(intake, body, sender, producer)
+            return await self._let_go(intake, body, request, producer)
+        outcome = await self._take(intake, body, request, producer)
         reached = "logged"
         if level == "applied" and not outcome.repeated and await self._applied(outcome.position, patience_s):
             reached = "applied"
         return outcome_reply(outcome, reached, self._expected(intake.stream, producer))
 
-    async def _take(self, intake: Intake, body: Body, sender: Sender, producer: Producer | None) -> Outcome:
+    async def _take(self, intake: Intake, body: Body, request: web.Request, producer: Producer | None) -> Outcome:
         try:
-            raw = await self._read(intake, body, sender)
+            raw, sender = await self._read(intake, body, request)
             return await self._reception.take(intake, raw, body.form, sender, producer, share=body.share)
         finally:
             body.close()
 
-    async def _read(self, intake: Intake, body: Body, sender: Sender) -> bytes:
+    async def _read(self, intake: Intake, body: Body, request: web.Request) -> tuple[bytes, Sender]:
+        """The body and who sent it, which of a signed one is known only now."""
         try:
-            return await body.read()
+            raw = await body.read()
         except BadBodyError as error:
-            await self._reception.bury(intake, error, body.packed, sender)
+            await self._reception.bury(intake, error, body.packed, await self._sender(request, intake, body))
             raise
+        return raw, await self._sender(request, intake, body)
+
+    async def _sender(self, request: web.Request, intake: Intake, body: Body) -> Sender:
+        """Raises `SignatureError` when only a signature could tell, and does not."""
+        stream = intake.stream.name
+        if self._signatures and stream in self._signatures and request.get(CREDENTIAL, NOBODY) == NOBODY:
+            signed = (stream, request.headers, body.packed)
+            inline = len(body.packed) < SLICE_BYTES
+            check = self._signatures.check
+            request[CREDENTIAL] = check(*signed) if inline else await asyncio.to_thread(check, *signed)
+        return sender_of(request, "post")
 
     async def _let_go(
-        self, intake: Intake, body: Body, sender: Sender, producer: Producer | None
+        self, intake: Intake, body: Body, request: web.Request, producer: Producer | None
     ) -> web.StreamResponse:
         """ack=none: only the reading of the body is waited for."""
         if producer is not None:
@@ -126,7 +143,7 @@ class Door:
             )
         self._unanswered.check_room()
         try:
-            raw = await self._read(intake, body, sender)
+            raw, sender = await self._read(intake, body, request)
         except BaseException:
             body.close()
             raise

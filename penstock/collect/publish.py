@@ -26,7 +26,7 @@ from penstock.collect.door_replies import error_reply
 from penstock.collect.intake import Intake
 from penstock.collect.pressure import Pressure
 from penstock.collect.publish_messages import Hello, Ping, Publish
-from penstock.collect.sender import Sender
+from penstock.collect.sender import Sender, sender_of
 from penstock.collect.signals import CollectFailed, RequestRefused, Signals
 from penstock.config import Limits
 from penstock.errors import BadBodyError, PenstockError, TooLargeError
@@ -75,7 +75,7 @@ class Publishing:
         except PenstockError as error:
             self.signals(RequestRefused("", error.code))
             return error_reply(error)
-        sender = Sender("publish", request.remote, request.get("credential"))
+        sender = sender_of(request, "publish")
         socket = web.WebSocketResponse(
             timeout=GOODBYE_S,
             heartbeat=PING_S,
