@@ -158,7 +158,7 @@ def _column(info: mi.Type, path: str) -> tuple[pa.DataType, Builder, bool]:
     if isinstance(info, mi.StructType):
         return (*_struct_column(info, path), False)
     if isinstance(info, mi.ListType | mi.SetType | mi.FrozenSetType | mi.VarTupleType):
-        return (*_list_column(info.item_type, path), False)
+        return (*_list_column(info.item_type, path, ordered=not isinstance(info, mi.SetType | mi.FrozenSetType)), False)
     if isinstance(info, mi.DictType):
         return (*_map_column(info, path), False)
     if isinstance(info, mi.EnumType | mi.LiteralType):
@@ -228,7 +228,8 @@ def _struct_column(info: mi.StructType, path: str) -> tuple[pa.DataType, Builder
     return kind, build
 
 
-def _list_column(item: mi.Type, path: str) -> tuple[pa.DataType, Builder]:
+def _list_column(item: mi.Type, path: str, *, ordered: bool) -> tuple[pa.DataType, Builder]:
+    """A set has another order in each process; it is stored in one."""
     kind, build_item, _ = _column(item, f"{path}[]")
     list_kind = pa.list_(pa.field("element", kind))
 
@@ -238,7 +239,7 @@ def _list_column(item: mi.Type, path: str) -> tuple[pa.DataType, Builder]:
         for value in values:
             offsets.append(None if value is None else len(flat))
             if value is not None:
-                flat.extend(value)
+                flat.extend(value if ordered else sorted(value, key=str))
         offsets.append(len(flat))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), build_item(flat), type=list_kind)
 
@@ -312,7 +313,7 @@ def adapt(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 def _adapt_array(array: pa.Array | None, field: pa.Field, rows: int) -> pa.Array:
     if array is None:
-        return _filled(field, rows)
+        return filled(field, rows)
     if array.type.equals(field.type):
         return array
     if pa.types.is_struct(field.type) and pa.types.is_struct(array.type):
@@ -341,7 +342,8 @@ def _list_offsets(array: pa.ListArray) -> pa.Array:
     return pa.array([*offsets, at], pa.int32())
 
 
-def _filled(field: pa.Field, rows: int) -> pa.Array:
+def filled(field: pa.Field, rows: int) -> pa.Array:
+    """So many rows of a field's default."""
     default = msgspec.json.decode((field.metadata or {}).get(_DEFAULT, b"null"))
     value = _typed_default(default, field.type)
     return pa.array([value] * rows, field.type) if value is not None else pa.nulls(rows, field.type)

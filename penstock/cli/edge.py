@@ -143,9 +143,14 @@ async def _open(
         clock=clock,
         checks=checks,
         remember=_remember(group),
-        more_status={"pressure": collect.pressure.status, "udp": collect.udps.status},
         rights=rights,
     )
+    serving.status.more |= {
+        "pulls": collect.pulls.status,
+        "pressure": collect.pressure.status,
+        "udp": collect.udps.status,
+    }
+    collect.pulls.measure(observer)
     for stream in (found for declared in application.streams if (found := log.find(declared.name)) and declared.id):
         await asyncio.wrap_future(group.run(partial(log.horizon, stream)))  # else the first sender waits for the ids
     await views.start()

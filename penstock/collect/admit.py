@@ -186,7 +186,7 @@ class Judge:
             return pa.RecordBatch.from_pylist([], self.stream.stored)
         columns = self.stream.events.columns(events)
         kept = [pa.array(unknown, pa.string())] if unknown is not None else []
-        system = self._system.build(events, columns, received)
+        system = self._system.build(events, [*columns, *kept], received)
         return pa.RecordBatch.from_arrays([*columns, *kept, *system], schema=self.stream.stored)
 
     def _without_future(self, built: Built) -> Built:

@@ -25,10 +25,11 @@ from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger
 from penstock.collect.door import Door, WaitAbsorbed
 from penstock.collect.intake import Intake
-from penstock.collect.lags import Absorbed, Pausing
+from penstock.collect.lags import Absorbed
 from penstock.collect.pressure import Pressure
 from penstock.collect.publish import Publishing
-from penstock.collect.pull import Pulls, Sleep
+from penstock.collect.pull import Sleep
+from penstock.collect.pulls import Pulls
 from penstock.collect.receipts import Receipts
 from penstock.collect.reception import Reception
 from penstock.collect.signals import Signals
@@ -90,12 +91,13 @@ class Collect:
             self.signatures,
         )
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
-        self.pulls = Pulls(application, self.intakes, log.memory(), limits, clock, signals, random or Random(), sleep)
+        self.pulls = Pulls(
+            application, self.intakes, log, group, f"edge-{new_id()}", limits, clock, signals, random or Random(), sleep
+        )
         self.publishing = Publishing(self._door.intake, self.pressure, log.memory(), limits, clock, signals)
         self.udps = Udps(application.udps, self.intakes, limits, clock, signals)
         if absorbed is not None:
-            pausing = self.pulls if isinstance(self.pulls, Pausing) else None
-            self.pressure.watch(self.intakes, absorbed, pausing)
+            self.pressure.watch(self.intakes, absorbed, self.pulls)
 
     def _intake(
         self, declared: StreamDef, log: Log, group: Group, dead: DeadLedger, limits: Limits, signals: Signals

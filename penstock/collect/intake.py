@@ -104,15 +104,19 @@ class Intake:
         sender: Sender,
         producer: Producer | None = None,
         note: Note | None = None,
+        alone: bool = False,
     ) -> Outcome:
         """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ...,
-        and what the stream's guard raises: `TooManyError`, `LaggingError`."""
+        and what the stream's guard raises: `TooManyError`, `LaggingError`.
+
+        `alone`: in an append of its own, so that a `note` that raises fails nobody else.
+        """
         shed = 0
         if self._guard is not None:
             decoded, shed = self._guard.admit(decoded, sender)
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections), shed=shed)
-        if producer is not None:
+        if producer is not None or alone:
             self._begin([claim])
         else:
             self._join(claim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from penstock.clock import Clock, rfc3339
 from penstock.collect.guard import Guard
@@ -17,7 +17,6 @@ Absorbed = Callable[[str], tuple[Frontier, bool]]
 """What a view has absorbed of the door's streams, and whether its lag counts: one stopped by an error does not."""
 
 
-@runtime_checkable
 class Pausing(Protocol):
     """What can be told to stop reading sources: the pulls."""
 

@@ -91,6 +91,17 @@ class PullStateChanged(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class PullReset(Signal):
+    """A source no longer has what follows the stored position, so that events may be missing or come again."""
+
+    level = logging.ERROR
+    moves = (Counts("penstock_collect_pull_resets_total", "Pulls that lost their place in the source.", ("stream",)),)
+    stream: str
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReceiptLost(Signal):
     """Events that were sent with ack=none could not be written after the 202."""
 
@@ -120,6 +131,7 @@ SIGNALS: tuple[type[Signal], ...] = (
     LagSwitched,
     ConnectionClosed,
     PullStateChanged,
+    PullReset,
     ReceiptLost,
     CollectFailed,
 )

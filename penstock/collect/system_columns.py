@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.clock import rfc3339
+from penstock.collect.content_hash import content_hashes
 from penstock.collect.rejection import Refused
 from penstock.declaration import StreamDef
 from penstock.schema import RECEIVED, TIME, TIMESTAMP
@@ -33,7 +34,7 @@ class SystemColumns:
         self._time_name = stream.time
         self._milliseconds = self._time is not None and pa.types.is_integer(stream.events.arrow.types[self._time])
         self._future_us = stream.future_us
-        self._id = _texts(stream, stream.id, _json_texts)
+        self._id = content_hashes(stream) if stream.fingerprinted else _texts(stream, stream.id, _json_texts)
         self._key = _texts(stream, stream.key, _plain_texts)
 
     def build(self, events: Sequence[Any], columns: Sequence[pa.Array], received: Sequence[int]) -> list[pa.Array]:

@@ -37,7 +37,7 @@ from penstock.serve.openapi import openapi
 from penstock.serve.reads import ViewReads
 from penstock.serve.replies import json_reply
 from penstock.serve.sse import HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
-from penstock.serve.status import More, Status
+from penstock.serve.status import Status
 from penstock.serve.subscription import POSITION_S, Hub
 from penstock.serve.visible import visible, visible_graph, visible_status
 from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, serve_socket
@@ -61,7 +61,6 @@ class Serving:
         folder: Folder | None = None,
         checks: Checks | None = None,
         remember: Callable[[Mapping[str, Any]], Awaitable[Any]] | None = None,
-        more_status: More | None = None,
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
         rights: Rights | None = None,
@@ -69,7 +68,7 @@ class Serving:
         self.application, self.views = application, views
         self.limits, self.observer = limits or views.limits, observer or views.observer
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
-        self.status = Status(application, views, log, clock or SystemClock(), folder, more_status)
+        self.status = Status(application, views, log, clock or SystemClock(), folder)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
         self._streams = StreamReads(application, log)
         self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}

@@ -28,8 +28,6 @@ from penstock.views.current import Views
 from penstock.views.store import View
 
 SAMPLE_S = 1.0
-More = Mapping[str, Callable[[], Any]]
-"""What other parts of the process have to say, by its name in the reply."""
 _UNITS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000))
 
 
@@ -43,16 +41,17 @@ class Status:
         log: FolderLog,
         clock: Clock,
         folder: Folder | None = None,
-        more: More | None = None,
     ) -> None:
         self._application, self._views, self._log = application, views, log
-        self._clock, self._folder, self._more = clock, folder, more or {}
+        self._clock, self._folder = clock, folder
         self._started_us, self._started_s = clock.now_us(), clock.monotonic()
         self._accepted, self._absorbed = Rates(), Rates()
         self._streams: list[dict[str, Any]] = []
         self._lags: dict[str, int] = {}
         self._processes: Any = {}
         self._task: asyncio.Task[None] | None = None
+        self.more: dict[str, Callable[[], Any]] = {}
+        """What other tiers of this process have to say, by the name under which it is shown."""
 
     async def start(self) -> None:
         with suppress(PenstockError):
@@ -77,7 +76,7 @@ class Status:
             "views": self.views(),
             "flows": self.flows(),
             "freshness": self._freshness(),
-            **{name: say() for name, say in self._more.items()},
+            **{name: tell() for name, tell in self.more.items()},
         }
 
     def streams(self) -> list[dict[str, Any]]:
