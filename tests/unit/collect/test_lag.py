@@ -186,3 +186,19 @@ def test_a_max_lag_that_is_none_is_refused() -> None:
     for wrong in ("soon", 0, "0 seconds", -5):
         with pytest.raises(DeclarationError):
             lagging_app(wrong)
+
+
+async def test_pulls_into_the_streams_of_a_lagging_view_pause_and_go_on(tmp_path: Path) -> None:
+    flow, app = Flow(), lagging_app()
+    (orders, visits) = app.declared().streams
+    app.pull(orders, "ws://127.0.0.1:9/orders")
+    app.pull(visits, "ws://127.0.0.1:9/visits")
+    async with running(app, tmp_path / "edge.db", clock=ManualClock(), absorbed=flow) as edge:
+        await four_orders(edge)
+        edge.collect.pressure.look()
+        paused, free = edge.collect.pulls.status()
+        assert "'top' is behind" in paused["paused"]
+        assert free["paused"] is None
+        flow.frontier = {"orders": edge.collect.intakes["orders"].end}
+        edge.collect.pressure.look()
+        assert edge.collect.pulls.status()[0]["paused"] is None
