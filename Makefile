@@ -5,7 +5,7 @@ PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
-.PHONY: setup demo test lint bench chaos chaos-producer clean
+.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting clean
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -62,6 +62,10 @@ chaos-producer: setup $(CLIENT)
 	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED)
 	cd client && npm run --silent build
 	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED) --node
+
+# Every event counted, by every way in, while the edge is killed: make chaos-counting KILLS=50 SEED=1
+chaos-counting: setup
+	$(BIN)/python -m tests.chaos.counting --kills $(KILLS) --seed $(SEED)
 
 bench: setup chromium
 	$(BIN)/python -m bench

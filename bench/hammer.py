@@ -89,8 +89,9 @@ async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
     lines = Lines(asked.events, time.time_ns() // 1_000_000, asked.first_id)
     request = _requests(asked.path, lines)
     loop = asyncio.get_running_loop()
+    local = (asked.from_address, 0) if asked.from_address else None
     made = [
-        await loop.create_connection(lambda: Connection(request, tally), "127.0.0.1", asked.port)
+        await loop.create_connection(lambda: Connection(request, tally), "127.0.0.1", asked.port, local_addr=local)
         for _ in range(asked.connections)
     ]
     await asyncio.sleep(asked.warm)
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("path")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--warm", type=float, default=2.0)
+    parser.add_argument("--from", dest="from_address", help="the address to send from: another is another account")
     print(json.dumps(uvloop.run(hammer(parser.parse_args()))), flush=True)
 
 

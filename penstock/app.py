@@ -14,9 +14,10 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 from penstock.config import duration_us, size_bytes
-from penstock.declaration import Application, FlowDef, Place, PullDef, Retention, StreamDef, Unknown, ViewDef
+from penstock.declaration import Application, FlowDef, Place, PullDef, Retention, StreamDef, UdpDef, Unknown, ViewDef
 from penstock.errors import DeclarationError, PenstockError
 from penstock.origin import origin
+from penstock.overload import parse_max_lag, parse_rate, parse_shed
 from penstock.schema import EventSchema
 from penstock.signed import Signed
 
@@ -42,6 +43,7 @@ class App:
         self._flows: list[FlowDef] = []
         self._views: list[ViewDef] = []
         self._pulls: list[PullDef] = []
+        self._udps: list[UdpDef] = []
         if not name.replace("-", "_").isidentifier():
             raise DeclarationError(f"{_caller()}: '{name}' is not an app name", hint="use letters, digits, - and _")
 
@@ -58,6 +60,10 @@ class App:
         future: str | timedelta = "10 minutes",
         retain: str | timedelta | None = None,
         unknown: Unknown = "ignore",
+        rate: str | None = None,
+        burst: int | None = None,
+        overload: str = "refuse",
+        shed: str | None = None,
         signed: Signed | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
@@ -66,8 +72,10 @@ class App:
         fields that make an event unique (`"fingerprint"`: a hash of its content). An event more than `late_after`
         behind the newest is late; one further
         ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a size ("10 GB"). `unknown` fields are
-        ignored, kept in the JSON column `_unknown`, or a reason to reject. `signed` says how webhooks into this stream
-        are signed (`penstock.signed`); nothing else is taken then but what comes with a key.
+        ignored, kept in the JSON column `_unknown`, or a reason to reject. `rate` ("1000/s") is what one account may
+        send, `burst` how many events at once. `overload="shed"` drops events where others would get 503, by the rule
+        `shed`: "newest", "random", "sample" (keeps whole keys) or "priority:<field>". `signed` says how webhooks into
+        this stream are signed (`penstock.signed`); nothing else is taken then but what comes with a key.
         """
         place = _caller()
         with _at(place):
@@ -87,6 +95,8 @@ class App:
                 retain=_retention(retain),
                 unknown=unknown,
                 place=place,
+                rate=parse_rate(rate, burst),
+                shed=parse_shed(overload, shed, keyed=key is not None),
                 signed=signed,
             )
         self._streams.append(made)
@@ -130,6 +140,30 @@ class App:
                 settings=settings,
             )
         self._pulls.append(PullDef(stream.name, found, map, place))
+
+    def udp(self, stream: StreamDef, *, port: int, host: str = "127.0.0.1", open: bool = False) -> None:
+        """Read datagrams into a stream: each holds one JSON event, or several, one per line.
+
+        A datagram carries no key, so whoever reaches the port may write. `open=True` says that this is meant; without
+        it the port must be on loopback, and is not opened at all once the app has keys.
+
+        >>> from penstock import App, Event
+        >>> app = App("plant")
+        >>> class Reading(Event):
+        ...     sensor: str
+        >>> readings = app.stream("readings", Reading)
+        >>> app.udp(readings, port=9125)
+        """
+        place = _caller()
+        with _at(place):
+            if not 0 <= port <= 65_535:
+                raise DeclarationError(f"port={port} of the UDP way into '{stream.name}'", hint="use 1 to 65535")
+            if not open and host not in ("127.0.0.1", "::1", "localhost"):
+                raise DeclarationError(
+                    f"the UDP port on '{host}' takes events from whoever reaches it",
+                    hint="add open=True if that is meant, or leave host= out to listen on loopback only",
+                )
+        self._udps.append(UdpDef(stream.name, host, port, open, place))
 
     @overload
     def flow(self, function: F) -> F: ...
@@ -201,13 +235,15 @@ class App:
         order_by: Names = None,
         limit: int | None = None,
         keep: str | timedelta | None = None,
+        max_lag: str | timedelta | int | None = None,
         deterministic: bool = False,
     ) -> Callable[[F], F]:
         """A function whose rows are kept current by `key` and served. Its parameters name its inputs.
 
         `where` (SQL) decides which rows are in the view, `order_by` and `limit` are defaults of a read, `keep` lets
         rows go that are older than this against the newest event. `deterministic=True` is your word that a function
-        which `verify` cannot prove always gives the same rows for the same events.
+        which `verify` cannot prove always gives the same rows for the same events. Above `max_lag` (a duration, or
+        a number of events) senders of its inputs have to wait.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -239,6 +275,7 @@ class App:
                         deterministic=deterministic,
                         place=place,
                         doc=inspect.getdoc(f) or "",
+                        max_lag=parse_max_lag(max_lag),
                     )
                 )
             return f
@@ -254,6 +291,7 @@ class App:
             tuple(self._flows),
             tuple(self._views),
             tuple(self._pulls),
+            tuple(self._udps),
         )
 
 

@@ -79,7 +79,33 @@ class Limits:
     nesting: int = 64
     """How deep an event's JSON may nest; deeper is an attack or a mistake."""
     unwritten_bytes: int = 128 * 1024**2
-    """Bodies that wait for the log; above it senders get 503."""
+    """Bodies that wait for the log; above it senders get 503. One account may hold half of it."""
+    unwritten_events: int = 1_000_000
+    """Events in these bodies: each is a few objects, whatever its bytes, so that a million take about 1 GB."""
+    busy_bytes: int = 1024**2
+    """Bodies that are judged and written at one time; behind them accounts take turns. About 20 ms of work."""
+    shed_above: float = 0.5
+    """The part of `unwritten_bytes` above which streams with overload="shed" begin to drop."""
+    connections: int = 15_000
+    """Open at one time, if the process may have as many files; each costs about 15 kB."""
+    connections_per_address: int = 10_000
+    """A proxy in front needs many; no address may take all."""
+    idle_s: float = 75.0
+    """How long a connection may wait for its next request: longer than proxies and browsers keep theirs."""
+    head_s: float = 10.0
+    """From the first byte of a request's head to its last."""
+    body_pause_s: float = 10.0
+    """A body that does not grow for so long is given up: a phone in a tunnel is back by then, or comes back later."""
+    body_bytes_s: int = 1_000
+    """What a body must bring per second, over its first 30 seconds and then over all of them: slower than any modem."""
+    publish_window: int = 256
+    """Messages on a publishing socket that wait for their ack."""
+    publish_bytes: int = 4 * 1024**2
+    """The longest message on a publishing socket, and what may wait for acks on it together."""
+    publish_grace_s: float = 10.0
+    """How long a client that sends beyond its window is made to wait before it is closed."""
+    udp_bytes: int = 16 * 1024**2
+    """Datagrams that wait to be judged; above it they are dropped and counted as shed."""
     wait_s: float = 60.0
     """The longest `wait=` a request may ask for."""
     subscriber_bytes: int = 1024**2

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock import schema
 from penstock.origin import Origin
+from penstock.overload import MaxLag, Rate, Shed
 from penstock.schema import EventSchema
 from penstock.signed import Signed
 
@@ -69,6 +70,8 @@ class StreamDef:
     retain: Retention
     unknown: Unknown
     place: Place
+    rate: Rate | None = None
+    shed: Shed | None = None
     signed: Signed | None = None
 
     @property
@@ -116,6 +119,7 @@ class ViewDef:
     deterministic: bool
     place: Place
     doc: str
+    max_lag: MaxLag | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -142,6 +146,17 @@ class PullDef:
 
 
 @dataclass(frozen=True)
+class UdpDef:
+    """A port on which datagrams are read into a stream. `open`: whoever reaches it may write, and the app says so."""
+
+    stream: str
+    host: str
+    port: int
+    open: bool
+    place: Place
+
+
+@dataclass(frozen=True)
 class Application:
     """All that one app file declares."""
 
@@ -151,6 +166,7 @@ class Application:
     flows: tuple[FlowDef, ...] = ()
     views: tuple[ViewDef, ...] = ()
     pulls: tuple[PullDef, ...] = ()
+    udps: tuple[UdpDef, ...] = ()
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -253,6 +269,7 @@ def _stream_problems(app: Application) -> Iterator[Problem]:
                         stream.place,
                         f"its fields are {', '.join(fields)}",
                     )
+        yield from _priority_problems(stream, fields)
         kind = fields.get(stream.time) if stream.time else None
         if kind is not None and not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
             yield _error(
@@ -319,6 +336,19 @@ def _pull_problems(app: Application) -> Iterator[Problem]:
                 if "resume" in pull.origin.scheme.options
                 else "read a source that can be asked again where that matters",
             )
+
+
+def _priority_problems(stream: StreamDef, fields: Mapping[str, pa.DataType]) -> Iterator[Problem]:
+    name = stream.shed.field if stream.shed else None
+    kind = fields.get(name) if name else None
+    if name and (kind is None or not (pa.types.is_integer(kind) or pa.types.is_floating(kind))):
+        found = "no field" if kind is None else f"a field of type {schema.simple_type(kind)}"
+        yield _error(
+            "bad_priority",
+            f"shed='priority:{name}' of the stream '{stream.name}' names {found} of {stream.events.kind.__name__}",
+            stream.place,
+            "a priority is a field that holds a number",
+        )
 
 
 def _input_problems(app: Application) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ send them to the driver.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class PenstockError(Exception):
@@ -23,6 +23,12 @@ class PenstockError(Exception):
         self.message = message
         self.detail = detail
         self.hint = hint
+        self.retry_after_s: float | None = None
+
+    def after(self, seconds: float) -> Self:
+        """The same, with when it is worth trying again."""
+        self.retry_after_s = seconds
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (type(self), self.message, self.detail, self.hint)
@@ -397,6 +403,30 @@ class EventsRejectedError(PenstockError):
 
     code = "events_rejected"
     status = 422
+
+
+class SlowBodyError(PenstockError):
+    """A request's body came slower than the server waits for; nothing of it was taken."""
+
+    code = "too_slow"
+    status = 408
+    retry = True
+
+
+class TooManyError(PenstockError):
+    """The sender sends more than the stream's declared rate; nothing of this request was taken."""
+
+    code = "too_many"
+    status = 429
+    retry = True
+
+
+class LaggingError(PenstockError):
+    """A view is further behind than its declared `max_lag`; nothing of this request was taken."""
+
+    code = "lagging"
+    status = 503
+    retry = True
 
 
 class OverloadedError(PenstockError):

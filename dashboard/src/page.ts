@@ -6,6 +6,7 @@ import { Painter } from "./painter";
 import { ConnectionPanel } from "./panels/connection";
 import { FlowsPanel } from "./panels/flows";
 import { PipelinePanel } from "./panels/pipeline";
+import { PressurePanel } from "./panels/pressure";
 import { StreamsPanel } from "./panels/streams";
 import { ViewCard } from "./panels/view-card";
 import { VitalsPanel } from "./panels/vitals";
@@ -25,6 +26,7 @@ export class Page {
   private readonly flows = new FlowsPanel();
   private readonly streams = new StreamsPanel();
   private readonly pipeline = new PipelinePanel();
+  private readonly pressure = new PressurePanel();
   private readonly cards = new Map<string, { definition: string; card: ViewCard }>();
   private readonly feed: Feed;
   private connectedOnce = false;
@@ -33,6 +35,7 @@ export class Page {
     this.feed = new Feed(world, (state) => this.became(state));
     place("connection", this.connection.root);
     place("vitals", this.vitals.root);
+    place("problems", this.pressure.root);
     place("problems", this.flows.problems);
     place("pipeline", this.pipeline.root);
     place("streams", this.streams.root);
@@ -115,6 +118,7 @@ export class Page {
     this.flows.status(status);
     this.streams.status(status);
     this.pipeline.status(status);
+    this.pressure.status(status);
     for (const view of status.views) this.cards.get(view.view)?.card.status(view);
     const processes = Object.entries(status.processes ?? {}).map(([name, p]) =>
       `${name} ${p.state}${p.restarts ? `, restarted ${p.restarts}×` : ""}`);

@@ -28,6 +28,7 @@ from penstock.cli.preflight import port_error
 from penstock.cli.securing import OPEN, PROBE, Security, refuse_open
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.connections import Connections
 from penstock.collect.dead_routes import DeadLetterOffice
 from penstock.collect.signals import SIGNALS, RequestRefused
 from penstock.config import Folder, Limits
@@ -37,6 +38,7 @@ from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from penstock.rights.credential import credential_of
 from penstock.rights.guard import Guard
 from penstock.rights.inbox import Inbox
 from penstock.rights.origins import Origins
@@ -49,6 +51,9 @@ from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
 
+CONNECTIONS = web.AppKey("connections", Connections)
+BACKLOG = 1_024
+"""Connections that wait to be accepted: a thousand clients come back at once when an edge is started again."""
 SHUTDOWN_S = 3.0
 """What requests that were begun get to be answered; subscribers are told at once."""
 
@@ -127,7 +132,11 @@ async def _open(
     reader = FolderLog(folder)
     opened.callback(reader.close)
     views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
-    collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
+    collect = Collect(
+        application, log, group, views.wait_absorbed, limits, clock, observer.emit, absorbed=views.absorbed
+    )
+    connections = Connections(limits, clock, observer.emit)
+    collect.measure(observer, connections)
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
     checks: Checks = {"collect": lambda: group.problem or True, "flows": started}
     serving = Serving(
@@ -140,13 +149,18 @@ async def _open(
         remember=_remember(group),
         rights=rights,
     )
-    serving.status.more["pulls"] = collect.pulls.status
+    serving.status.more |= {
+        "pulls": collect.pulls.status,
+        "pressure": collect.pressure.status,
+        "udp": collect.udps.status,
+    }
     collect.pulls.measure(observer)
     for stream in (found for declared in application.streams if (found := log.find(declared.name)) and declared.id):
         await asyncio.wrap_future(group.run(partial(log.horizon, stream)))  # else the first sender waits for the ids
     await views.start()
     opened.push_async_callback(views.stop)
-    await collect.start()
+    collect.publishing.still = lambda request: rights.still(credential_of(request))
+    await collect.start(secured=not rights.is_open)
     opened.push_async_callback(collect.close)
     keeping = asyncio.create_task(Retainer(application, log, group, reader.flows, clock).run())
     opened.push_async_callback(_cancel, keeping)
@@ -163,6 +177,9 @@ async def _open(
     collect.add_routes(web_app)
     DeadLetterOffice(reader, log.memory(), collect.intakes, limits, clock, observer.emit).add_routes(web_app)
     serving.add_routes(web_app)
+    connections.start()
+    opened.push_async_callback(connections.close)
+    web_app[CONNECTIONS] = connections
     return web_app
 
 
@@ -201,11 +218,12 @@ async def _listen(
     web_app: web.Application, host: str, port: int, opened: AsyncExitStack, tls: ssl.SSLContext | None = None
 ) -> int:
     """Bind the port and return it; the door unpacks bodies itself, within bounds."""
-    runner = web.AppRunner(web_app, access_log=None, auto_decompress=False, shutdown_timeout=SHUTDOWN_S)
+    options: dict[str, Any] = {"access_log": None, "auto_decompress": False, "shutdown_timeout": SHUTDOWN_S}
+    runner = web_app[CONNECTIONS].runner(web_app, **options)
     await runner.setup()
     opened.push_async_callback(runner.cleanup)
     try:
-        await web.TCPSite(runner, host, port, ssl_context=tls).start()
+        await web.TCPSite(runner, host, port, ssl_context=tls, backlog=BACKLOG).start()
     except OSError as error:
         raise port_error(host, port, error) from None
     return int(runner.addresses[0][1])

@@ -89,7 +89,7 @@ def problem_count(problems: Sequence[Problem]) -> str:
 
 def status(body: Mapping[str, Any]) -> RenderableType:
     """The whole of `GET /status` on one screen."""
-    parts: list[RenderableType] = [_heading(body)]
+    parts: list[RenderableType] = [_heading(body), *_pressure(body.get("pressure") or {})]
     for table in (_processes(body), _streams(body), _pulls(body), _flows(body)):
         if table.row_count:
             parts += [Text(), table]
@@ -104,6 +104,26 @@ def _heading(body: Mapping[str, Any]) -> Text:
     if fresh.get("p50_ms") is not None:
         text.append(f", fresh within {_ms(fresh['p50_ms'])} (p99 {_ms(fresh['p99_ms'])})", style="dim")
     return text
+
+
+def _pressure(body: Mapping[str, Any]) -> list[Text]:
+    """Who waits and because of whom; nothing while all is well."""
+    if body.get("state", "ok") == "ok":
+        return []
+    text = Text.assemble((str(body["state"]), "bold yellow" if body["state"] == "limiting" else "bold red"))
+    for because in body.get("because") or ():
+        text.append(f"  {_because(because)}")
+    text.append(f"\n  What to do: {body.get('hint')}", style="dim")
+    return [text]
+
+
+def _because(because: Mapping[str, Any]) -> str:
+    if "view" in because:
+        behind = f"'{because['view']}' is {because['lag_events']:,} events ({because['lag_s']:g} s) behind"
+        return f"{behind} '{because['stream']}', max_lag {because['max_lag']}, since {because['since']}"
+    if "shed" in because:
+        return f"'{because['stream']}' keeps {because['part']:.1%} ({because['shed']})"
+    return "as much waits for the log as may"
 
 
 def _ms(milliseconds: float) -> str:
@@ -138,10 +158,10 @@ def _processes(body: Mapping[str, Any]) -> Table:
 
 
 def _streams(body: Mapping[str, Any]) -> Table:
-    table = _grid("stream", "#events", "#per second", "#duplicates", "#dead", "#late")
+    table = _grid("stream", "#events", "#per second", "#duplicates", "#dead", "#shed", "#late")
     for stream in body.get("streams") or ():
         totals, rate = stream["totals"], (stream.get("rates") or {}).get("accepted")
-        counts = [totals["accepted"], rate, totals["duplicates"], totals["dead"], totals["late"]]
+        counts = [totals["accepted"], rate, totals["duplicates"], totals["dead"], totals.get("shed", 0), totals["late"]]
         style = "dim" if stream.get("kind") == "ledger" else ""
         table.add_row(stream["stream"], *map(_number, counts), style=style)
     return table

@@ -19,21 +19,28 @@ from aiohttp import web
 from penstock.clock import Clock
 from penstock.collect.acks import Acks
 from penstock.collect.admit import Judge
+from penstock.collect.connections import Connections
 from penstock.collect.counted import Group
 from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger
 from penstock.collect.door import Door, WaitAbsorbed
 from penstock.collect.intake import Intake
+from penstock.collect.lags import Absorbed
+from penstock.collect.pressure import Pressure
+from penstock.collect.publish import Publishing
 from penstock.collect.pull import Sleep
 from penstock.collect.pulls import Pulls
 from penstock.collect.receipts import Receipts
 from penstock.collect.reception import Reception
 from penstock.collect.signals import Signals
+from penstock.collect.slow_bodies import SlowBodies
 from penstock.collect.stream_specs import make_dead, make_stream
+from penstock.collect.udp import Udps
 from penstock.collect.unanswered import Unanswered
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.log.log import Log
+from penstock.observe.metrics import Observer
 from penstock.rights.signatures import Signatures
 
 
@@ -57,14 +64,17 @@ class Collect:
         random: Random | None = None,
         sleep: Sleep = asyncio.sleep,
         new_id: Callable[[], str] = _receipt_id,
+        absorbed: Absorbed | None = None,
         signatures: Signatures | None = None,
     ) -> None:
         """Raises `SchemaChangeError` when a stream's class no longer fits its stored events."""
         self.counts = Counts(log.memory())
+        self.pressure = Pressure(application, limits, clock, signals, random or Random())
+        self._slow = SlowBodies(limits, clock)
         dead = DeadLedger(make_dead(log, group), group, self.counts, clock)
         self.intakes = {s.name: self._intake(s, log, group, dead, limits, signals) for s in application.streams}
         receipts = Receipts(log.memory(), clock)
-        reception = Reception(dead, clock, signals)
+        reception = Reception(dead, clock, signals, self.pressure.turns)
         self._unanswered = Unanswered(reception, receipts, signals, new_id)
         self.signatures = signatures or Signatures(application, clock, signals)
         self._door = Door(
@@ -76,32 +86,58 @@ class Collect:
             wait_absorbed,
             limits,
             signals,
+            self.pressure,
+            self._slow,
             self.signatures,
         )
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
         self.pulls = Pulls(
             application, self.intakes, log, group, f"edge-{new_id()}", limits, clock, signals, random or Random(), sleep
         )
+        self.publishing = Publishing(self._door.intake, self.pressure, log.memory(), limits, clock, signals)
+        self.udps = Udps(application.udps, self.intakes, limits, clock, signals)
+        if absorbed is not None:
+            self.pressure.watch(self.intakes, absorbed, self.pulls)
 
     def _intake(
         self, declared: StreamDef, log: Log, group: Group, dead: DeadLedger, limits: Limits, signals: Signals
     ) -> Intake:
         stream = make_stream(log, group, declared)
         end = stream.position(log.bounds(stream).ends)
-        return Intake(Judge(declared, limits), stream, end, group, dead, self.counts, signals)
+        guard = self.pressure.guards[declared.name]
+        return Intake(Judge(declared, limits), stream, end, group, dead, self.counts, signals, guard)
 
     def add_routes(self, app: web.Application) -> None:
         """The runner of this app is best made with `auto_decompress=False`: the door unpacks bodies itself, bounded."""
         app.router.add_post("/streams/{stream}", self._door.post)
+        app.router.add_get("/streams/{stream}/publish", self.publishing.serve, allow_head=False)
+        app.on_shutdown.append(self.publishing.end)
         app.router.add_get("/acks/{token}", self._acks.get)
 
-    async def start(self) -> None:
-        """Begin to pull."""
+    def measure(self, observer: Observer, connections: Connections) -> None:
+        """Show how full everything is, at each scrape."""
+        room, labels = self.pressure.room, ("stream", "port")
+        observer.gauge("penstock_collect_room_bytes", "Bodies on their way.", (), lambda: {(): float(room.taken_bytes)})
+        observer.gauge("penstock_collect_room_events", "Events in them.", (), lambda: {(): float(room.taken_events)})
+        observer.gauge("penstock_collect_connections", "Open connections.", (), lambda: {(): float(connections.open)})
+        observer.gauge(
+            "penstock_collect_publishing_sockets", "Open sockets.", (), lambda: {(): float(self.publishing.open)}
+        )
+        observer.gauge("penstock_collect_udp_kernel_drops", "Datagrams lost before us.", labels, self.udps.drops)
+
+    async def start(self, *, secured: bool = False) -> None:
+        """Begin to pull and to listen for datagrams; `secured`: the app has keys."""
+        await self.udps.start(secured=secured)
         self.pulls.start()
+        self.pressure.start()
+        self._slow.start()
 
     async def close(self) -> None:
         """Stop pulling and write what came with ack=none. The server has stopped taking requests before."""
+        await self.udps.close()
         await self.pulls.close()
+        await self.pressure.close()
+        await self._slow.close()
         await self._unanswered.drain()
         for intake in self.intakes.values():
             await intake.drain()

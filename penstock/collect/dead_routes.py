@@ -16,7 +16,8 @@ from penstock.collect.door_replies import error_reply, json_reply
 from penstock.collect.intake import Intake
 from penstock.collect.replay import Replayer, Wish
 from penstock.collect.replayed import Replayed
-from penstock.collect.request_body import Body, Room
+from penstock.collect.request_body import Body
+from penstock.collect.room import Room
 from penstock.collect.sender import sender_of
 from penstock.collect.signals import CollectFailed, Signals
 from penstock.collect.stored_letters import Mask, StoredLetter, StoredLetters, Wanted, as_it_is, masked
@@ -64,7 +65,7 @@ class DeadLetterOffice:
         self._replayer = Replayer(self._letters, replayed, intakes, clock)
         self._limits, self._signals = limits, signals
         self._mask = mask or masked({name: intake.judge.stream.events.kind for name, intake in intakes.items()})
-        self._room = Room(limits.unwritten_bytes)
+        self._room = Room(limits.unwritten_bytes, limits.unwritten_events, clock)
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/dead", self._guarded(self._list))
@@ -104,11 +105,11 @@ class DeadLetterOffice:
         return json_reply(200, self._body(letter, letter.raw), _NO_STORE)
 
     async def _replay(self, request: web.Request) -> web.StreamResponse:
-        body = Body(request, self._limits, self._room)
+        sender = sender_of(request, "replay")
+        body = Body(request, self._limits, self._room, sender.account)
         try:
             asked = _asked(await _read(body))
             wishes = [Wish(a.letter, None if a.events is None else [bytes(e) for e in a.events]) for a in asked.letters]
-            sender = sender_of(request, "replay")
             done = await self._replayer.replay(wishes, sender, _may(request), dry_run=asked.dry_run)
         finally:
             body.close()

@@ -16,11 +16,13 @@ from aiohttp import web
 from penstock.collect.cutting import SLICE_BYTES
 from penstock.collect.door_replies import ACK, error_reply, json_reply, outcome_reply
 from penstock.collect.intake import Intake, Outcome
+from penstock.collect.pressure import Pressure
 from penstock.collect.reception import Reception
-from penstock.collect.request_body import Body, Room
+from penstock.collect.request_body import Body
 from penstock.collect.request_options import APPLIED_WAIT_S, ack_level, producer_of, wait_s
 from penstock.collect.sender import Sender, sender_of
 from penstock.collect.signals import CollectFailed, RequestRefused, Signals
+from penstock.collect.slow_bodies import SlowBodies
 from penstock.collect.unanswered import Unanswered
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
@@ -57,12 +59,14 @@ class Door:
         wait_absorbed: WaitAbsorbed,
         limits: Limits,
         signals: Signals,
+        pressure: Pressure,
+        slow: SlowBodies | None = None,
         signatures: Signatures | None = None,
     ) -> None:
         self._application, self._intakes, self._reception = application, intakes, reception
         self._unanswered, self._memory, self._wait_absorbed = unanswered, memory, wait_absorbed
         self._limits, self._signals, self._signatures = limits, signals, signatures
-        self._room = Room(limits.unwritten_bytes)
+        self._pressure, self._slow = pressure, slow
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         """One request; never raises but for a lost connection."""
@@ -89,10 +93,12 @@ class Door:
         return error
 
     async def _post(self, request: web.Request, name: str) -> web.StreamResponse:
-        intake = self._intakes.get(name) or self._refuse(name)
+        intake = self.intake(name)
         level, producer = ack_level(request), producer_of(request)
         patience_s = wait_s(request, APPLIED_WAIT_S, self._limits.wait_s)
-        body = Body(request, self._limits, self._room)
+        account = sender_of(request, "post").account
+        self._pressure.guards[name].check(account)
+        body = Body(request, self._limits, self._pressure.room, account, self._slow)
         if level == "none":
             return await self._let_go(intake, body, request, producer)
         outcome = await self._take(intake, body, request, producer)
@@ -104,7 +110,7 @@ class Door:
     async def _take(self, intake: Intake, body: Body, request: web.Request, producer: Producer | None) -> Outcome:
         try:
             raw, sender = await self._read(intake, body, request)
-            return await self._reception.take(intake, raw, body.form, sender, producer)
+            return await self._reception.take(intake, raw, body.form, sender, producer, share=body.share)
         finally:
             body.close()
 
@@ -154,6 +160,10 @@ class Door:
             return None
         mark = self._memory.get(producer_key(stream, producer))
         return int(mark[1]) + 1 if mark else producer.sequence + 1
+
+    def intake(self, name: str) -> Intake:
+        """The way into a stream. Raises `ReadOnlyStreamError` or `UnknownStreamError`."""
+        return self._intakes.get(name) or self._refuse(name)
 
     def _refuse(self, name: str) -> Intake:
         names = ", ".join(self._intakes) or "none; declare one with app.stream(...)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,9 @@ def json_reply(status: int, body: Mapping[str, Any], headers: Mapping[str, str] 
 
 def error_reply(error: PenstockError) -> web.Response:
     headers = {}
-    if error.status in _RETRY_AFTER_S:
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    elif error.status in _RETRY_AFTER_S:
         headers["Retry-After"] = _RETRY_AFTER_S[error.status]
     if isinstance(error, SequenceGapError):
         headers[EXPECTED] = str(error.expected)
@@ -45,7 +48,9 @@ def outcome_reply(outcome: Outcome, level: str, expected: int | None) -> web.Res
         "ack": token,
         "level": level,
     }
-    if outcome.rejections and not outcome.accepted and not outcome.duplicates:
+    if outcome.shed:
+        body["shed"] = outcome.shed
+    if outcome.rejections and not outcome.accepted and not outcome.shed and not outcome.duplicates:
         return json_reply(422, body | {"error": _all_rejected(outcome).body()}, headers)
     return json_reply(200, body, headers)
 

@@ -20,6 +20,7 @@ from penstock.collect.admit import Built, Decoded, Judge
 from penstock.collect.counted import Counted, Group, Tally, write
 from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger, Letter
+from penstock.collect.guard import Guard
 from penstock.collect.rejection import Rejection
 from penstock.collect.sender import Sender, Way
 from penstock.collect.signals import EventsTaken, Signals
@@ -43,6 +44,7 @@ class Outcome:
     duplicates: int = 0
     rejections: Sequence[Rejection] = ()
     repeated: bool = False
+    shed: int = 0
     token: str = ""
     """The position's, made once for all requests of a commit."""
 
@@ -63,6 +65,11 @@ class Claim:
     note: Note | None = None
     rejections: list[Rejection] = field(default_factory=list)
     accepted: int = 0
+    shed: int = 0
+
+    @property
+    def received(self) -> int:
+        return self.decoded.received + self.shed
 
 
 class Intake:
@@ -77,12 +84,14 @@ class Intake:
         dead: DeadLedger,
         counts: Counts,
         signals: Signals,
+        guard: Guard | None = None,
     ) -> None:
         self.judge = judge
         self.stream = stream
         self.end = end
         """Behind everything that this process knows to be durable."""
         self._group, self._dead, self._counts, self._signals = group, dead, counts, signals
+        self._guard = guard
         self._waiting: list[Claim] = []
         self._waiting_events = 0
         self._writing: set[asyncio.Task[None]] = set()
@@ -97,16 +106,27 @@ class Intake:
         note: Note | None = None,
         alone: bool = False,
     ) -> Outcome:
-        """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ...
+        """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ...,
+        and what the stream's guard raises: `TooManyError`, `LaggingError`.
 
         `alone`: in an append of its own, so that a `note` that raises fails nobody else.
         """
+        shed = 0
+        if self._guard is not None:
+            decoded, shed = self._guard.admit(decoded, sender)
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections))
+        claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections), shed=shed)
         if producer is not None or alone:
             self._begin([claim])
         else:
             self._join(claim)
+        return await done
+
+    async def drop(self, events: int, sender: Sender) -> Outcome:
+        """Count events that had to be dropped before they were judged; the count is durable on return."""
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        nothing = Decoded([], bytes, [], [] if self.judge.stream.unknown == "keep" else None, [])
+        self._join(Claim(nothing, 0, sender, done, shed=events))
         return await done
 
     async def drain(self) -> None:
@@ -179,7 +199,7 @@ class Intake:
 
     async def _append(self, claims: list[Claim], built: Built) -> Appended:
         letters = [Letter(self.stream.name, r, c.sender, c.producer) for c in claims for r in c.rejections]
-        if built.batch.num_rows or claims[0].producer is not None:
+        if built.batch.num_rows or claims[0].producer is not None or any(claim.shed for claim in claims):
             appends = [self._events(claims, built)]
             if letters:
                 appends.append(self._dead.append(letters, follows=True))
@@ -194,8 +214,9 @@ class Intake:
 
         def remember(appended: Appended, tally: Tally) -> Mapping[str, Any]:
             if appended.repeated:
-                return tally.add(self.stream.name, duplicates=sum(claim.decoded.received for claim in claims))
-            keys = tally.add(self.stream.name, duplicates=len(appended.duplicates))
+                return tally.add(self.stream.name, duplicates=sum(claim.received for claim in claims))
+            shed = sum(claim.shed for claim in claims)
+            keys = tally.add(self.stream.name, duplicates=len(appended.duplicates), shed=shed)
             return keys | _noted(claims, self._outcomes(claims, built, appended)) if noting else keys
 
         return Counted.make(self.stream, built.batch, self._counts, remember, claims[0].producer)
@@ -220,9 +241,9 @@ class Intake:
             for row in appended.duplicates:
                 duplicates[bisect_right(starts, built.rows[row]) - 1] += 1
         if appended.repeated:
-            return [Outcome(at, 0, c.decoded.received, repeated=True, token=token) for c in claims]
+            return [Outcome(at, 0, c.received, repeated=True, token=token) for c in claims]
         return [
-            Outcome(at, claim.accepted - known, known, claim.rejections, token=token)
+            Outcome(at, claim.accepted - known, known, claim.rejections, shed=claim.shed, token=token)
             for claim, known in zip(claims, duplicates, strict=True)
         ]
 
@@ -233,6 +254,7 @@ class Intake:
             sum(outcome.accepted for outcome in outcomes),
             sum(outcome.duplicates for outcome in outcomes),
             sum(len(outcome.rejections) for outcome in outcomes),
+            sum(outcome.shed for outcome in outcomes),
         )
 
 

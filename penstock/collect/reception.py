@@ -12,8 +12,10 @@ from penstock.collect.cutting import SLICE_BYTES, Form
 from penstock.collect.dead_letters import DeadLedger, Letter
 from penstock.collect.intake import Intake, Note, Outcome
 from penstock.collect.rejection import Rejection
+from penstock.collect.room import Share
 from penstock.collect.sender import Sender
 from penstock.collect.signals import EventsTaken, Signals
+from penstock.collect.turns import Turns
 from penstock.errors import BadBodyError
 from penstock.log.log import Producer
 
@@ -27,8 +29,8 @@ BadNote = Callable[[BadBodyError], Mapping[str, Any]]
 class Reception:
     """Shared by all streams; lives on the edge's loop."""
 
-    def __init__(self, dead: DeadLedger, clock: Clock, signals: Signals) -> None:
-        self._dead, self._clock, self._signals = dead, clock, signals
+    def __init__(self, dead: DeadLedger, clock: Clock, signals: Signals, turns: Turns) -> None:
+        self._dead, self._clock, self._signals, self._turns = dead, clock, signals, turns
 
     async def take(
         self,
@@ -39,15 +41,26 @@ class Reception:
         producer: Producer | None = None,
         note: Note | None = None,
         bad_note: BadNote | None = None,
+        share: Share | None = None,
     ) -> Outcome:
-        """Durable on return. Raises `BadBodyError` after the body is in `dead`, and what the log raises."""
+        """Durable on return. Raises `BadBodyError` after the body is in `dead`, and what the log raises.
+
+        Its events are held in `share`, which the caller gives back.
+        """
         received_us = self._clock.now_us()
+        account = sender.account
+        if not self._turns.begin(account, len(raw)):
+            await self._turns.wait(account, len(raw))
         try:
             decoded = await self._decode(intake, raw, form)
+            if share is not None:
+                share.hold(decoded.received)
+            return await intake.take(decoded, received_us, sender, producer, note)
         except BadBodyError as error:
             await self.bury(intake, error, raw, sender, bad_note)
             raise
-        return await intake.take(decoded, received_us, sender, producer, note)
+        finally:
+            self._turns.end(account, len(raw))
 
     async def bury(
         self, intake: Intake, error: BadBodyError, raw: bytes, sender: Sender, bad_note: BadNote | None = None

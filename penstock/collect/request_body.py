@@ -12,11 +12,12 @@ import pyarrow as pa
 from aiohttp import web
 
 from penstock.collect.cutting import SLICE_BYTES, Form
+from penstock.collect.room import Room
+from penstock.collect.slow_bodies import SlowBodies
 from penstock.config import Limits
 from penstock.errors import (
     BadBodyError,
     BadRequestError,
-    OverloadedError,
     TooLargeError,
     UnsupportedContentError,
 )
@@ -29,35 +30,19 @@ _FORMS: dict[str, Form] = {
     "application/ndjson": "lines",
     "application/jsonl": "lines",
 }
+AT_ONCE_BYTES = 64 * 1024
+"""A larger body takes room as it comes: what is only announced would let slow senders keep all of it."""
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
-
-
-class Room:
-    """How many bytes of bodies wait for the log."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.taken_bytes = 0
-
-    def take(self, size: int) -> None:
-        if self.taken_bytes + size > self.most_bytes:
-            raise OverloadedError(
-                "the server holds as much unwritten data as it may",
-                detail=f"{self.taken_bytes} of {self.most_bytes} bytes wait for the log",
-                hint="send the same request again after the time in Retry-After",
-            )
-        self.taken_bytes += size
-
-    def give_back(self, size: int) -> None:
-        self.taken_bytes -= size
 
 
 class Body:
     """One request's body and its share of the room, which the caller gives back when the request is done with."""
 
-    def __init__(self, request: web.Request, limits: Limits, room: Room) -> None:
-        self._request, self._limits, self._room = request, limits, room
-        self._taken = 0
+    def __init__(
+        self, request: web.Request, limits: Limits, room: Room, account: str, slow: SlowBodies | None = None
+    ) -> None:
+        self._request, self._limits, self._slow = request, limits, slow
+        self.share = room.share(account)
         self.packed = b""
         """As it was sent."""
         self.form = _form(request.headers.get("Content-Type", ""))
@@ -76,14 +61,22 @@ class Body:
 
     def close(self) -> None:
         """Give the room back."""
-        self._room.give_back(self._taken)
-        self._taken = 0
+        self.share.close()
 
     async def _read_packed(self) -> bytes:
         request = self._request
+        if self._slow is None or request.content.is_eof():
+            return await self._read_on()
+        with self._slow.watching(request.content):
+            return await self._read_on()
+
+    async def _read_on(self) -> bytes:
+        request = self._request
         length = request.content_length
         try:
-            if length is not None and self._encoding is None:
+            if length is not None and length > self._limits.body_bytes:
+                raise self._too_large()
+            if length is not None and length <= AT_ONCE_BYTES and self._encoding is None:
                 self._grow(length)
                 return await request.content.read()
             parts = []
@@ -95,10 +88,9 @@ class Body:
             raise BadRequestError("the body broke off", detail=str(error), hint="send the request again") from None
 
     def _grow(self, size: int) -> None:
-        if self._taken + size > self._limits.body_bytes:
+        if self.share.bytes + size > self._limits.body_bytes:
             raise self._too_large()
-        self._room.take(size)
-        self._taken += size
+        self.share.grow(size)
 
     def _unpack(self, packed: bytes) -> bytes:
         try:

@@ -54,6 +54,31 @@ class RequestRefused(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class LagSwitched(Signal):
+    """A view fell further behind than its `max_lag`, or came back: senders of its streams wait, or no longer do."""
+
+    level = logging.WARNING
+    moves = (
+        Counts("penstock_collect_lag_switches_total", "Times that a view's lag closed or opened.", ("view", "stream")),
+    )
+    view: str
+    stream: str
+    over: bool
+    events: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionClosed(Signal):
+    """A connection was closed because of its peer: too slow a head or body, or one too many."""
+
+    level = logging.INFO
+    moves = (Counts("penstock_collect_connections_closed_total", "Connections closed by a limit.", ("reason",)),)
+    reason: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class PullStateChanged(Signal):
     """A pull connected, lost its source, or waits to try again."""
 
@@ -103,6 +128,8 @@ class CollectFailed(Signal):
 SIGNALS: tuple[type[Signal], ...] = (
     EventsTaken,
     RequestRefused,
+    LagSwitched,
+    ConnectionClosed,
     PullStateChanged,
     PullReset,
     ReceiptLost,

@@ -16,11 +16,13 @@ from penstock.collect.reception import Reception
 from penstock.collect.request_body import Body
 from penstock.collect.sender import Sender
 from penstock.collect.signals import ReceiptLost, Signals
-from penstock.errors import BadBodyError, OverloadedError, PenstockError
+from penstock.errors import BadBodyError, LaggingError, OverloadedError, PenstockError, TooManyError
 from penstock.position import Position
 
 MOST_WAITING = 10_000
 """Requests that wait to be judged; each is a task of about 10 kB."""
+WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""What a request waits at most before it tries again where there is too much; 30 s together, then it is lost."""
 
 
 class Unanswered:
@@ -29,6 +31,7 @@ class Unanswered:
     def __init__(self, reception: Reception, receipts: Receipts, signals: Signals, new_id: Callable[[], str]) -> None:
         self._reception, self._receipts, self._signals, self._new_id = reception, receipts, signals, new_id
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = False
 
     def check_room(self) -> None:
         """Raises `OverloadedError` when no more may wait."""
@@ -50,13 +53,14 @@ class Unanswered:
 
     async def drain(self) -> None:
         """Return when all of it is written."""
+        self._ending = True
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
     async def _write(self, id: str, intake: Intake, body: Body, raw: bytes, sender: Sender) -> None:
         settle = _Settle(id, intake, self._receipts)
         try:
-            outcome = await self._reception.take(intake, raw, body.form, sender, None, settle.taken, settle.unread)
+            outcome = await self._take(intake, body, raw, sender, settle)
             settle.taken_without_commit(outcome)
         except BadBodyError:
             settle.done()
@@ -68,6 +72,19 @@ class Unanswered:
             settle.done()
         finally:
             body.close()
+
+    async def _take(self, intake: Intake, body: Body, raw: bytes, sender: Sender, settle: _Settle) -> Outcome:
+        """Its sender cannot be told to come again, so that whoever must wait waits here, for a while."""
+        for patience_s in (*WAITS_S, None):
+            try:
+                return await self._reception.take(
+                    intake, raw, body.form, sender, None, settle.taken, settle.unread, body.share
+                )
+            except (TooManyError, LaggingError, OverloadedError) as error:
+                if patience_s is None or self._ending:
+                    raise
+                await asyncio.sleep(min(patience_s, error.retry_after_s or patience_s))
+        raise AssertionError
 
 
 class _Settle:

@@ -49,6 +49,7 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
     for stream in application.streams:
         paths |= _stream_paths(stream.name, limits)
         paths[f"/streams/{stream.name}"]["post"] = _post(stream, events[stream.name])
+        paths[f"/streams/{stream.name}/publish"] = _socket(f"publishing to {stream.name}")
     for name in (*(flow.name for flow in application.flows), *LEDGERS):
         paths |= _stream_paths(name, limits)
     return {
@@ -186,12 +187,13 @@ def _post(stream: StreamDef, event: Spec) -> Spec:
     }
     levels = {"type": "string", "enum": ["none", "logged", "applied"], "default": "logged"}
     headers = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+    limited = (429,) if stream.rate else ()
     return {
         "operationId": f"post to {stream.name}",
         "summary": f"Send events to the stream {stream.name}",
         "parameters": [parameter("ack", levels), *(parameter(name, text(), place="header") for name in headers)],
         "requestBody": {"required": True, "content": content},
-        "responses": answers(POST_REPLY, 400, 403, 409, 413, 415, 422, 503, 507)
+        "responses": answers(POST_REPLY, 400, 403, 408, 409, 413, 415, 422, *limited, 503, 507)
         | {
             "202": {"description": "ack=none: taken, not yet durable", "content": _json(POST_REPLY)},
             "204": {"description": "This sequence number of the producer was taken before"},

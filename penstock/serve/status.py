@@ -36,7 +36,12 @@ class Status:
     """The state of one app as its edge sees it."""
 
     def __init__(
-        self, application: Application, views: Views, log: FolderLog, clock: Clock, folder: Folder | None = None
+        self,
+        application: Application,
+        views: Views,
+        log: FolderLog,
+        clock: Clock,
+        folder: Folder | None = None,
     ) -> None:
         self._application, self._views, self._log = application, views, log
         self._clock, self._folder = clock, folder

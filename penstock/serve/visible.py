@@ -8,6 +8,7 @@ from typing import Any
 from penstock.rights.credential import Credential
 
 Body = dict[str, Any]
+_NAMES = ("stream", "view")
 
 
 def visible(things: Iterable[Body], name: str, credential: Credential) -> list[Body]:
@@ -24,7 +25,21 @@ def visible_status(body: Body, credential: Credential) -> Body:
         "streams": visible(body["streams"], "stream", credential),
         "views": visible(body["views"], "view", credential),
         "flows": visible(body["flows"], "flow", credential),
+        **_visible_pressure(body, credential),
     }
+
+
+def _visible_pressure(body: Body, credential: Credential) -> Body:
+    """Who waits and why, as far as it is about what may be read."""
+    found: Body = {}
+    if "udp" in body:
+        found["udp"] = visible(body["udp"], "stream", credential)
+    if "pressure" in body:
+        because = [
+            b for b in body["pressure"]["because"] if all(credential.may("read", b[n]) for n in _NAMES if n in b)
+        ]
+        found["pressure"] = body["pressure"] | {"because": because, "room": {}}
+    return found
 
 
 def visible_graph(body: Body, credential: Credential) -> Body:

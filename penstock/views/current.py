@@ -40,6 +40,7 @@ RETRY_S = 1.0
 PREPARE_CHANGES = 2_000
 """Above this a batch is prepared in the thread: on the loop it would take over 1 ms."""
 _FRESHNESS_SAMPLES = 1_000
+_NOT_LAGGING = ("stopped", "retrying", "rebuilding")
 
 
 class Views:
@@ -93,6 +94,19 @@ class Views:
         return all(
             view.content or view.problem or self.flow_state(view.name).state in ("stopped", "retrying") for view in self
         )
+
+    def absorbed(self, name: str) -> tuple[Frontier, bool]:
+        """What a view has absorbed of the door's streams, and whether its lag is one of load: the lag of a flow that an
+        error holds up, or that is being rebuilt, is none."""
+        view = self.view(name)
+        above, waiting = {name}, [name]
+        while waiting:
+            node = self.application.flow(waiting[0]) or self.application.view(waiting[0])
+            more = [i for i in node.inputs if self.application.flow(i) and i not in above] if node else []
+            waiting = waiting[1:] + more
+            above.update(more)
+        held_up = view.problem is not None or any(self.flow_state(n).state in _NOT_LAGGING for n in above)
+        return view.frontier, not held_up
 
     # Waiting for events to be absorbed
 

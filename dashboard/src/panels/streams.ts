@@ -4,9 +4,9 @@ import * as format from "../logic/format";
 import type { Status, Stream } from "../wire/contract";
 import { Sparkline } from "./sparkline";
 
-type Count = "accepted" | "duplicates" | "dead" | "late";
+type Count = "accepted" | "duplicates" | "dead" | "shed" | "late";
 
-const COUNTS: [Count, string][] = [["accepted", "accepted"], ["duplicates", "duplicates"], ["dead", "rejected"], ["late", "late"]];
+const COUNTS: [Count, string][] = [["accepted", "accepted"], ["duplicates", "duplicates"], ["dead", "rejected"], ["shed", "shed"], ["late", "late"]];
 const KINDS: Record<string, string> = { stream: "stream", flow: "made by a flow", ledger: "ledger" };
 
 interface Card {
@@ -34,6 +34,7 @@ export class StreamsPanel {
     for (const [count, target] of card.counts) {
       write(target, format.number(stream.totals[count]));
       mark(target, "data-some", stream.totals[count] > 0 ? "" : null);
+      if (count === "shed" && target.parentElement) mark(target.parentElement, "hidden", stream.totals[count] > 0 ? null : "");
     }
   }
 

@@ -41,7 +41,7 @@ export interface View {
 export interface Stream {
   stream: string;
   kind: string;
-  totals: { accepted: number; duplicates: number; dead: number; late: number };
+  totals: { accepted: number; duplicates: number; dead: number; shed: number; late: number };
   rates: { accepted: number };
 }
 
@@ -52,6 +52,23 @@ export interface Flow extends Health {
   lag_events?: number | null;
 }
 
+/** Why senders wait or events are dropped; `because` holds lags, a full room, or a stream that sheds. */
+export interface Pressure {
+  state: string;
+  because: {
+    stream?: string;
+    view?: string;
+    lag_events?: number;
+    lag_s?: number;
+    max_lag?: string;
+    retry_after_s?: number;
+    room?: string;
+    shed?: string;
+    part?: number;
+  }[];
+  hint: string | null;
+}
+
 export interface Status {
   app: string;
   version?: string;
@@ -60,6 +77,7 @@ export interface Status {
   streams: Stream[];
   views: View[];
   flows: Flow[];
+  pressure?: Pressure;
 }
 
 export interface GraphNode {

@@ -22,7 +22,7 @@ function completeStream(stream: Partial<Stream> & { stream: string }): Stream {
   return {
     stream: stream.stream,
     kind: stream.kind ?? "stream",
-    totals: { accepted: 0, duplicates: 0, dead: 0, late: 0, ...stream.totals },
+    totals: { accepted: 0, duplicates: 0, dead: 0, shed: 0, late: 0, ...stream.totals },
     rates: { accepted: stream.rates?.accepted ?? 0 },
   };
 }

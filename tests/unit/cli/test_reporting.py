@@ -18,7 +18,7 @@ STATUS: dict[str, Any] = {
         {
             "stream": "orders",
             "kind": "stream",
-            "totals": {"accepted": 1234567, "duplicates": 5, "dead": 1, "late": 0},
+            "totals": {"accepted": 1234567, "duplicates": 5, "dead": 1, "shed": 8, "late": 0},
             "rates": {"accepted": 49.66},
         }
     ],
@@ -50,9 +50,28 @@ def test_status_shows_processes_streams_and_flows():
     text = printed(reporting.status(STATUS))
     assert "shop  penstock 0.1.0, up 2 h 3 min, fresh within 180 ms (p99 12.4 s)" in text
     assert words(text, "edge") == ["edge", "running", "77", "2", "1"]
-    assert words(text, "orders") == ["orders", "1,234,567", "49.7", "5", "1", "0"]
+    assert words(text, "orders") == ["orders", "1,234,567", "49.7", "5", "1", "8", "0"]
     assert words(text, "totals") == ["totals", "retrying", "4,321", "3.0", "12", "exact"]
     assert "flow_failed: bad [cast]\n  batch 3" in text
+
+
+def test_status_says_who_waits_because_of_whom_and_what_to_do():
+    lag = {
+        "stream": "orders",
+        "view": "totals",
+        "lag_events": 12_000,
+        "lag_s": 42.5,
+        "max_lag": "30 s",
+        "since": "noon",
+    }
+    because = [lag, {"stream": "clicks", "shed": "sample", "part": 0.25}, {"room": "full"}]
+    text = printed(
+        reporting.status(STATUS | {"pressure": {"state": "lagging", "because": because, "hint": "more cores"}})
+    )
+    text = " ".join(text.split())
+    assert "'totals' is 12,000 events (42.5 s) behind 'orders', max_lag 30 s, since noon" in text
+    assert "'clicks' keeps 25.0% (sample) as much waits for the log as may What to do: more cores" in text
+    assert "What to do: nothing" not in printed(reporting.status(STATUS | {"pressure": {"state": "ok", "because": []}}))
 
 
 def test_status_of_an_app_without_anything_is_a_heading():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,7 @@ from aiohttp import ClientSession, web
 from penstock.app import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.connections import Connections
 from penstock.collect.dead_routes import DeadLetterOffice
 from penstock.collect.pull import Sleep
 from penstock.config import Folder, Limits
@@ -41,7 +43,9 @@ class Absorbing:
 class Edge:
     """Everything that one running edge has."""
 
-    def __init__(self, app: App, path: Path, limits: Limits, clock: Any, absorbing: Absorbing, sleep: Sleep) -> None:
+    def __init__(
+        self, app: App, path: Path, limits: Limits, clock: Any, absorbing: Absorbing, sleep: Sleep, **more: Any
+    ) -> None:
         self.observer = Observer()
         self.absorbing = absorbing
         self.log = SqliteLog.open(path, app=app.name)
@@ -57,10 +61,13 @@ class Edge:
                 self.observer.emit,
                 random=Random(7),
                 sleep=sleep,
+                **more,
             )
         except BaseException:
             self.close_log()
             raise
+        self.limits, self.clock = limits, clock
+        self.connections: Connections
         self.session: ClientSession
         self.url = ""
 
@@ -130,6 +137,25 @@ class Edge:
         return self.observer.value("penstock_collect_requests_refused_total", stream=stream, reason=reason)
 
 
+@contextlib.contextmanager
+def held(edge: Edge) -> Iterator[Callable[[], None]]:
+    """The log writes nothing until the end, or until what this gives is called."""
+    go, stopped = threading.Event(), threading.Event()
+    edge.group.run(lambda: (stopped.set(), go.wait()))
+    assert stopped.wait(10)
+    try:
+        yield go.set
+    finally:
+        go.set()
+
+
+async def until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Return when it holds."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 class Reply:
     def __init__(self, status: int, raw: bytes, headers: dict[str, str]) -> None:
         self.status, self.raw, self.headers = status, raw, headers
@@ -154,9 +180,11 @@ async def running(
     absorbing: Absorbing | None = None,
     decompress: bool = False,
     sleep: Sleep = asyncio.sleep,
+    watched: bool = False,
+    **more: Any,
 ) -> AsyncIterator[Edge]:
     """An edge that listens on loopback; its log file stays for the next one."""
-    edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep)
+    edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep, **more)
     site = web.Application()
     edge.collect.add_routes(site)
     reader = FolderLog(Folder(path.parent))
@@ -164,7 +192,11 @@ async def running(
         reader, edge.log.memory(), edge.collect.intakes, limits or Limits(), clock or SystemClock(), edge.observer.emit
     )
     office.add_routes(site)
-    runner = web.AppRunner(site, access_log=None, auto_decompress=decompress, lingering_time=1.0)
+    if watched:
+        edge.connections = Connections(edge.limits, edge.clock, edge.observer.emit)
+        runner = edge.connections.runner(site, access_log=None, auto_decompress=decompress)
+    else:
+        runner = web.AppRunner(site, access_log=None, auto_decompress=decompress, lingering_time=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     edge.url = f"http://127.0.0.1:{runner.addresses[0][1]}"

@@ -23,6 +23,7 @@ from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from penstock.rights.credential import credential_of
 from penstock.rights.guard import Guard
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import make_key
@@ -96,6 +97,7 @@ class SecureEdge:
             clock=self.clock,
             signals=emit,
         )
+        self.collect.publishing.still = lambda request: self.rights.still(credential_of(request))
         self.serving = Serving(
             self.application,
             self.views,

@@ -40,7 +40,7 @@ Operation = tuple[str, str]
 """Method and path."""
 _STATIC = ("/assets/", "/favicon")
 OPEN = ("/", "/healthz", "/readyz")
-LIMITS = Limits(body_bytes=100_000, view_bytes=200_000)
+LIMITS = Limits(body_bytes=100_000, view_bytes=200_000, body_pause_s=0.2)
 
 
 class Edge:
@@ -81,6 +81,17 @@ class Edge:
             endless = reply.content_type == "text/event-stream"
             text = "" if endless or reply.status == 101 else await reply.text()
         return json.loads(text) if text.startswith("{") else text
+
+    async def stall(self, path: str) -> None:
+        """A body that is begun and never ended."""
+
+        async def endless() -> AsyncIterator[bytes]:
+            yield b"{"
+            await asyncio.sleep(30)
+
+        headers = {"Content-Type": "application/json"}
+        async with self.http.post(path, data=endless(), headers=headers) as reply:
+            self.seen["post", path].add(reply.status)
 
     async def expect(self, status: int, method: str, path: str, body: Any = None, **more: Any) -> Any:
         before = self.seen[method.lower(), path]
@@ -207,6 +218,7 @@ async def post_all_kinds(edge: Edge) -> str:
     await edge.expect(413, post, path, {"topic": "a" * 200_000})
     await edge.expect(415, post, path, b"<a/>", headers={"Content-Type": "text/xml"})
     await edge.expect(422, post, path, {"topic": 1})
+    await edge.stall(path)
     await edge.expect(200, "GET", f"/acks/{receipt}", params={"wait": 5})
     await edge.expect(400, "GET", f"/acks/{ack}", params={"wait": "long"})
     await edge.expect(404, "GET", f"/acks/{Position('stream', 'rsvps', 'another', (0,)).token()}")
@@ -277,7 +289,7 @@ async def subscribe(edge: Edge) -> None:
     await edge.expect(400, "GET", "/views/topics/events", params={"where": "nonsense("})
     await edge.expect(200, "GET", "/streams/rsvps/events")
     await edge.expect(400, "GET", "/streams/rsvps/events", params={"after": "nonsense"})
-    for path in ("/views/topics/socket", "/streams/rsvps/socket", "/socket"):
+    for path in ("/views/topics/socket", "/streams/rsvps/socket", "/streams/rsvps/publish", "/socket"):
         await edge.expect(400, "GET", path)
         async with edge.http.ws_connect(path) as socket:
             edge.seen["get", path].add(101)

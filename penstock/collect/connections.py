@@ -1,0 +1,166 @@
+"""Closes connections that cost and bring nothing: heads that trickle in, idle ones, and more than a peer may have.
+
+aiohttp closes a connection that waits for a request too long (`keepalive_timeout`), but it cannot tell one that waits
+from one whose head never ends, and takes any number of them. So its handler of a connection is extended by what a look
+at each arriving packet can tell, and a task looks once a second at the heads that are under way: an idle connection
+costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import Counter
+from contextlib import suppress
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from penstock.clock import Clock
+from penstock.collect.signals import ConnectionClosed, Signals
+from penstock.config import Limits
+
+LOOK_S = 1.0
+LINGER_S = 2.0
+"""How long the rest of a refused body is read, so that its sender gets to see the reply."""
+FILES_KEPT = 200
+"""Files that the process needs for other things: the log, checkpoints, sources."""
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\nRetry-After: 5\r\n"
+    b"Connection: close\r\n\r\n%s"
+)
+_TOO_MANY = (
+    b'{"error":{"code":"overloaded","message":"the server has as many connections as it may","detail":null,'
+    b'"hint":"keep connections open and use them again"}}'
+)
+
+
+class Connections:
+    """Every connection of the edge's server; lives on its loop."""
+
+    def __init__(self, limits: Limits, clock: Clock, signals: Signals) -> None:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.most = min(limits.connections, max(100, files - FILES_KEPT)) if files > 0 else limits.connections
+        self.most_each = min(limits.connections_per_address, self.most)
+        self._limits, self._clock, self._signals = limits, clock, signals
+        self._by_address: Counter[str] = Counter()
+        self._heads: dict[WatchedHandler, float] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.open = 0
+
+    def runner(self, app: web.Application, **options: Any) -> web.AppRunner:
+        """A runner whose connections are watched."""
+        return _Runner(self, app, keepalive_timeout=self._limits.idle_s, lingering_time=LINGER_S, **options)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep_looking(), name="connections")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    # What a connection tells
+
+    def opened(self, address: str) -> bool:
+        """Whether there may be one more."""
+        if self.open >= self.most or self._by_address[address] >= self.most_each:
+            self._signals(ConnectionClosed("too_many", address))
+            return False
+        self.open += 1
+        self._by_address[address] += 1
+        return True
+
+    def closed(self, handler: WatchedHandler, address: str) -> None:
+        self._heads.pop(handler, None)
+        self.open -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def head_begun(self, handler: WatchedHandler) -> None:
+        self._heads.setdefault(handler, self._clock.monotonic())
+
+    def head_ended(self, handler: WatchedHandler) -> None:
+        self._heads.pop(handler, None)
+
+    # Looking
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Close those whose head takes too long."""
+        latest_s = self._clock.monotonic() - self._limits.head_s
+        for handler, since_s in list(self._heads.items()):
+            if handler.busy:
+                self._heads.pop(handler, None)
+            elif since_s <= latest_s:
+                self._signals(ConnectionClosed("slow_head", handler.address))
+                self._heads.pop(handler, None)
+                handler.force_close()
+
+
+class WatchedHandler(RequestHandler):
+    """One connection, as aiohttp serves it."""
+
+    __slots__ = ("_connections", "_refused", "address")
+
+    def __init__(self, connections: Connections, manager: Any, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._connections = connections
+        self._refused = False
+        self.address = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self._request_in_progress or bool(self._messages) or self._payload_parser is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        if self._connections.opened(self.address):
+            super().connection_made(transport)
+        else:
+            self._refused = True
+            cast(asyncio.Transport, transport).write(_REFUSAL % (len(_TOO_MANY), _TOO_MANY))
+            transport.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if not self._refused:
+            self._connections.closed(self, self.address)
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        super().data_received(data)
+        if self.busy:
+            self._connections.head_ended(self)
+        elif data:
+            self._connections.head_begun(self)
+
+
+class _Server(web.Server):
+    """aiohttp's server, which makes these handlers."""
+
+    def __init__(self, watched: Connections, like: web.Server) -> None:
+        super().__init__(like.request_handler, request_factory=like.request_factory, loop=like._loop, **like._kwargs)
+        self._watched = watched
+
+    def __call__(self) -> RequestHandler:
+        return WatchedHandler(self._watched, self, loop=self._loop, **self._kwargs)
+
+
+class _Runner(web.AppRunner):
+    def __init__(self, connections: Connections, app: web.Application, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._connections = connections
+
+    async def _make_server(self) -> web.Server:
+        return _Server(self._connections, await super()._make_server())

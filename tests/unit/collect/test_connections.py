@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from manual_clock import ManualClock
+from running_edge import Edge, running, until
+from shop_app import shop
+
+from penstock.config import Limits
+
+HEAD = b"POST /streams/orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n"
+Talk = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def watched(path: Path, clock: ManualClock | None = None, **limits: float) -> AsyncIterator[Edge]:
+    made = Limits(**limits)  # type: ignore[arg-type]
+    async with running(shop(), path / "edge.db", limits=made, clock=clock, watched=True) as edge:
+        yield edge
+
+
+async def connect(edge: Edge, sent: bytes = b"") -> Talk:
+    port = int(edge.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    return reader, writer
+
+
+async def rest(talk: Talk) -> bytes:
+    """What comes until the server closes."""
+    reader, writer = talk
+    found = b""
+    async with asyncio.timeout(10):
+        with suppress(ConnectionResetError):
+            found = await reader.read()
+    writer.close()
+    return found
+
+
+async def test_a_head_that_never_ends_is_closed_and_a_normal_request_is_not(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with watched(tmp_path, clock, head_s=10) as edge:
+        slow = await connect(edge, b"POST /streams/orders HTTP/1.1\r\nHost: x\r\nX-A")
+        await until(lambda: len(edge.connections._heads) == 1)
+        assert (await edge.post("orders", b'{"order_id":1}')).status == 200
+        clock.pass_s(9)
+        slow[1].write(b": 1\r\n")
+        edge.connections.look()
+        assert edge.connections.open == 2
+        clock.pass_s(2)
+        edge.connections.look()
+        assert await rest(slow) == b""
+        assert (await edge.post("orders", b'{"order_id":1}')).status == 200
+        assert edge.observer.value("penstock_collect_connections_closed_total", reason="slow_head") == 1
+        await until(lambda: edge.connections.open == 1)
+
+
+async def test_a_head_that_comes_in_pieces_but_in_time_is_served(tmp_path: Path) -> None:
+    async with watched(tmp_path) as edge:
+        whole = HEAD + b'{"order_id":7}'
+        talk = await connect(edge)
+        for at in range(0, len(whole), 10):
+            talk[1].write(whole[at : at + 10])
+            await asyncio.sleep(0.002)
+        reply = await talk[0].readuntil(b"\r\n")
+        assert reply.startswith(b"HTTP/1.1 200")
+        edge.connections.look()
+        assert not edge.connections._heads
+        talk[1].close()
+
+
+async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
+    async with watched(tmp_path, idle_s=0.2) as edge:
+        idle = await connect(edge)
+        assert await rest(idle) == b""
+
+
+async def test_a_body_that_stands_still_is_given_up_with_408_and_nothing_is_kept(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with watched(tmp_path, clock, body_pause_s=10) as edge:
+        slow = await connect(edge, HEAD + b'{"order')
+        await until(lambda: len(edge.collect._slow) == 1)
+        clock.pass_s(9)
+        edge.collect._slow.look()
+        assert len(edge.collect._slow) == 1
+        clock.pass_s(2)
+        edge.collect._slow.look()
+        reply = await rest(slow)
+        assert reply.startswith(b"HTTP/1.1 408")
+        assert b'"too_slow"' in reply
+        assert edge.collect.pressure.room.taken_bytes == 0
+        assert edge.refused("orders", "too_slow") == 1
+
+
+async def test_a_body_that_trickles_below_the_least_rate_is_given_up(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with watched(tmp_path, clock, body_bytes_s=100) as edge:
+        slow = await connect(edge, HEAD.replace(b"14", b"100000"))
+        await until(lambda: len(edge.collect._slow) == 1)
+        (content,) = edge.collect._slow._seen
+        for sent in range(1, 8):
+            slow[1].write(b"x")
+            await until(lambda sent=sent: content.total_bytes == sent)  # type: ignore[misc]
+            clock.pass_s(5)
+            edge.collect._slow.look()
+        assert (await rest(slow)).startswith(b"HTTP/1.1 408")
+
+
+async def test_more_connections_than_an_address_may_have_are_told_and_closed(tmp_path: Path) -> None:
+    async with watched(tmp_path, connections_per_address=3) as edge:
+        held = [await connect(edge) for _ in range(3)]
+        await until(lambda: edge.connections.open == 3)
+        refused = await rest(await connect(edge, HEAD))
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert b"Retry-After" in refused
+        held[0][1].close()
+        await until(lambda: edge.connections.open == 2)
+        assert (await edge.post("orders", b'{"order_id":1}')).status == 200
+        for _, writer in held:
+            writer.close()
+        assert edge.observer.value("penstock_collect_connections_closed_total", reason="too_many") == 1
+        await until(lambda: edge.connections.open == 1)
