@@ -56,6 +56,8 @@ class App:
         future: str | timedelta = "10 minutes",
         retain: str | timedelta | None = None,
         unknown: Unknown = "ignore",
+        sent: str | None = None,
+        max_skew: str | timedelta | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
 
@@ -63,6 +65,10 @@ class App:
         fields that make an event unique. An event more than `late_after` behind the newest is late; one further
         ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a size ("10 GB"). `unknown` fields are
         ignored, kept in the JSON column `_unknown`, or a reason to reject.
+
+        `id="cloudevent"` takes a CloudEvent's source and id. `sent` is the field in which the sender's clock says when
+        it sent (or the header `Penstock-Sent` does): `_time` is then corrected by how wrong that clock is, up to
+        `max_skew` ("1 day" unless given). With neither of the two nothing is corrected.
         """
         place = _caller()
         with _at(place):
@@ -82,6 +88,8 @@ class App:
                 retain=_retention(retain),
                 unknown=unknown,
                 place=place,
+                sent=sent,
+                max_skew_us=_skew(sent, max_skew),
             )
         self._streams.append(made)
         return made
@@ -267,6 +275,12 @@ def _names(names: Names) -> tuple[str, ...]:
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
+
+
+def _skew(sent: str | None, max_skew: str | timedelta | None) -> int | None:
+    if max_skew is not None:
+        return duration_us(max_skew)
+    return None if sent is None else duration_us("1 day")
 
 
 def _retention(retain: str | timedelta | None) -> Retention:

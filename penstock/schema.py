@@ -33,6 +33,7 @@ RECEIVED = "_received"
 ID = "_id"
 KEY = "_key"
 UNKNOWN = "_unknown"
+SENT = "_sent"
 PARTITION = "_partition"
 OFFSET = "_offset"
 
@@ -69,10 +70,11 @@ class EventSchema:
         return msgspec.json.schema(self.kind)
 
 
-def stored_schema(fields: Sequence[pa.Field], *, keep_unknown: bool = False) -> pa.Schema:
+def stored_schema(fields: Sequence[pa.Field], *, keep_unknown: bool = False, clocks: bool = False) -> pa.Schema:
     """What the log stores for a stream: the event's fields, then the system's."""
     unknown = [pa.field(UNKNOWN, pa.string())] if keep_unknown else []
-    return pa.schema([*fields, *unknown, *SYSTEM])
+    sent = [pa.field(SENT, TIMESTAMP, metadata={_DEFAULT: b"null"})] if clocks else []
+    return pa.schema([*fields, *unknown, *sent, *SYSTEM])
 
 
 def read_schema(stored: pa.Schema) -> pa.Schema:
@@ -338,10 +340,20 @@ def _list_offsets(array: pa.ListArray) -> pa.Array:
     return pa.array([*offsets, at], pa.int32())
 
 
-def _filled(field: pa.Field, rows: int) -> pa.Array:
+def has_default(field: pa.Field) -> bool:
+    """Whether an event may come without this field."""
+    return _DEFAULT in (field.metadata or {})
+
+
+def default_of(field: pa.Field) -> pa.Scalar:
+    """What the field is where an event does not have it; a null without a default."""
     default = msgspec.json.decode((field.metadata or {}).get(_DEFAULT, b"null"))
-    value = _typed_default(default, field.type)
-    return pa.array([value] * rows, field.type) if value is not None else pa.nulls(rows, field.type)
+    return pa.scalar(_typed_default(default, field.type), field.type)
+
+
+def _filled(field: pa.Field, rows: int) -> pa.Array:
+    default = default_of(field)
+    return pa.repeat(default, rows) if default.is_valid else pa.nulls(rows, field.type)
 
 
 def _typed_default(value: Any, kind: pa.DataType) -> Any:

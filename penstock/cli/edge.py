@@ -36,6 +36,7 @@ from penstock.observe.metrics import Observer
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
+from penstock.views.rows_after import RowsAfter
 
 SHUTDOWN_S = 3.0
 """What requests that were begun get to be answered; subscribers are told at once."""
@@ -89,7 +90,8 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     reader = FolderLog(folder)
     opened.callback(reader.close)
     views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
-    collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
+    rows = RowsAfter(views)
+    collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit, rows=rows)
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
     checks: dict[str, Callable[[], bool]] = {"collect": lambda: True, "flows": started}
     serving = Serving(application, views, reader, folder=folder, clock=clock, checks=checks, remember=_remember(group))

@@ -23,13 +23,16 @@ from penstock.collect.counted import Group
 from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger
 from penstock.collect.door import Door, WaitAbsorbed
+from penstock.collect.idempotency import Idempotency
 from penstock.collect.intake import Intake
+from penstock.collect.pixel import Pixel
 from penstock.collect.pull import Pulls, Sleep
 from penstock.collect.receipts import Receipts
 from penstock.collect.reception import Reception
 from penstock.collect.signals import Signals
 from penstock.collect.stream_specs import make_dead, make_stream
 from penstock.collect.unanswered import Unanswered
+from penstock.collect.view_reply import MayRead, Rows, ViewReplies, anyone
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.log.log import Log
@@ -55,8 +58,11 @@ class Collect:
         random: Random | None = None,
         sleep: Sleep = asyncio.sleep,
         new_id: Callable[[], str] = _receipt_id,
+        rows: Rows | None = None,
+        may_read: MayRead = anyone,
     ) -> None:
-        """Raises `SchemaChangeError` when a stream's class no longer fits its stored events."""
+        """Raises `SchemaChangeError` when a stream's class no longer fits its stored events. `rows` and `may_read` are
+        for senders that ask for a view's row."""
         self.counts = Counts(log.memory())
         dead = DeadLedger(make_dead(log, group), group, self.counts, clock)
         self.intakes = {s.name: self._intake(s, log, group, dead, limits, signals) for s in application.streams}
@@ -64,8 +70,18 @@ class Collect:
         reception = Reception(dead, clock, signals)
         self._unanswered = Unanswered(reception, receipts, signals, new_id)
         self._door = Door(
-            application, self.intakes, reception, self._unanswered, log.memory(), wait_absorbed, limits, signals
+            application,
+            self.intakes,
+            reception,
+            self._unanswered,
+            Idempotency(log.memory(), clock),
+            ViewReplies(rows, may_read),
+            log.memory(),
+            wait_absorbed,
+            limits,
+            signals,
         )
+        self._pixel = Pixel(self._door, clock)
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
         self.pulls = Pulls(application, self.intakes, log.memory(), limits, clock, signals, random or Random(), sleep)
 
@@ -79,6 +95,7 @@ class Collect:
     def add_routes(self, app: web.Application) -> None:
         """The runner of this app is best made with `auto_decompress=False`: the door unpacks bodies itself, bounded."""
         app.router.add_post("/streams/{stream}", self._door.post)
+        app.router.add_get("/streams/{stream}/pixel.gif", self._pixel.get, allow_head=False)
         app.router.add_get("/acks/{token}", self._acks.get)
 
     async def start(self) -> None:

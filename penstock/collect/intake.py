@@ -2,7 +2,8 @@
 
 1. A request is answered when its events, its dead letters and their counts are durable, never before.
 2. Requests that wait for the same commit become one append: building columns and appending cost per call, not per
-   event. A request with a producer's number is an append of its own, because the number stands for it alone.
+   event. A request with a producer's number is an append of its own, because the number stands for it alone; so is one
+   whose events came as columns, because there is nothing to gain.
 3. Events and dead letters of a request go into one commit. A producer's number that is refused (gap, fenced) or was
    taken before leaves no letters.
 4. The events of a stream reach the log in the order in which their requests were taken in.
@@ -16,13 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.collect.admit import Built, Decoded, Judge
+from penstock.collect.admit import Judge
+from penstock.collect.arrival import Arrived, Built, Decoded
 from penstock.collect.counted import Counted, Group, Tally, write
 from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger, Letter
 from penstock.collect.rejection import Rejection
 from penstock.collect.sender import Sender, Way
-from penstock.collect.signals import EventsTaken, Signals
+from penstock.collect.signals import EventsSkewed, EventsTaken, Signals
 from penstock.log.log import Appended, Producer, Stream
 from penstock.position import Position
 
@@ -99,11 +101,22 @@ class Intake:
         """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ..."""
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections))
-        if producer is not None:
+        if producer is not None or decoded.columns is not None:
+            self._begin_waiting()
             self._begin([claim])
         else:
             self._join(claim)
         return await done
+
+    async def repeated(self, events: int, sender: Sender) -> None:
+        """Count a request that was taken before under its key: all of its events are known. Durable on return."""
+        keys = self._counts.add(self.stream.name, duplicates=events)
+        try:
+            await asyncio.wrap_future(self._group.submit([], keys))
+        except BaseException:
+            self._counts.add(self.stream.name, duplicates=-events)
+            raise
+        self._signals(EventsTaken(self.stream.name, sender.way, 0, events, 0))
 
     async def drain(self) -> None:
         """Return when nothing is on its way into the log."""
@@ -149,11 +162,11 @@ class Intake:
 
     async def _build(self, claims: list[Claim]) -> Built:
         what = _joined(claims)
-        events = len(what[0])
+        events = len(what.events)
         build, apart = self.judge.build, self.judge.build_apart
-        built = build(*what) if events <= INLINE_EVENTS else await asyncio.to_thread(build, *what)
+        built = build(what) if events <= INLINE_EVENTS else await asyncio.to_thread(build, what)
         if built is None:
-            built = apart(*what) if events <= INLINE_APART_EVENTS else await asyncio.to_thread(apart, *what)
+            built = apart(what) if events <= INLINE_APART_EVENTS else await asyncio.to_thread(apart, what)
         self._settle(claims, built)
         return built
 
@@ -191,7 +204,8 @@ class Intake:
         def remember(appended: Appended, tally: Tally) -> Mapping[str, Any]:
             if appended.repeated:
                 return tally.add(self.stream.name, duplicates=sum(claim.decoded.received for claim in claims))
-            keys = tally.add(self.stream.name, duplicates=len(appended.duplicates))
+            skewed = built.skewed_without(appended.duplicates)
+            keys = tally.add(self.stream.name, duplicates=len(appended.duplicates), skewed=skewed)
             return keys | _noted(claims, self._outcomes(claims, built, appended)) if noting else keys
 
         return Counted.make(self.stream, built.batch, self._counts, remember, claims[0].producer)
@@ -204,6 +218,8 @@ class Intake:
         outcomes = self._outcomes(claims, built, appended)
         for way in {claim.sender.way for claim in claims}:
             self._signals(self._taken(way, [o for c, o in zip(claims, outcomes, strict=True) if c.sender.way == way]))
+        if skewed := 0 if appended.repeated else built.skewed_without(appended.duplicates):
+            self._signals(EventsSkewed(self.stream.name, skewed))
         for claim, outcome in zip(claims, outcomes, strict=True):
             if not claim.done.done():
                 claim.done.set_result(outcome)
@@ -211,7 +227,9 @@ class Intake:
     def _outcomes(self, claims: list[Claim], built: Built, appended: Appended) -> list[Outcome]:
         at, token = appended.position, appended.position.token()
         duplicates = [0] * len(claims)
-        if appended.duplicates:
+        if len(claims) == 1:
+            duplicates = [len(appended.duplicates)]
+        elif appended.duplicates:
             starts = _starts(claims)
             for row in appended.duplicates:
                 duplicates[bisect_right(starts, built.rows[row]) - 1] += 1
@@ -232,16 +250,42 @@ class Intake:
         )
 
 
-def _joined(claims: list[Claim]) -> tuple[list[Any], list[str | None] | None, list[int]]:
-    """The events of all requests, their undeclared fields, and when each event came."""
+def _joined(claims: list[Claim]) -> Arrived:
+    """The events of all requests, and what came with each."""
+    if len(claims) == 1:
+        return _arrived(claims[0])
     events: list[Any] = []
     received: list[int] = []
     for claim in claims:
         events += claim.decoded.events
         received += [claim.received_us] * len(claim.decoded.events)
-    if claims[0].decoded.unknown is None:
-        return events, None, received
-    return events, [text for claim in claims for text in claim.decoded.unknown or ()], received
+    return Arrived(
+        events,
+        received,
+        _each(claims, lambda claim: claim.decoded.unknown),
+        _each(claims, _sent),
+        _each(claims, lambda claim: claim.decoded.ids),
+        _each(claims, lambda claim: claim.decoded.times),
+    )
+
+
+def _arrived(claim: Claim) -> Arrived:
+    found = claim.decoded
+    received = [claim.received_us] * len(found.events)
+    return Arrived(found.events, received, found.unknown, _sent(claim), found.ids, found.times, found.columns)
+
+
+def _sent(claim: Claim) -> list[int | None] | None:
+    return None if claim.sender.sent_us is None else [claim.sender.sent_us] * len(claim.decoded.events)
+
+
+def _each(claims: list[Claim], known: Callable[[Claim], Sequence[Any] | None]) -> list[Any] | None:
+    """What is known of each event of all requests; None when it is known of none."""
+    found = [known(claim) for claim in claims]
+    if all(values is None for values in found):
+        return None
+    nothing = (values or [None] * len(claim.decoded.events) for claim, values in zip(claims, found, strict=True))
+    return [value for values in nothing for value in values]
 
 
 def _starts(claims: list[Claim]) -> list[int]:

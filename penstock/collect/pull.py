@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.clock import Clock, rfc3339
-from penstock.collect.admit import Decoded
+from penstock.collect.arrival import Decoded
 from penstock.collect.cutting import SLICE_BYTES
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.pull_buffer import PullBuffer

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.clock import Clock
-from penstock.collect.admit import Decoded
+from penstock.collect.arrival import Decoded
+from penstock.collect.contents import decoded_as
 from penstock.collect.cutting import SLICE_BYTES, Form
 from penstock.collect.dead_letters import DeadLedger, Letter
 from penstock.collect.intake import Intake, Note, Outcome
@@ -22,6 +23,13 @@ INLINE_BYTES = 8 * 1024
 
 BadNote = Callable[[BadBodyError], Mapping[str, Any]]
 """What to remember in the commit that keeps an unreadable body."""
+
+
+class Judged(NamedTuple):
+    """The events of a body, and when it came."""
+
+    decoded: Decoded
+    received_us: int
 
 
 class Reception:
@@ -41,13 +49,36 @@ class Reception:
         bad_note: BadNote | None = None,
     ) -> Outcome:
         """Durable on return. Raises `BadBodyError` after the body is in `dead`, and what the log raises."""
+        judged = await self.judged(intake, raw, form, sender, bad_note)
+        return await self.take_judged(intake, judged, raw, sender, producer, note, bad_note)
+
+    async def judged(
+        self, intake: Intake, raw: bytes, form: Form, sender: Sender, bad_note: BadNote | None = None
+    ) -> Judged:
+        """The events of a body, before anything is written. Raises `BadBodyError` after the body is in `dead`."""
         received_us = self._clock.now_us()
         try:
-            decoded = await self._decode(intake, raw, form)
+            return Judged(await self._decode(intake, raw, form), received_us)
         except BadBodyError as error:
             await self.bury(intake, error, raw, sender, bad_note)
             raise
-        return await intake.take(decoded, received_us, sender, producer, note)
+
+    async def take_judged(
+        self,
+        intake: Intake,
+        judged: Judged,
+        raw: bytes,
+        sender: Sender,
+        producer: Producer | None = None,
+        note: Note | None = None,
+        bad_note: BadNote | None = None,
+    ) -> Outcome:
+        """The second half of `take`."""
+        try:
+            return await intake.take(judged.decoded, judged.received_us, sender, producer, note)
+        except BadBodyError as error:
+            await self.bury(intake, error, raw, sender, bad_note)
+            raise
 
     async def bury(
         self, intake: Intake, error: BadBodyError, raw: bytes, sender: Sender, bad_note: BadNote | None = None
@@ -59,9 +90,11 @@ class Reception:
         self._signals(EventsTaken(stream, sender.way, 0, 0, 1))
 
     async def _decode(self, intake: Intake, raw: bytes, form: Form) -> Decoded:
-        decoded = intake.judge.decode(raw, form) if len(raw) <= SLICE_BYTES else None
-        if decoded is not None:
-            return decoded
+        judge = intake.judge
+        if form in ("json", "lines", "text"):
+            decoded = judge.decode(raw, form) if len(raw) <= SLICE_BYTES else None
+            if decoded is not None:
+                return decoded
         if len(raw) <= INLINE_BYTES:
-            return intake.judge.decode_apart(raw, form)
-        return await asyncio.to_thread(intake.judge.decode_apart, raw, form)
+            return decoded_as(judge, raw, form)
+        return await asyncio.to_thread(decoded_as, judge, raw, form)

@@ -19,6 +19,7 @@ Reason = Literal[
     "out_of_range",
     "from_the_future",
     "bad_utf8",
+    "bad_cloudevent",
     "bad_body",
     "map_failed",
 ]
@@ -93,6 +94,11 @@ def _invalid(text: str) -> Refused:
     if found := _INVALID.fullmatch(what):
         return Refused("wrong_type", f"{_field(path)}: invalid {found[1]}")
     return Refused("wrong_type", f"{_field(path)}: {what}")
+
+
+def short(text: str) -> str:
+    """What was found, never more of it than helps."""
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def unknown_detail(paths: list[str]) -> str:

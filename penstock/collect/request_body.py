@@ -11,6 +11,7 @@ import asyncio
 import pyarrow as pa
 from aiohttp import web
 
+from penstock.collect.cloudevents import enveloped, is_binary
 from penstock.collect.cutting import SLICE_BYTES, Form
 from penstock.config import Limits
 from penstock.errors import (
@@ -28,6 +29,11 @@ _FORMS: dict[str, Form] = {
     "application/x-ndjson": "lines",
     "application/ndjson": "lines",
     "application/jsonl": "lines",
+    "text/plain": "text",
+    "text/csv": "csv",
+    "application/vnd.apache.arrow.stream": "arrow",
+    "application/cloudevents+json": "cloudevent",
+    "application/cloudevents-batch+json": "cloudevents",
 }
 _MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 
@@ -60,11 +66,16 @@ class Body:
         self._taken = 0
         self.packed = b""
         """As it was sent."""
-        self.form = _form(request.headers.get("Content-Type", ""))
+        self._enveloped = is_binary(request.headers)
+        self.form: Form = "cloudevent" if self._enveloped else _form(request.headers.get("Content-Type", ""))
         self._encoding = _encoding(request.headers.get("Content-Encoding", ""))
 
     async def read(self) -> bytes:
         """The unpacked bytes. Raises `TooLargeError`, `OverloadedError`, and `BadBodyError` where unpacking fails."""
+        content = await self._read()
+        return enveloped(self._request.headers, content) if self._enveloped else content
+
+    async def _read(self) -> bytes:
         packed = self.packed = await self._read_packed()
         magic = _MAGIC.get(self._encoding or "")
         # Without the magic number it was unpacked on the way here, or it is not what it says, which its JSON will show.
@@ -128,7 +139,8 @@ def _form(content_type: str) -> Form:
     if form is None or charset not in ("", "utf-8", "utf8"):
         raise UnsupportedContentError(
             f"'{content_type[:80]}' is not a content type that streams take",
-            hint="send -H 'Content-Type: application/json' (an object or an array, UTF-8) or application/x-ndjson",
+            hint="send -H 'Content-Type: application/json' (an object or an array, UTF-8), application/x-ndjson, "
+            "text/csv, application/vnd.apache.arrow.stream or application/cloudevents+json",
         )
     return form
 
@@ -139,6 +151,6 @@ def _encoding(text: str) -> str | None:
         return None
     if encoding not in _MAGIC:
         raise UnsupportedContentError(
-            f"'{text[:80]}' is not a content encoding that streams take", hint="use gzip, zstd or none"
+            f"'{text[:80]}' is not a content encoding that streams take", hint="use one of gzip and zstd, or none"
         )
     return encoding

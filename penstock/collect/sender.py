@@ -17,6 +17,8 @@ class Sender:
     address: str | None = None
     credential: str | None = None
     """Name of the key, subject of the token; None: nobody asked who it is."""
+    sent_us: int | None = None
+    """When its clock says that it sent this request."""
 
     def __str__(self) -> str:
         """As dead letters tell it."""

@@ -179,6 +179,7 @@ class Status:
                 "duplicates": mine.get("duplicates", 0),
                 "dead": mine.get("dead", 0) + sum(count.get("dead", 0) for count in theirs),
                 "shed": mine.get("shed", 0),
+                "skewed": mine.get("skewed", 0),
                 "late": sum(count.get("late", 0) for count in theirs),
             },
             "position": self._log.position_end(name).token() if bounds else None,
