@@ -311,7 +311,7 @@ def adapt(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 def _adapt_array(array: pa.Array | None, field: pa.Field, rows: int) -> pa.Array:
     if array is None:
-        return _filled(field, rows)
+        return filled(field, rows)
     if array.type.equals(field.type):
         return array
     if pa.types.is_struct(field.type) and pa.types.is_struct(array.type):
@@ -351,9 +351,10 @@ def default_of(field: pa.Field) -> pa.Scalar:
     return pa.scalar(_typed_default(default, field.type), field.type)
 
 
-def _filled(field: pa.Field, rows: int) -> pa.Array:
+def filled(field: pa.Field, rows: int) -> pa.Array:
+    """A column of the field's default."""
     default = default_of(field)
-    return pa.repeat(default, rows) if default.is_valid else pa.nulls(rows, field.type)
+    return pa.repeat(default, rows) if default.is_valid and rows else pa.nulls(rows, field.type)
 
 
 def _typed_default(value: Any, kind: pa.DataType) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.collect.arrival import Decoded
+from penstock.collect.blame import completed
 from penstock.collect.cutting import MOST_REJECTED, Form, Raws, hopeless, lines_of, slices, split
 from penstock.collect.event_columns import EventColumns
 from penstock.collect.nesting import count, deeper_than, opening_brackets
@@ -113,7 +114,7 @@ class Judge:
                 event = self._decode_one(raw)
                 unknown = self._unknown_of(raw)
             except Exception as error:
-                why = refused(error)
+                why = self._completed(refused(error), raw)
                 found.rejections.append(Rejection(place, why.reason, why.detail, raw))
                 if len(found.rejections) > MOST_REJECTED:
                     raise hopeless(why.reason, why.detail) from None
@@ -121,6 +122,11 @@ class Judge:
                 found.events.append(event)
                 found.places.append(place)
                 found.unknown.append(unknown)
+
+    def _completed(self, why: Refused, raw: bytes) -> Refused:
+        if why.expected is None or why.found is not None:
+            return why
+        return completed(why, self.stream.events.kind, raw)
 
     def _decode_one(self, raw: bytes) -> Any:
         limits = self.limits

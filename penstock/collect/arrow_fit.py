@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from penstock.collect.rejection import short, unknown_detail
 from penstock.errors import BadBodyError
-from penstock.schema import default_of, has_default, simple_type
+from penstock.schema import filled, has_default, simple_type
 
 Fields = pa.Schema | pa.StructType | Sequence[pa.Field]
 
@@ -74,7 +74,7 @@ def fit(array: pa.Array | None, field: pa.Field, rows: int) -> pa.Array:
     """A column under its field's type; raises `pa.ArrowInvalid` when a value does not fit."""
     kind = field.type
     if array is None:
-        return pa.repeat(default_of(field), rows)
+        return filled(field, rows)
     if array.type.equals(kind):
         return array
     if pa.types.is_null(array.type):

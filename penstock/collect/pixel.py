@@ -73,7 +73,7 @@ def read_query(judge: Judge, texts: Texts) -> Decoded:
             raise Refused("unknown_field", unknown_detail(undeclared))
         event = judge.texts.event(given)
     except (msgspec.ValidationError, Refused) as error:
-        why = refused(error)
+        why = judge.texts.blamed(refused(error), given)
         return Decoded([], raw, [Rejection(0, why.reason, why.detail, raw(0))])
     keeps = judge.stream.unknown == "keep"
     return Decoded([event], raw, [], [_kept(given, undeclared)] if keeps else None)

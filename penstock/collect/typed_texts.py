@@ -12,6 +12,9 @@ from typing import Any
 import msgspec
 import msgspec.inspect as mi
 
+from penstock.collect.blame import completed
+from penstock.collect.rejection import Refused
+
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -47,6 +50,10 @@ class TypedTexts:
             at[last] = [text] if leaf.many and isinstance(text, str) else text
         return whole
 
+    def blamed(self, why: Refused, texts: Mapping[str, str | list[str]]) -> Refused:
+        """The reason, with the text that was found."""
+        return completed(why, self._kind, self.nested(texts), texts=True)
+
     def raw(self, texts: Mapping[str, str | list[str]]) -> bytes:
         """As JSON, for `dead`: what can be read is typed, so that only what is wrong has to be mended."""
         whole: dict[str, Any] = {}
@@ -78,17 +85,18 @@ class _Leaf(msgspec.Struct, frozen=True):
     empty_is_missing: bool
 
 
-def _leaves(info: mi.Type, path: str) -> Iterable[tuple[str, _Leaf]]:
+def _leaves(info: mi.Type, path: str, optional: bool = False) -> Iterable[tuple[str, _Leaf]]:
+    """`optional`: a part of the event that may be left out as a whole, which it is when all of its texts are empty."""
     assert isinstance(info, mi.StructType)
     hints = {field.name: field for field in msgspec.structs.fields(info.cls)}
     for field in info.fields:
         name, plain, nullable = f"{path}{field.encode_name}", _plain(field.type), _nullable(field.type)
         if isinstance(plain, mi.StructType):
-            yield from _leaves(plain, f"{name}.")
+            yield from _leaves(plain, f"{name}.", optional or nullable or not field.required)
         else:
             many = isinstance(plain, mi.CollectionType)
-            optional = nullable or not field.required
-            yield name, _Leaf(hints[field.name].type, many, optional or not isinstance(plain, mi.StrType))
+            missing = optional or nullable or not field.required or not isinstance(plain, mi.StrType)
+            yield name, _Leaf(hints[field.name].type, many, missing)
 
 
 def _plain(info: mi.Type) -> mi.Type:

@@ -66,7 +66,7 @@ def rejected(judge: Judge, event: bytes) -> tuple[str, str]:
         (b'{"order_id": 1.5}', "wrong_type", "'order_id': expected int, found float"),
         (b"[1]", "wrong_type", "the event: expected object, found array"),
         (b"null", "wrong_type", "the event: expected object, found null"),
-        (b'{"order_id": 1, "price": "x"}', "wrong_type", "'price': invalid decimal string"),
+        (b'{"order_id": 1, "price": "x"}', "wrong_type", "'price': expected a decimal number, found 'x'"),
         (b'{"order_id": 1, "place": {"city": 5}}', "wrong_type", "'place.city': expected str, found int"),
         (b'{"order_id": 1, "tags": ["a", 5]}', "wrong_type", "'tags[1]': expected str, found int"),
         (b'{"order_id": 1, "place": {}}', "missing_field", "'place.city': expected a value, found nothing"),
@@ -304,7 +304,7 @@ def test_a_constraint_of_the_class_is_a_reason() -> None:
     class Bounded(Event):
         order_id: Annotated[int, msgspec.Meta(ge=0)]
 
-    assert rejected(judge(Bounded), b'{"order_id": -1}') == ("out_of_range", "'order_id': expected int >= 0")
+    assert rejected(judge(Bounded), b'{"order_id": -1}') == ("out_of_range", "'order_id': expected int >= 0, found -1")
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyError("no"), RecursionError("no")])
