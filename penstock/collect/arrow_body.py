@@ -71,7 +71,7 @@ class _Lane:
         if rejections is None:
             return self._judge.decode_each(_rows_as_json(self._table))
         batch = pa.RecordBatch.from_arrays(columns, schema=self._judge.stream.events.arrow)
-        places = alive if wrong else None
+        places = alive.tolist() if wrong else None
         return Decoded(range(len(alive)), self._raw, rejections, None, places, columns=batch)
 
     def _columns(self, table: pa.Table) -> tuple[list[pa.Array], Mask]:

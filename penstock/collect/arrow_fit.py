@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +11,8 @@ from penstock.collect.rejection import short, unknown_detail
 from penstock.errors import BadBodyError
 from penstock.schema import filled, has_default, simple_type
 
-Fields = pa.Schema | pa.StructType | Sequence[pa.Field]
+Fields = Iterable[pa.Field]
+"""Of a schema, or of a struct."""
 
 
 def check_columns(given: Fields, wanted: Fields, path: str = "") -> None:
@@ -38,7 +39,7 @@ def _check_type(given: pa.DataType, wanted: pa.DataType, name: str) -> None:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -54,7 +55,7 @@ def _is_folded(kind: pa.DataType, of: object) -> bool:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 _CASTS = (

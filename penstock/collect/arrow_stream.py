@@ -122,7 +122,8 @@ def _is_known(kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    known = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(is_kind(kind) for is_kind in known)
 
 
 def _unfolded(table: pa.Table, most_bytes: int) -> pa.Table:

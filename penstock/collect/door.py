@@ -25,7 +25,7 @@ from penstock.collect.intake import Intake, Outcome
 from penstock.collect.reception import Reception
 from penstock.collect.request_body import Body, Room
 from penstock.collect.request_options import Asked, asked_of
-from penstock.collect.sender import Sender
+from penstock.collect.sender import Sender, Way
 from penstock.collect.signals import CollectFailed, RequestRefused, Signals
 from penstock.collect.unanswered import Unanswered
 from penstock.collect.view_reply import ViewReplies
@@ -104,7 +104,7 @@ class Door:
         if asked.reply is not None:
             self._replies.check(request, asked.reply, intake)
         body = Body(request, self._limits, self._room)
-        way = "beacon" if body.form == "text" else "post"
+        way: Way = "beacon" if body.form == "text" else "post"
         sender = Sender(way, request.remote, request.get("credential"), asked.sent_us)
         if asked.level == "none":
             return await self._let_go(intake, body, sender, asked)

@@ -55,7 +55,7 @@ def outcome_reply(
     body = _body(outcome.accepted, outcome.duplicates, rejected, token, level)
     if rejected and not outcome.accepted and not outcome.duplicates:
         return json_reply(422, body | {"error": _all_rejected(rejected[0]).body()}, headers)
-    return json_reply(202 if late else 200, body if more is None else body | more, headers)
+    return json_reply(202 if late else 200, {**body, **(more or {})}, headers)
 
 
 def replayed_reply(known: Remembered, level: str) -> web.Response:

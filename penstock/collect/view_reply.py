@@ -7,7 +7,6 @@ event, because that is how the row is found.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -21,12 +20,15 @@ MayRead = Callable[[web.Request, str], None]
 """Raises what the sender is told when it may not read the view of that name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A view's row at one of its positions; `row` is None when there is none of that key."""
+class Answer(Protocol):
+    """A view's row at one of its positions."""
 
-    row: Mapping[str, Any] | None
-    position: str
+    @property
+    def row(self) -> Mapping[str, Any] | None:
+        """None when there is none of that key."""
+
+    @property
+    def position(self) -> str: ...
 
 
 class Rows(Protocol):

@@ -13,10 +13,10 @@ import msgspec
 
 from penstock.change import Column
 from penstock.config import Limits
-from penstock.declaration import LEDGERS, Application, StreamDef
+from penstock.declaration import LEDGERS, Application
+from penstock.serve.openapi_collect import pixel, post
 from penstock.serve.openapi_parts import (
     ACKS_REPLY,
-    POST_REPLY,
     SCHEMAS,
     answers,
     array,
@@ -41,7 +41,8 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
         paths |= _view_paths(view.name, limits)
     for stream in application.streams:
         paths |= _stream_paths(stream.name, limits)
-        paths[f"/streams/{stream.name}"]["post"] = _post(stream, events[stream.name])
+        paths[f"/streams/{stream.name}"]["post"] = post(stream, events[stream.name], limits)
+        paths[f"/streams/{stream.name}/pixel.gif"] = {"get": pixel(stream)}
     for name in (*(flow.name for flow in application.flows), *LEDGERS):
         paths |= _stream_paths(name, limits)
     return {
@@ -152,26 +153,6 @@ def _stream_paths(name: str, limits: Limits) -> Spec:
         },
         f"/streams/{name}/events": _events(name, "stream", [after, *_QUERY[:2], *_LAST_EVENT_ID]),
         f"/streams/{name}/socket": _socket(f"stream {name}"),
-    }
-
-
-def _post(stream: StreamDef, event: Spec) -> Spec:
-    content = {
-        "application/json": {"schema": {"oneOf": [event, array(event)]}},
-        "application/x-ndjson": {"schema": text("One event per line.")},
-    }
-    levels = {"type": "string", "enum": ["none", "logged", "applied"], "default": "logged"}
-    headers = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
-    return {
-        "operationId": f"post to {stream.name}",
-        "summary": f"Send events to the stream {stream.name}",
-        "parameters": [parameter("ack", levels), *(parameter(name, text(), place="header") for name in headers)],
-        "requestBody": {"required": True, "content": content},
-        "responses": answers(POST_REPLY, 400, 403, 404, 409, 413, 415, 422, 503, 507)
-        | {
-            "202": {"description": "ack=none: taken, not yet durable", "content": _json(POST_REPLY)},
-            "204": {"description": "This sequence number of the producer was taken before"},
-        },
     }
 
 

@@ -20,6 +20,7 @@ from penstock.declaration import LEDGERS, Application, FlowDef, Node
 from penstock.errors import PenstockError, UnknownStreamError
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.folder import FolderLog
+from penstock.log.ids import HORIZON, KEEP_US
 from penstock.log.log import Bounds
 from penstock.position import frontier_body
 from penstock.serve.rates import Rates
@@ -182,6 +183,7 @@ class Status:
                 "skewed": mine.get("skewed", 0),
                 "late": sum(count.get("late", 0) for count in theirs),
             },
+            "horizon": _HORIZON if definition and definition.id else None,
             "position": self._log.position_end(name).token() if bounds else None,
         }
 
@@ -213,3 +215,7 @@ def duration_text(us: int) -> str:
         if us >= unit and us % unit == 0:
             return f"{us // unit} {name}{'s' if us > unit else ''}"
     return f"{us / 1000:g} ms"
+
+
+_HORIZON = {"ids": HORIZON, "age": duration_text(KEEP_US)}
+"""How long the ids of a stream's events are known: so many of the newest, or so long, whichever ends first."""

@@ -202,7 +202,8 @@ async def test_arrow_and_json_store_the_same(edge: Edge) -> None:
     by_json = edge.events("kept")
     names = [field for field in by_arrow[0] if not field.startswith("_")]
     assert [[row[name] for name in names] for row in by_arrow] == [[row[name] for name in names] for row in by_json]
-    assert by_arrow[8]["_id"] == '["n\\"1",8]' and by_arrow[8]["_key"] == "8"
+    assert by_arrow[8]["_id"] == '["n\\"1",8]'
+    assert by_arrow[8]["_key"] == "8"
 
 
 @pytest.mark.parametrize(
@@ -297,13 +298,14 @@ def test_the_lane_judges_no_good_event_alone(monkeypatch: Any) -> None:
         raise AssertionError("an event was touched")
 
     made = Judge(app().declared().streams[0], Limits())
-    monkeypatch.setattr(Judge, "decode_each", lambda self, raws: never() if raws else never())
+    monkeypatch.setattr(Judge, "decode_each", lambda self, raws: never())
     monkeypatch.setattr(arrow_body._Lane, "_judged", lambda self, rows: [] if not rows else never())
     table = pa.table(
         {"n": range(2000), "colour": ["red"] * 2000, "tags": [["a"]] * 2000, "place": [{"city": "a"}] * 2000}
     )
     decoded = decoded_as(made, stream_of(table), "arrow")
-    assert decoded.columns is not None and decoded.columns.num_rows == 2000
+    assert decoded.columns is not None
+    assert decoded.columns.num_rows == 2000
 
 
 def packed(rows: int) -> bytes:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 from running_edge import running
 
 from penstock import App, Event
@@ -27,16 +29,28 @@ def app() -> App:
 def request(sender: int, number: int, start: int, seeded: Random) -> tuple[bytes, int]:
     """A request of every kind that a sender may use, with its next events."""
     events = [
-        {"key": f"k{seeded.randrange(KEYS)}", "sender": sender, "n": start + i} for i in range(seeded.choice([1, 1, 3, 700]))
+        {"key": f"k{seeded.randrange(KEYS)}", "sender": sender, "n": start + i}
+        for i in range(seeded.choice([1, 1, 3, 700]))
     ]
     producer = f"Producer-Id: p{sender}\r\nProducer-Epoch: 0\r\nProducer-Seq: {number}\r\n" if sender % 2 else ""
-    if seeded.random() < 0.3:
-        kind = "text/csv"
-        body = "key,sender,n\n" + "".join(f"{e['key']},{sender},{e['n']}\n" for e in events)
+    kind = seeded.choice(["text/csv", "application/x-ndjson", "application/vnd.apache.arrow.stream"])
+    if kind == "text/csv":
+        body = ("key,sender,n\n" + "".join(f"{e['key']},{sender},{e['n']}\n" for e in events)).encode()
+    elif kind == "application/x-ndjson":
+        body = "\n".join(map(json.dumps, events)).encode()
     else:
-        kind, body = "application/x-ndjson", "\n".join(map(json.dumps, events))
-    head = f"POST /streams/steps HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{producer}Content-Length: {len(body)}\r\n\r\n"
-    return (head + body).encode(), len(events)
+        body = stream_of(events)
+    head = f"POST /streams/steps HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{producer}"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body, len(events)
+
+
+def stream_of(events: list[dict[str, object]]) -> bytes:
+    table = pa.Table.from_pylist(events)
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 async def pipelined(port: int, sender: int) -> int:
