@@ -7,6 +7,7 @@ stops listening, answers what it has begun, writes what waits, and ends.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -73,6 +74,7 @@ async def _serve(application: Application, folder: Folder, host: str, port: int)
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as opened:
         web_app = await _open(application, folder, opened)
+        _collect_garbage_seldom()
         bound = await _listen(web_app, host, port, opened)
         announce(folder, "edge", {"host": host, "port": bound})
         _log.info("listening on %s:%d", host, bound)
@@ -150,6 +152,13 @@ async def _listen(web_app: web.Application, host: str, port: int, opened: AsyncE
     except OSError as error:
         raise port_error(host, port, error) from None
     return int(runner.addresses[0][1])
+
+
+def _collect_garbage_seldom() -> None:
+    """Requests leave no cycles behind, and looking for some after every 700 objects takes a tenth of the edge's time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -7,6 +7,7 @@ cannot take the process's memory. Unpacking is done here, bounded: aiohttp's own
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 
 import pyarrow as pa
 from aiohttp import web
@@ -96,7 +97,10 @@ class Body:
         try:
             if length is not None and self._encoding is None:
                 self._grow(length)
-                return await request.content.read()
+                content = request.content
+                if content.is_eof() and content.exception() is None:  # all of it came with the headers
+                    return content.read_nowait()
+                return await content.read()
             parts = []
             while part := await request.content.readany():
                 self._grow(len(part))
@@ -132,6 +136,7 @@ class Body:
         )
 
 
+@lru_cache(256)
 def _form(content_type: str) -> Form:
     kind, _, parameters = content_type.partition(";")
     form = _FORMS.get(kind.strip().lower())
@@ -146,6 +151,8 @@ def _form(content_type: str) -> Form:
 
 
 def _encoding(text: str) -> str | None:
+    if not text:
+        return None
     encoding = text.strip().lower()
     if encoding in ("", "identity"):
         return None

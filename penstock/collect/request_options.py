@@ -40,6 +40,8 @@ class Asked:
 def asked_of(request: web.Request, most_s: float) -> Asked:
     """Raises `BadRequestError` for what cannot be had, or not together."""
     headers = request.headers
+    if not request.query_string and not any(name in headers for name in _ASKING):
+        return _NOTHING_SPECIAL
     preferred = "Prefer" in headers and _prefers_async(headers["Prefer"]) and "ack" not in request.query
     asked = Asked(
         "none" if preferred else ack_level(request),
@@ -57,6 +59,11 @@ def asked_of(request: web.Request, most_s: float) -> Asked:
     if asked.level == "none":
         _refuse_without_answer(asked)
     return asked
+
+
+_NOTHING_SPECIAL = Asked("logged", APPLIED_WAIT_S, None, None, None, False, None)
+_ASKING = (*_PRODUCER, "Idempotency-Key", "Prefer", "Penstock-Sent")
+"""Headers by which a request asks for something."""
 
 
 def _refuse_without_answer(asked: Asked) -> None:
