@@ -34,6 +34,7 @@ from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from penstock.serve.health import Checks
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
@@ -95,7 +96,7 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     rows = RowsAfter(views)
     collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit, rows=rows)
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
-    checks: dict[str, Callable[[], bool]] = {"collect": lambda: True, "flows": started}
+    checks: Checks = {"collect": lambda: group.problem or True, "flows": started}
     serving = Serving(application, views, reader, folder=folder, clock=clock, checks=checks, remember=_remember(group))
     for stream in (found for declared in application.streams if (found := log.find(declared.name)) and declared.id):
         await asyncio.wrap_future(group.run(partial(log.horizon, stream)))  # else the first sender waits for the ids
@@ -155,7 +156,7 @@ async def _listen(web_app: web.Application, host: str, port: int, opened: AsyncE
 
 
 def _collect_garbage_seldom() -> None:
-    """Requests leave no cycles behind, and looking for some after every 700 objects takes a tenth of the edge's time."""
+    """Requests leave no cycles behind, and looking for some after every 700 objects costs a tenth of the edge's time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

@@ -227,15 +227,15 @@ def verify(
 
 @app.command()
 def rebuild(
-    view: Annotated[str, typer.Argument(metavar="VIEW", help="The view to build anew from the log.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The view or flow to build anew from the log.")],
     url: UrlOption = DEFAULT_URL,
 ) -> None:
-    """Build a view anew from the log; its old rows are served until the new ones are level."""
+    """Build a view or flow anew from the log, with what is made from it; old rows are served until that is level."""
     with Remote(url) as remote:
-        reply = remote.request("POST", path_of("views", view, "rebuild"))
+        reply = remote.request("POST", path_of("flows", name, "rebuild"))
     if reply.status not in (200, 202):
         raise reply.error()
-    terminal.note(f"'{view}' is being rebuilt; `penstock status` shows when it is level")
+    terminal.note(f"'{name}' is being rebuilt; `penstock status` shows when it is level")
 
 
 @app.command()

@@ -64,7 +64,7 @@ def _against_folder(application: Application, planned: dict[str, Planned], folde
     flows = SqliteLog.reader(folder.flows_db)
     try:
         for stream in application.streams:
-            yield from _schema_problems(stream, edge)
+            yield from stored_problems(stream, edge)
         epochs = {s.name: found.epoch for s in application.streams if (found := edge.find(s.name))}
         memory = flows.memory()
         for name, made in planned.items():
@@ -81,10 +81,20 @@ def _against_folder(application: Application, planned: dict[str, Planned], folde
         flows.close()
 
 
-def _schema_problems(stream: StreamDef, edge: LogReader) -> Iterator[Problem]:
+def stored_problems(stream: StreamDef, edge: LogReader) -> Iterator[Problem]:
+    """What of a declared stream does not go with the stream that the folder holds: the edge would refuse to start."""
     stored = edge.find(stream.name)
     if stored is None:
         return
+    if stored.partitions != stream.partitions:
+        yield Problem(
+            "error",
+            "partitions_changed",
+            f"the stream '{stream.name}' was made with partitions={stored.partitions} and is declared with "
+            f"partitions={stream.partitions}: their number is fixed when a stream is made",
+            stream.place,
+            f"write partitions={stored.partitions}, or use another stream or --data folder",
+        )
     for why in changes_refused(stored.schema, stream.stored):
         yield Problem(
             "error",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedBatch:
     """What `offsets/N` says of batch N: where each input ends, and the watermark."""
 
     ends: dict[str, tuple[str, int, tuple[int, ...]]]
@@ -32,7 +31,7 @@ class Planned:
     """A stream that is read twice was read to the same end."""
 
 
-def planned(checkpoint: Path, batch: int) -> Planned | None:
+def planned(checkpoint: Path, batch: int) -> PlannedBatch | None:
     """Read `offsets/N`; None when there is no such batch."""
     path = checkpoint / "offsets" / str(batch)
     try:
@@ -48,7 +47,7 @@ def planned(checkpoint: Path, batch: int) -> Planned | None:
             found = (offset["epoch"], offset["commit"], ends_of(offset))
             even = even and ends.get(offset["stream"], found) == found
             ends[offset["stream"]] = min(ends.get(offset["stream"], found), found, key=lambda e: e[1])
-    return Planned(ends, json.loads(lines[1])["batchWatermarkMs"] * 1000, stamp, even)
+    return PlannedBatch(ends, json.loads(lines[1])["batchWatermarkMs"] * 1000, stamp, even)
 
 
 def sync(checkpoint: Path) -> None:
@@ -105,8 +104,3 @@ def _is_json(line: str) -> bool:
     except ValueError:
         return False
     return isinstance(value, dict)
-
-
-def remove(checkpoint: Path) -> None:
-    """Throw away a checkpoint that is no longer wanted."""
-    shutil.rmtree(checkpoint, ignore_errors=True)

@@ -8,17 +8,15 @@ once everything that changes by itself is out of it: expression ids become numbe
 from __future__ import annotations
 
 import hashlib
-import inspect
 import re
-import sys
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declaration import Node
 from penstock.flows import tree
+from penstock.flows.project import project_sources
 
 _ID = re.compile(r"#(\d+)")
 _DROPPED = (
@@ -50,7 +48,8 @@ def fingerprint(
     for rows in _static_rows(spark, batch):
         digest.update(rows)
     if any(kind.startswith(_PYTHON) for kind in kinds):
-        for source in project_sources(node):
+        for name, source in project_sources(node.function):
+            digest.update(f"{name}\n".encode())
             digest.update(source.read_bytes())
     return digest.hexdigest()
 
@@ -89,16 +88,3 @@ def _static_rows(spark: SparkSession, frame: DataFrame) -> Iterator[bytes]:
             jvm: Any = spark._jvm
             rows = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, node), spark)
             yield repr(sorted(map(repr, rows.collect()))).encode()
-
-
-def project_sources(node: Node) -> list[Path]:
-    """The app file and those of its neighbours that are imported now, in a stable order."""
-    app = Path(inspect.unwrap(node.function).__code__.co_filename).resolve()
-    found = {app}
-    for module in list(sys.modules.values()):
-        name = getattr(module, "__file__", None)
-        if name and Path(name).suffix == ".py" and Path(name).resolve().is_relative_to(app.parent):
-            path = Path(name).resolve()
-            if not {"site-packages", ".venv"} & set(path.parts):
-                found.add(path)
-    return sorted(found)

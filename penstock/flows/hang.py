@@ -1,6 +1,7 @@
 """A query that lives but makes no progress is dumped, stopped and started again, alone.
 
 Hung means: there is input beyond its last commit, no batch was committed for a declared time, and it has not failed.
+Each time that a query is restarted over the same batch, the time doubles: a batch that is only slow gets done.
 """
 
 from __future__ import annotations
@@ -32,18 +33,25 @@ class HangWatch:
         self.spark = spark
         self.clock = clock
         self._seen: dict[str, tuple[int, float]] = {}
+        self._patience_s: dict[str, float] = {}
 
     def look(self, flow: Flow, now: float) -> None:
         """Restart the flow's query if it hangs."""
         if flow.query is None or flow.sink is None:
             self._seen.pop(flow.name, None)
             return
-        progress, since = self._seen.get(flow.name, (-1, now))
+        progress, since = self._seen.get(flow.name, (0, now))
+        patience_s = self._patience_s.get(flow.name, HUNG_S)
+        if flow.sink.progress != progress:
+            self._patience_s.pop(flow.name, None)
         if flow.sink.progress != progress or not self._waiting(flow):
             self._seen[flow.name] = (flow.sink.progress, now)
-        elif now - since > HUNG_S:
+        elif flow.name not in self._seen:
+            self._seen[flow.name] = (progress, since)
+        elif now - since > patience_s:
             self._seen.pop(flow.name)
-            self._restart(flow)
+            self._patience_s[flow.name] = 2 * patience_s
+            self._restart(flow, patience_s)
 
     def _waiting(self, flow: Flow) -> bool:
         """Whether there is input that the flow has not committed."""
@@ -55,9 +63,9 @@ class HangWatch:
                 return True
         return False
 
-    def _restart(self, flow: Flow) -> None:
+    def _restart(self, flow: Flow, waited_s: float) -> None:
         path = self._dump(flow.name)
-        _log.error("the flow '%s' made no progress for %.0f s and is restarted; threads: %s", flow.name, HUNG_S, path)
+        _log.error("the flow '%s' made no progress for %.0f s and is restarted; threads: %s", flow.name, waited_s, path)
         ender = threading.Thread(target=flow.stop, name=f"stop {flow.name}", daemon=True)
         ender.start()
         ender.join(_STOP_S)

@@ -32,6 +32,9 @@ from penstock.log.log import Stream
 _WATERMARK_EXTRA_US = 1_000
 """Spark drops `time <= watermark`, the log calls late what is `< bound - late_after`: one millisecond between."""
 
+_WAIT_S = 0.1
+"""How long an idle query waits for events before Spark asks again: stopping takes as long at most."""
+
 Ranges = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 """Start and end offsets per input."""
 
@@ -167,6 +170,7 @@ class Planner:
             "where": getattr(node, "where", None),
             "keep": getattr(node, "keep_us", None),
             "time": getattr(node, "time", None),
+            "partitions": getattr(node, "partitions", None),
             "mode": made.mode,
             "late_after": {name: i.late_after_us for name, i in made.inputs.items()},
             "columns": columns,
@@ -239,8 +243,10 @@ class Planner:
 
     def stream_frame(self, made: Planned, feeds: Mapping[str, Feed], max_rows: int) -> DataFrame:
         frames = {}
+        # Spark asks the sources of a query one after the other: the first would keep it from the second's events.
+        wait_s = _WAIT_S if len(feeds) == 1 else 0.0
         for name, feed in feeds.items():
-            options = dataclasses.replace(feed, max_rows=max_rows).options()
+            options = dataclasses.replace(feed, max_rows=max_rows, wait_s=wait_s).options()
             frame = self.spark.readStream.format(FORMAT).options(**options).load()
             frames[name] = watermarked(frame, made.late_after[name])
         return self.call(made.node, frames)

@@ -17,12 +17,11 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Folder
 from penstock.declaration import Application, Problem, ViewDef
 from penstock.errors import DeclarationError, PenstockError, PlanError
-from penstock.flows import building, checkpoint
 from penstock.flows.hang import HangWatch
+from penstock.flows.leftovers import Leftovers
 from penstock.flows.plan import Planner
 from penstock.flows.running import Flow, Surroundings
 from penstock.flows.session import hold, open_session
-from penstock.log.builds import build_of
 from penstock.log.folder import DEAD, LATE
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log, LogReader, Stream, StreamSpec
@@ -32,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _CHORES_S = 5.0
+_STOP_S = 8.0
+"""What queries get to stop; the process ends with them, and a batch that is cut off is repeated."""
 _OLD_BUILD_S = 30.0
 """How long an old build's rows stay after another took over, so that the edge is done with them."""
 _WHOLE_US = 600_000_000
@@ -90,11 +91,13 @@ class Runner:
         self.flows: dict[str, Flow] = {}
         self.streams: dict[str, Stream] = {}
         self.chores_at = 0.0
+        self.cleaned_at = 0.0
 
     def run(self) -> None:
         self._make_flows()
         if not self._await_door():
             return
+        self._clean(starting=True)
         self._begin(list(self.flows.values()))
         watch = HangWatch(self.folder, self.planner.spark, self.clock)
         while not self.stop.wait(_LOOK_S):
@@ -185,19 +188,20 @@ class Runner:
         }
 
     def _stop_all(self, flows: list[Flow]) -> None:
-        threads = [threading.Thread(target=flow.stop, name=f"stop {flow.name}") for flow in flows]
+        threads = [threading.Thread(target=flow.stop, name=f"stop {flow.name}", daemon=True) for flow in flows]
         for thread in threads:
             thread.start()
+        deadline = self.clock.monotonic() + _STOP_S
         for thread in threads:
-            thread.join()
+            thread.join(max(0.0, deadline - self.clock.monotonic()))
 
     # Chores
 
     def _chores(self) -> None:
         settled = all(self._settled(flow) for flow in self.flows.values())
+        if settled and any(flow.switched_at > self.cleaned_at for flow in self.flows.values()):
+            self._clean(starting=False)
         for flow in self.flows.values():
-            if settled:
-                self._drop_old_builds(flow)
             if isinstance(flow.made.node, ViewDef) and flow.output is not None:
                 self._compact(flow.output)
 
@@ -205,18 +209,11 @@ class Runner:
         """Whether a flow serves its own build, and has for a while: until then old builds may still be read."""
         return flow.state == "running" and self.clock.monotonic() - flow.switched_at > _OLD_BUILD_S
 
-    def _drop_old_builds(self, flow: Flow) -> None:
-        """Remove rows and checkpoints of builds that are neither served nor being built."""
-        memory = self.log.memory()
-        stored = memory.get(f"build/{flow.name}")
-        if stored is None:
-            return
-        build = build_of(stored)
-        wanted = {build.epoch, memory.get(f"live/{flow.name}")}
-        for stream in self.log.streams():
-            if stream.name == flow.name and stream.epoch not in wanted:
-                self.group.sliced(self.log.dropping(stream)).result()
-                checkpoint.remove(building.checkpoint_of(self.folder, flow.name, stream.epoch))
+    def _clean(self, *, starting: bool) -> None:
+        """Remove what builds have left behind."""
+        self.cleaned_at = self.clock.monotonic()
+        leftovers = Leftovers(self.log, self.folder, self.application, self.clock.now_us(), starting=starting)
+        self.group.sliced(leftovers.cleaning()).result()
 
     def _compact(self, changelog: Stream) -> None:
         before = compact_before(self.log, changelog, self.clock.now_us())

@@ -7,15 +7,17 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pyspark import cloudpickle
+from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
 from penstock.flows import classes
+from penstock.flows.nursery import Nursery
 
 _LOCK_POLL_S = 0.05
 
@@ -27,7 +29,6 @@ _SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.daemon.module": "penstock.flows.worker",
     # Flows share the cores evenly instead of the first query starving the rest.
     "spark.scheduler.mode": "FAIR",
     # A row that cannot be computed is an error with a name, never a silent null.
@@ -68,8 +69,8 @@ _JVM = (
 
 def open_session(name: str, *, cores: int | None = None, jvm: Sequence[str] | None = None) -> SparkSession:
     """Start the JVM, or join the session of this process. `jvm`: more options for it."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if SparkContext._gateway is None:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _nursery().python
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     cores = cores or os.cpu_count() or 2
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
@@ -85,6 +86,12 @@ def open_session(name: str, *, cores: int | None = None, jvm: Sequence[str] | No
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True
     return spark
+
+
+@cache
+def _nursery() -> Nursery:
+    """One for as long as this process lives."""
+    return Nursery.open()
 
 
 def ship(application: Application) -> None:

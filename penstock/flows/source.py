@@ -14,6 +14,7 @@ import hashlib
 import heapq
 import os
 import pickle
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from penstock import schema as columns_
 from penstock.config import Folder
+from penstock.log.follow import INTERVAL_S
 from penstock.log.log import Block, LogReader, Stream
 from penstock.log.logs.sqlite import SqliteLog
 
@@ -58,13 +60,17 @@ class Feed:
     max_rows: int | None = None
     begin: tuple[int, tuple[int, ...]] | None = None
     """The first commit and the offsets where a build begins; None: at the very beginning."""
+    wait_s: float = 0.0
+    """How long Spark's question for something new may wait for it."""
 
     def options(self, start: Sequence[int] = (), end: Sequence[int] = ()) -> dict[str, str]:
         """The relation's options. The feed itself goes by a file beside the log: Spark matches regular expressions
         against every option, and one of a few kB overflows its stack."""
         packed = pickle.dumps(self)
         path = Path(self.path).parent / "run" / "feeds" / f"{hashlib.sha256(packed).hexdigest()[:24]}.feed"
-        if not path.exists():
+        try:
+            os.utime(path)  # in use: `leftovers.py` leaves it alone
+        except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_suffix(f".{os.getpid()}")
             with fresh.open("wb") as file:
@@ -163,6 +169,17 @@ class LogStreamReader(DataSourceStreamReader):
         return ReadAllAvailable() if self.feed.max_rows is None else ReadMaxRows(self.feed.max_rows)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Waits a little for something new: a question and its answer cost more than twenty looks at the log."""
+        deadline = time.monotonic() + self.feed.wait_s
+        while True:
+            tick = self.log.tick()
+            latest = self._latest(start, limit)
+            if latest != start or time.monotonic() >= deadline:
+                return latest
+            while self.log.tick() == tick and time.monotonic() < deadline:
+                time.sleep(INTERVAL_S)
+
+    def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
         stream = self.feed.stream
         next_commit = self.log.bounds(stream).next_commit
         if next_commit <= start["commit"]:

@@ -3,6 +3,9 @@
 At frontier F a view equals its function run over the log up to F, minus what the `late` ledger and the skip list
 name. This module checks exactly that, on a live or a stopped system, with nothing but the log: it is the oracle of
 the tests too. It goes link by link: a view behind a flow is computed from that flow's own stream.
+
+On a live system compaction, retention and rebuilds go on meanwhile. Both sides are computed from one look at where the
+inputs begin; what was there then and is gone when it is read makes the comparison begin again at a newer frontier.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +23,7 @@ import pyarrow.compute as pc
 from penstock.change import OP, UPSERT
 from penstock.config import Folder
 from penstock.declaration import Application, ViewDef
+from penstock.errors import PositionGoneError
 from penstock.flows import building
 from penstock.flows.keep import hashable, row_times
 from penstock.flows.plan import Planned, Planner, flow_schema
@@ -31,6 +35,8 @@ from penstock.log.logs.sqlite import SqliteLog
 
 Result = Literal["equal", "different", "unverifiable"]
 TOLERANCE = 1e-9
+TRIES = 3
+"""How often a comparison begins again because the log moved on; a minute of recomputing seldom meets two."""
 _SHOWN = 20
 """Differences that are told; the rest is counted."""
 
@@ -50,6 +56,16 @@ class Report:
     differences: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     """Why something could not be proved, or what part of it is still open."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What there is of one input when a comparison begins."""
+
+    stream: Stream
+    starts: tuple[int, ...]
+    cut_us: int | None
+    """The largest event time among what retention has removed; None: nothing was removed."""
 
 
 def exit_code(reports: Sequence[Report]) -> int:
@@ -87,9 +103,19 @@ class Verifier:
 
     def report(self, made: Planned) -> Report:
         """Compare one view or flow stream at its newest commit."""
-        began = time.monotonic()
-        kind: Literal["view", "flow"] = "view" if isinstance(made.node, ViewDef) else "flow"
-        name = made.node.name
+        began, why = time.monotonic(), None
+        for _ in range(TRIES):
+            try:
+                return self._attempt(made, began)
+            except Exception as error:
+                why = _moved_on(error)
+                if why is None:
+                    raise
+        reason = f"the log moved on while it was compared, {TRIES} times: {why}"
+        return Report(made.node.name, _kind(made), "unverifiable", reasons=[reason])
+
+    def _attempt(self, made: Planned, began: float) -> Report:
+        kind, name = _kind(made), made.node.name
         output, reason = self._output(made)
         commit = self._commit(output) if output is not None else None
         if output is None or commit is None or commit.meta is None:
@@ -97,7 +123,8 @@ class Verifier:
         if made.proof == "unverifiable":
             return Report(name, kind, "unverifiable", reasons=list(made.proof_reasons))
         meta = batch_meta(commit.meta)
-        return self._compare(made, kind, output, commit, meta, began)
+        ground = {name: self._ground(name, meta) for name in made.inputs}
+        return self._compare(made, ground, output, commit, meta, began)
 
     def _output(self, made: Planned) -> tuple[Stream | None, str]:
         """The live build's stream, if it was made by the function as it is now."""
@@ -110,7 +137,7 @@ class Verifier:
             return None, "it is being rebuilt"
         if build.fingerprint != made.fingerprint:
             return None, "the app changed since it was built: run it, then verify"
-        return self.flows.find(made.node.name, live), ""
+        return self._found(self.flows, made.node.name, live), ""
 
     def _commit(self, output: Stream) -> Commit | None:
         """The newest commit at which a comparison means something."""
@@ -124,16 +151,17 @@ class Verifier:
     def _compare(
         self,
         made: Planned,
-        kind: Literal["view", "flow"],
+        ground: Mapping[str, Ground],
         output: Stream,
         commit: Commit,
         meta: BatchMeta,
         began: float,
     ) -> Report:
-        inside, reasons = self._inside(made, meta)
+        kind = _kind(made)
+        inside, reasons = self._inside(made, [each.cut_us for each in ground.values()])
         if inside is None:
             return Report(made.node.name, kind, "unverifiable", reasons=reasons)
-        right = inside(self._computed(made, output, meta))
+        right = inside(self._computed(made, ground, output, meta))
         left = inside(self._held(made, output, commit))
         if kind == "view" and latest_by_key(right, made.node.key).num_rows != right.num_rows:
             return Report(made.node.name, kind, "unverifiable", reasons=["rows of one key in no certain order"])
@@ -148,14 +176,12 @@ class Verifier:
 
     # The two sides
 
-    def _computed(self, made: Planned, output: Stream, meta: BatchMeta) -> pa.Table:
+    def _computed(self, made: Planned, ground: Mapping[str, Ground], output: Stream, meta: BatchMeta) -> pa.Table:
         """What the function gives as a batch query over the log up to the frontier."""
         memory = self.flows.memory()
-        streams = {name: self._stream(name, meta) for name in made.inputs}
+        streams = {name: each.stream for name, each in ground.items()}
         feeds = self.planner.feeds(made, streams, building.skips_of(memory, made.node.name, output.epoch))
-        ranges = {
-            name: (self._log_of(name).bounds(streams[name]).starts, tuple(meta.end[name][1])) for name in made.inputs
-        }
+        ranges = {name: (each.starts, tuple(meta.end[name][1])) for name, each in ground.items()}
         frame = self.planner.batch_frame(made, feeds, ranges)
         node = made.node
         if isinstance(node, ViewDef):
@@ -199,39 +225,55 @@ class Verifier:
         ends = table.column("window").combine_chunks().field("end").cast(pa.int64())
         return table.filter(pc.less_equal(ends, meta.watermark_us))
 
-    def _inside(self, made: Planned, meta: BatchMeta) -> tuple[Callable[[pa.Table], pa.Table] | None, list[str]]:
+    def _inside(
+        self, made: Planned, cuts: Sequence[int | None]
+    ) -> tuple[Callable[[pa.Table], pa.Table] | None, list[str]]:
         """What part of the rows can be proved: all, or the windows that lie wholly in what retention has left."""
-        bounds = [self._cut(name, meta) for name in made.inputs]
         if made.mode == "append" and made.aggregates and "window" not in made.arrow.names:
             return None, ["append mode without a column 'window'"]
-        if not any(bounds):
+        if all(cut is None for cut in cuts):
             return (lambda table: table), []
         if "window" not in made.arrow.names:
             return None, ["retention has removed events that it counts"]
-        cut = max(bound for bound in bounds if bound)
+        newest = max(cut for cut in cuts if cut is not None)
 
         def inside(table: pa.Table) -> pa.Table:
             starts = table.column("window").combine_chunks().field("start").cast(pa.int64())
-            return table.filter(pc.greater(starts, cut))
+            return table.filter(pc.greater(starts, newest))
 
         return inside, ["windows that begin before what retention has left"]
 
-    def _cut(self, name: str, meta: BatchMeta) -> int | None:
-        """The largest event time among what retention has removed of an input; None: nothing was removed."""
-        stream = self._stream(name, meta)
-        bounds = self._log_of(name).bounds(stream)
+    def _ground(self, name: str, meta: BatchMeta) -> Ground:
+        log = self._log_of(name)
+        stream = self._found(log, name, meta.end[name][0])
+        bounds = log.bounds(stream)
         if bounds.first_commit == 0:
-            return None
-        first = self._log_of(name).commits(stream, bounds.first_commit, limit=1)
-        return first[0].bound_us or 0 if first else 0
+            return Ground(stream, bounds.starts, None)
+        first = log.commits(stream, bounds.first_commit, limit=1)
+        if not first or first[0].number != bounds.first_commit:
+            raise PositionGoneError(f"retention is cutting '{name}'")
+        return Ground(stream, bounds.starts, first[0].bound_us or 0)
 
-    def _stream(self, name: str, meta: BatchMeta) -> Stream:
-        stream = self._log_of(name).find(name, meta.end[name][0])
-        assert stream is not None, f"the log has lost the epoch of '{name}' that a commit names"
+    def _found(self, log: LogReader, name: str, epoch: str) -> Stream:
+        stream = log.find(name, epoch)
+        if stream is None:
+            raise PositionGoneError(f"the build '{epoch}' of '{name}' has been removed")
         return stream
 
     def _log_of(self, name: str) -> LogReader:
         return self.edge if self.planner.application.stream(name) else self.flows
+
+
+def _kind(made: Planned) -> Literal["view", "flow"]:
+    return "view" if isinstance(made.node, ViewDef) else "flow"
+
+
+def _moved_on(error: Exception) -> str | None:
+    """What was gone, if that is why a comparison failed. Spark's workers tell it inside of their own error."""
+    if isinstance(error, PositionGoneError):
+        return error.message
+    lines = (line.strip() for line in str(error).split("\n"))
+    return next((line[:400] for line in lines if PositionGoneError.__name__ in line), None)
 
 
 # Comparing

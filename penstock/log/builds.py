@@ -10,6 +10,7 @@ The control stream of `flows.db` holds, by key:
 - `flow/<name>`: its `FlowState`
 - `skip/<name>/<epoch>`: events that the build leaves out, because they alone make it fail
 - `rebuilt/<name>`: the newest request of `penstock rebuild` that was followed
+- `leftover/<name>`: since when something is not used any more, until it is removed
 - `count/<stream>/<flow>`: how many events of a stream were late for a flow, and how many died in it
 """
 

@@ -6,6 +6,8 @@
    at all (its columns are wrong) fails alone.
 4. What waits is bounded: above it `OverloadedError` is raised at once, and nothing was taken.
 5. Housekeeping runs on the same thread, one slice between two commits, so it never holds up more than one.
+6. `problem` says whether the log can be written to. A log that refused a commit is tried again while nobody asks for
+   anything: whoever keeps senders away until it is well would otherwise wait for ever.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, StaleTermError
+from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, PenstockError, StaleTermError
 from penstock.log.log import Append, Appended, Log
 
 T = TypeVar("T")
@@ -32,7 +35,10 @@ _logger = logging.getLogger(__name__)
 
 TIDY_S = 1.0
 """How long the log must be idle before it is looked through for things to tidy up."""
-
+STALLED_S = 10.0
+"""A commit that takes so long is not going to end soon: the disk hangs."""
+_TRIED = "tried"
+"""The key of the control stream that is written to see whether writing works again."""
 
 _SHARED = (DiskFullError, LogUnavailableError, StaleTermError)
 """Failures of the log itself: no caller is to blame, and trying each alone would only fail as often."""
@@ -71,13 +77,25 @@ class GroupCommit:
         self._unwritten = 0
         self._closing = False
         self._untidy = True
-        self._thread = threading.Thread(target=self._work, name="group-commit", daemon=True)
+        self._failure: PenstockError | None = None
+        self._began: float | None = None
+        self._thread = threading.Thread(target=self._live, name="group-commit", daemon=True)
         self._thread.start()
 
     @property
     def unwritten_bytes(self) -> int:
         """What waits for the log now."""
         return self._unwritten
+
+    @property
+    def problem(self) -> PenstockError | None:
+        """Why the log cannot be written to now; None: as far as is known it can."""
+        began = self._began
+        if began is not None and time.monotonic() - began > STALLED_S:
+            return LogUnavailableError(
+                f"a commit has taken more than {STALLED_S:g} s", hint="see whether the disk of the data folder hangs"
+            )
+        return self._failure
 
     def submit(self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None) -> Future[Results]:
         """Append in the next commit: the future holds one result per append, as `Log.append` gives them."""
@@ -138,15 +156,28 @@ class GroupCommit:
     def _refuse_when_closed(self) -> None:
         if self._closing:
             raise LogUnavailableError("the log is being closed", hint="send again when it is back")
+        if not self._thread.is_alive():
+            raise _ended()
 
     # Writing
+
+    def _live(self) -> None:
+        try:
+            self._work()
+        except BaseException:
+            _logger.exception("the log's writer has ended")
+            self._failure = _ended()
+            with self._wake:
+                waiting = list(self._queue)
+                self._queue.clear()
+            self._settle([(each, None, _ended()) for each in waiting])
 
     def _work(self) -> None:
         while True:
             with self._wake:
                 while not (self._queue or self._calls or self._slices or self._closing):
-                    if not self._wake.wait(TIDY_S if self._untidy else None):
-                        self._tidy_up()
+                    if not self._wake.wait(TIDY_S if self._untidy or self._may_recover else None):
+                        self._when_idle()
                 batch = self._take()
                 chores = self._calls or self._slices
                 if not batch and not chores:
@@ -170,6 +201,33 @@ class GroupCommit:
             batch.append(self._queue.popleft())
         return batch
 
+    @property
+    def _may_recover(self) -> bool:
+        return self._failure is not None and self._failure.retry
+
+    def _when_idle(self) -> None:
+        if self._may_recover:
+            self._calls.append(_once(self._try_again, Future()))
+        elif self._untidy:
+            self._tidy_up()
+
+    def _try_again(self) -> None:
+        """See whether a commit works again, for want of a caller who would."""
+        self._append([], {_TRIED: time.time_ns() // 1000})
+
+    def _append(self, appends: Sequence[Append], remember: Mapping[str, Any | None]) -> Results:
+        """`Log.append`, and what it says of the log itself."""
+        self._began = time.monotonic()
+        try:
+            results = self._log.append(appends, remember)
+        except _SHARED as error:
+            self._failure = error
+            raise
+        finally:
+            self._began = None
+        self._failure = None
+        return results
+
     def _tidy_up(self) -> None:
         self._untidy = False
         future: Future[int] = Future()
@@ -178,7 +236,7 @@ class GroupCommit:
 
     def _commit(self, batch: Sequence[_Waiting]) -> None:
         try:
-            results = self._log.append(
+            results = self._append(
                 [append for waiting in batch for append in waiting.appends],
                 {key: value for waiting in batch for key, value in waiting.remember.items()},
             )
@@ -208,6 +266,10 @@ class GroupCommit:
 
 
 _Outcome = tuple[_Waiting, Results | None, Exception | None]
+
+
+def _ended() -> LogUnavailableError:
+    return LogUnavailableError("the log's writer has ended", hint="restart this process; its log says why")
 
 
 def _shared_out(batch: Sequence[_Waiting], results: Results) -> Iterator[_Outcome]:

@@ -18,6 +18,8 @@ Invariants, each of which `penstock.testing.contracts.log` tries to break:
 7. A reader below the start of a stream gets `PositionGoneError`, never a silent skip.
 8. One writer at a time: opening for writing raises the log's *term*, and a writer of an older term gets
    `StaleTermError` from its next append.
+9. A power cut leaves every commit whose `append` returned, with its keys, ids and producers' numbers, and of the one
+   that was under way all or nothing.
 
 A writer lives in one process and is called from one thread at a time (see `group.py` for many callers). Readers
 live in any process, in any number, and may be called from any thread.

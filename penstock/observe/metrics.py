@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from penstock.observe.signals import Counts, Observes, Signal
@@ -46,7 +46,11 @@ class Observer:
 
     def gauge(self, name: str, help: str, labels: tuple[str, ...], reading: Reading) -> None:
         """A value that is asked for at each scrape instead of being kept."""
-        self.registry.register(_Gauge(name, help, labels, reading))
+        self.registry.register(_Asked(GaugeMetricFamily, name, help, labels, reading))
+
+    def counter(self, name: str, help: str, labels: tuple[str, ...], reading: Reading) -> None:
+        """A count that others keep, where telling each by a signal would cost too much."""
+        self.registry.register(_Asked(CounterMetricFamily, name, help, labels, reading))
 
     def declare(self, signals: Iterable[type[Signal]]) -> None:
         """Make the metrics of these signals now, so that those without labels show as 0 before anything happened."""
@@ -86,12 +90,15 @@ class Observer:
         return Histogram(move.name, move.help, move.labels, buckets=move.buckets, registry=self.registry)
 
 
-class _Gauge(Collector):
-    def __init__(self, name: str, help: str, labels: tuple[str, ...], reading: Reading) -> None:
-        self._name, self._help, self._labels, self._reading = name, help, labels, reading
+Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self._name, self._help, labels=self._labels)
+
+class _Asked(Collector):
+    def __init__(self, family: Family, name: str, help: str, labels: tuple[str, ...], reading: Reading) -> None:
+        self._family, self._name, self._help, self._labels, self._reading = family, name, help, labels, reading
+
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+        family = self._family(self._name, self._help, labels=self._labels)
         for labels, value in self._reading().items():
             family.add_metric(labels, value)
         return [family]

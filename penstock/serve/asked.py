@@ -43,6 +43,7 @@ class Asked:
             order_by=self.order_by,
             limit=self.limit,
             defaults=(there, definition.limit),
+            errors=view.filter_errors,
         )
 
 

@@ -1,7 +1,8 @@
 """Tells a supervisor or load balancer whether this process lives and whether it should get requests.
 
 `/healthz` answers as long as the loop runs. `/readyz` is 200 once the door is open and every view is served. How the
-flows are stands in its body and never closes a healthy door: a stopped flow must not stop collection.
+flows are stands in its body and never closes a healthy door: a stopped flow must not stop collection. What keeps a
+part from being ready is in the body too, as an error with its code.
 """
 
 from __future__ import annotations
@@ -11,24 +12,26 @@ from typing import Any
 
 from aiohttp import web
 
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, PenstockError
 from penstock.serve.replies import json_reply
 from penstock.views.current import Views
 
-Checks = Mapping[str, Callable[[], bool]]
-"""By what a process is ready for (`collect`, `serve`): whether it is."""
+Checks = Mapping[str, Callable[[], bool | PenstockError]]
+"""By what a process is ready for (`collect`, `serve`, `flows`): whether it is, or what is wrong with it."""
 
 
 def ready_body(views: Views, checks: Checks, asked: str | None) -> tuple[bool, dict[str, Any]]:
     """Whether this edge is ready for what was asked (None: for everything), and how its parts are."""
     if asked is not None and asked not in checks:
         raise BadRequestError(f"for={asked} is not known", hint=f"use one of: {', '.join(checks)}")
-    each = {name: check() for name, check in checks.items()}
+    said = {name: check() for name, check in checks.items()}
+    each = {name: found is True for name, found in said.items()}
     ready = all(each.values()) if asked is None else each[asked]
     states = {node.name: views.flow_state(node.name) for node in views.application.nodes}
     return ready, {
         "ready": ready,
         "for": each,
+        "errors": {name: found.body() for name, found in said.items() if isinstance(found, PenstockError)},
         "views": {
             view.name: {
                 "loaded": view.content is not None,

@@ -1,7 +1,8 @@
 """Describes the HTTP interface of one app as OpenAPI 3.1, from its declarations and the columns of its views.
 
 WebSocket and SSE messages are outside of what OpenAPI describes; their paths are listed with what they answer to a
-plain request, and `docs/reference/http.md` has the messages.
+plain request, and `docs/reference/http.md` has the messages. Paths have names in the place of `{view}` and
+`{stream}`, so that 404 is no answer of theirs.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
     paths: Spec = {}
     for view in views:
         paths |= _view_paths(view.name, limits)
+    for node in application.nodes:
+        paths[f"/flows/{node.name}/rebuild"] = {"post": _rebuild(node.name, "flow")}
     for stream in application.streams:
         paths |= _stream_paths(stream.name, limits)
         paths[f"/streams/{stream.name}"]["post"] = post(stream, events[stream.name], limits)
@@ -87,22 +90,23 @@ def _view_paths(name: str, limits: Limits) -> Spec:
                     _wait(limits),
                     parameter("If-None-Match", text("The ETag of an earlier answer."), place="header"),
                 ],
-                "responses": answers({"oneOf": [rows, polled]}, 400, 404, 410, 503, 504, 507)
+                "responses": answers({"oneOf": [rows, polled]}, 400, 410, 503, 504, 507)
                 | {"204": {"description": "since=: nothing came in time"}, "304": {"description": "Not changed"}},
             }
         },
         f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID]),
         f"/views/{name}/socket": _socket(f"view {name}"),
-        f"/views/{name}/rebuild": {"post": _rebuild(name)},
+        f"/views/{name}/rebuild": {"post": _rebuild(name, "view")},
     }
 
 
-def _rebuild(name: str) -> Spec:
-    reply = obj(view=text(), rebuild={"type": "integer", "description": "When it was asked for, in microseconds."})
+def _rebuild(name: str, kind: str) -> Spec:
+    when = {"type": "integer", "description": "When it was asked for, in microseconds."}
+    reply = _json(obj(**{kind: text(), "rebuild": when}))
     return {
-        "operationId": f"rebuild view {name}",
-        "summary": f"Build the view {name} anew from the log",
-        "responses": answers(None, 404) | {"202": {"description": "Asked for", "content": _json(reply)}},
+        "operationId": f"rebuild {kind} {name}",
+        "summary": f"Build the {kind} {name} anew from the log, and what is made from it",
+        "responses": answers(None, 503, 507) | {"202": {"description": "Asked for", "content": reply}},
     }
 
 
@@ -148,7 +152,7 @@ def _stream_paths(name: str, limits: Limits) -> Spec:
                 "operationId": f"read stream {name}",
                 "summary": f"Events of the stream {name}",
                 "parameters": [after, parameter("limit", most), _wait(limits), *_QUERY[:2]],
-                "responses": answers(page, 400, 404, 410, 503),
+                "responses": answers(page, 400, 410, 503),
             }
         },
         f"/streams/{name}/events": _events(name, "stream", [after, *_QUERY[:2], *_LAST_EVENT_ID]),
@@ -179,7 +183,7 @@ def _events(name: str, kind: str, parameters: list[Spec]) -> Spec:
             "operationId": f"events of {kind} {name}",
             "summary": f"The {kind} {name} as Server-Sent Events",
             "parameters": parameters,
-            "responses": answers(None, 400, 404, 507)
+            "responses": answers(None, 400, *((507,) if kind == "view" else ()))
             | {"200": {"description": "Events", "content": {"text/event-stream": {"schema": text()}}}},
         }
     }
@@ -190,7 +194,7 @@ def _socket(what: str) -> Spec:
         "get": {
             "operationId": f"socket of {what}",
             "summary": f"A WebSocket for {what}",
-            "responses": answers(None, 400, 404) | {"101": {"description": "The protocol is switched to WebSocket"}},
+            "responses": answers(None, 400) | {"101": {"description": "The protocol is switched to WebSocket"}},
         }
     }
 
@@ -202,7 +206,7 @@ def _plain(operation: str, summary: str, schema: Spec, *errors: int, parameters:
 
 def _fixed_paths(limits: Limits) -> Spec:
     token = {"name": "token", "in": "path", "required": True, "schema": text()}
-    which = parameter("for", {"type": "string", "enum": ["collect", "serve"]})
+    which = parameter("for", {"type": "string", "enum": ["collect", "serve", "flows"]})
     anything: Spec = {"type": "object"}
     ready = _plain("readiness", "Whether this edge should get requests", anything, 400, parameters=[which])
     ready["get"]["responses"]["503"] = {"description": "Not ready yet", "content": _json(anything)}

@@ -68,5 +68,5 @@ def pixel(stream: StreamDef) -> Spec:
         "operationId": f"pixel of {stream.name}",
         "summary": f"Send one event to the stream {stream.name} in the address of an image",
         "parameters": [parameter(name, text()) for name in stream.events.names],
-        "responses": {"200": good} | {code: image for code in ("404", "503", "507")},
+        "responses": {"200": good} | {code: image for code in ("503", "507")},
     }

@@ -96,6 +96,7 @@ SCHEMAS: Spec = {
         rows=_COUNT,
         position=_NULLABLE,
         frontier=ref("Frontier"),
+        filter_errors=_COUNT,
         flow=_HEALTH,
     ),
     "Stream": obj(

@@ -6,7 +6,7 @@
     serving.add_routes(app)           # begins and ends with the application
     await views.start()
 
-`checks` adds to readiness: `{"collect": lambda: door.is_open}`.
+`checks` adds to readiness: `{"collect": lambda: group.problem or True}`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiohttp import web
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
-from penstock.errors import BadRequestError, NotReadyError
+from penstock.errors import BadRequestError, NotReadyError, UnknownViewError
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.position import Position
@@ -28,7 +28,7 @@ from penstock.serve.asked import WAIT_S, asked_in, seconds, whole
 from penstock.serve.assets import add_page
 from penstock.serve.delivery import Pipe
 from penstock.serve.events import StreamReads, after_in
-from penstock.serve.health import alive, readiness
+from penstock.serve.health import Checks, alive, readiness
 from penstock.serve.openapi import openapi
 from penstock.serve.reads import ViewReads
 from penstock.serve.replies import json_reply
@@ -54,7 +54,7 @@ class Serving:
         clock: Clock | None = None,
         observer: Observer | None = None,
         folder: Folder | None = None,
-        checks: Mapping[str, Callable[[], bool]] | None = None,
+        checks: Checks | None = None,
         remember: Callable[[Mapping[str, Any]], Awaitable[Any]] | None = None,
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
@@ -65,7 +65,7 @@ class Serving:
         self.status = Status(application, views, log, clock or SystemClock(), folder)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
         self._streams = StreamReads(application, log)
-        self._checks = {"serve": lambda: views.ready, **(checks or {})}
+        self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s = heartbeat_s
         self._pipes: dict[Pipe, bytes] = {}
@@ -78,7 +78,8 @@ class Serving:
         get("/views/{view}/events", self._view_events, allow_head=False)
         get("/views/{view}/socket", self._view_socket, allow_head=False)
         if self._remember is not None:
-            app.router.add_post("/views/{view}/rebuild", self._rebuild)
+            app.router.add_post("/views/{view}/rebuild", self._rebuild_view)
+            app.router.add_post("/flows/{flow}/rebuild", self._rebuild_flow)
         get("/socket", self._socket, allow_head=False)
         get("/streams", self._list_streams)
         get("/streams/{stream}", self._read_stream)
@@ -117,14 +118,25 @@ class Serving:
 
     # Views
 
-    async def _rebuild(self, request: web.Request) -> web.Response:
-        """Ask the flows to build a view anew; the request itself lives in the log, so that it survives us."""
-        name = request.match_info["view"]
-        self.views.view(name)
+    async def _rebuild_view(self, request: web.Request) -> web.Response:
+        view = self.views.view(request.match_info["view"])
+        return json_reply({"view": view.name, "rebuild": await self._rebuild(view.name)}, status=202)
+
+    async def _rebuild_flow(self, request: web.Request) -> web.Response:
+        """A view has a flow too: this takes the names of both."""
+        name, known = request.match_info["flow"], [node.name for node in self.application.nodes]
+        if name not in known:
+            raise UnknownViewError(
+                f"there is no flow or view '{name}'", hint=f"the app has: {', '.join(known) or 'none'}"
+            )
+        return json_reply({"flow": name, "rebuild": await self._rebuild(name)}, status=202)
+
+    async def _rebuild(self, name: str) -> int:
+        """Ask the flows to build one anew; the request itself lives in the log, so that it survives us."""
         assert self._remember is not None
         asked = self._clock.now_us()
         await self._remember({f"rebuild/{name}": asked})
-        return json_reply({"view": name, "rebuild": asked}, status=202)
+        return asked
 
     async def _view_events(self, request: web.Request) -> web.StreamResponse:
         view = self.views.view(request.match_info["view"])

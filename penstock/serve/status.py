@@ -91,6 +91,7 @@ class Status:
             "rows": len(content.rows) if content else 0,
             "position": content.position.token() if content else None,
             "frontier": frontier_body(view.frontier),
+            "filter_errors": view.filter_errors[0],
             "flow": self._health(view),
         }
 

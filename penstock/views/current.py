@@ -199,8 +199,9 @@ class Views:
         except OverBudgetError:
             self._changelogs[view.name] = changelog  # not tried again until another build is live
             raise
-        self._changelogs[view.name] = changelog
-        view.replace(content, await self._frontier(view.definition, content))
+        frontier = await self._frontier(view.definition, content)
+        self._changelogs[view.name] = changelog  # with its content or not at all: one is never read on into another
+        view.replace(content, frontier)
         self.observer.emit(ViewLoaded(view.name, epoch, len(content.rows), self._clock.monotonic() - began))
         return changelog
 
@@ -243,6 +244,12 @@ class Views:
             "Rows of a view.",
             ("view",),
             lambda: {(view.name,): float(len(view.content.rows)) if view.content else 0.0 for view in self},
+        )
+        self.observer.counter(
+            "penstock_views_filter_errors_total",
+            "Rows on which a reader's filter could not be evaluated.",
+            ("view",),
+            lambda: {(view.name,): float(view.filter_errors[0]) for view in self},
         )
         self.observer.gauge(
             "penstock_views_history_bytes",

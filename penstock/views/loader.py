@@ -51,6 +51,7 @@ class Changelog:
         self._names = [field.name for field in stream.schema if field.name != OP]
         self._key = stream.compact_by or definition.key
         self._next = 0
+        """A commit at or before the first one that was not applied: where `more` begins to look."""
 
     def load(self, memory: Mapping[str, Any]) -> Content:
         """The whole build as it stands now. Raises `OverBudgetError` before the memory is used up."""
@@ -69,9 +70,16 @@ class Changelog:
         return content
 
     def more(self, offset: int) -> list[Decoded]:
-        """The commits behind `offset`, at most `COMMITS_AT_ONCE`. Compacted meanwhile: `PositionGoneError`."""
-        commits = self._log.commits(self.stream, self._next, limit=COMMITS_AT_ONCE)
-        return list(self._decode(offset, commits)) if commits else []
+        """The commits behind `offset`, at most `COMMITS_AT_ONCE`. Compacted meanwhile: `PositionGoneError`.
+
+        Only `offset`, which moves when a commit is applied, says what comes next: one that was decoded and then not
+        applied, because something failed in between, comes again.
+        """
+        while commits := self._log.commits(self.stream, self._next, limit=COMMITS_AT_ONCE):
+            if behind := [commit for commit in commits if commit.ends[0] > offset]:
+                return list(self._decode(offset, behind))
+            self._next = commits[-1].number + 1
+        return []
 
     def _decode(self, offset: int, commits: list[Commit]) -> Iterator[Decoded]:
         blocks = self._blocks(offset, commits[-1].ends[0]) if commits else iter(())
@@ -85,7 +93,6 @@ class Changelog:
                 block = next(blocks, None)
             meta = batch_meta(commit.meta) if commit.meta is not None else None
             yield Decoded(commit.number, commit.ends[0], ops, meta, commit.written_us, merged)
-            self._next = commit.number + 1
 
     def _blocks(self, start: int, end: int) -> Iterator[Block]:
         return self._log.read(self.stream, 0, start, end) if start < end else iter(())

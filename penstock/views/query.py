@@ -184,10 +184,12 @@ def parse_query(
     order_by: Names = None,
     limit: Limit = DEFAULT,
     defaults: tuple[Names, Limit] = (None, None),
+    errors: list[int] | None = None,
 ) -> Query:
     """Reads a query as it arrives over the wire; what it cannot read raises `BadQueryError`.
 
     `select` None is all columns, `order_by` None the view's default, `limit` None (or "null") all rows.
+    `errors` counts rows on which `where` cannot be evaluated; they do not pass.
 
     >>> columns = [Column("topic", "string"), Column("rsvps", "bigint")]
     >>> query = parse_query(columns, ["topic"], where="rsvps > 1", order_by="-rsvps", limit="10")
@@ -197,7 +199,7 @@ def parse_query(
     return Query(
         tuple(columns),
         tuple(key),
-        compile_where(where, columns) if where is not None else None,
+        compile_where(where, columns, errors) if where is not None else None,
         _parse_select(select, columns, key),
         _parse_order(defaults[0] if order_by is None else order_by, columns),
         _parse_limit(defaults[1] if limit is DEFAULT else limit),

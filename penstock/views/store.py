@@ -159,6 +159,8 @@ class View:
         self.content: Content | None = None
         self.problem: PenstockError | None = None
         self.frontier: Frontier = {}
+        self.filter_errors = [0]
+        """How often a reader's `where` could not be evaluated on a row, which then was not given."""
         self._listeners: set[Callable[[], None]] = set()
 
     def listen(self, woken: Callable[[], None]) -> Callable[[], None]:

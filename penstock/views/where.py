@@ -5,7 +5,7 @@ every operand against its type (`where_types`), writes Python source in three-va
 evaluates it once. Semantics are Spark's in ANSI mode, in the time zone UTC.
 
 1. A row passes only if the condition is TRUE. FALSE, NULL and a row that raises (a division by zero, an index
-   past the end of an array) do not pass; the last are counted in `errors`.
+   past the end of an array) do not pass; the last are counted in `errors`, which all filters of a view share.
 2. Whatever the text, the outcome is a `Where` or a `BadQueryError`.
 3. Equal texts over equal columns are equal filters: whoever serves many readers evaluates each once per row.
 """
@@ -47,7 +47,7 @@ class Where:
 
     @property
     def errors(self) -> int:
-        """How many rows raised, and so did not pass."""
+        """How many rows raised, and so did not pass; those of other filters with the same count are among them."""
         return self._errors[0]
 
     def __eq__(self, other: object) -> bool:
@@ -60,8 +60,10 @@ class Where:
         return f"Where({self.text!r})"
 
 
-def compile_where(text: str, columns: Sequence[Column]) -> Where:
+def compile_where(text: str, columns: Sequence[Column], errors: list[int] | None = None) -> Where:
     """Compiles one SQL condition over these columns; a text that is not one raises `BadQueryError`.
+
+    `errors` is a count that several filters may share: of rows on which one could not be evaluated.
 
     >>> columns = [Column("city", "string"), Column("rsvps", "bigint")]
     >>> where = compile_where("city = 'Oslo' and rsvps > 10", columns)
@@ -72,7 +74,7 @@ def compile_where(text: str, columns: Sequence[Column]) -> Where:
     compiler = Compiler([(column.name, column.type) for column in columns])
     try:
         term = compiler.condition(tree)
-        errors = [0]
+        errors = [0] if errors is None else errors
         test = _function(term.truth(), compiler.scope.constants, errors)
     except (RecursionError, MemoryError, SyntaxError):
         raise BadQueryError("The filter is too complex.", hint="Use fewer nested expressions.") from None

@@ -81,20 +81,22 @@ def test_error_codes_are_unique() -> None:
 # Metrics
 
 
-def gauges() -> set[str]:
-    """Names that are passed to `Observer.gauge`, anywhere."""
+def asked(kind: str) -> set[str]:
+    """Names that are passed to `Observer.gauge` or `Observer.counter`, anywhere."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "gauge":
-                assert isinstance(call.args[0], ast.Constant), f"{path}: the name of a gauge must be a literal"
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == kind:
+                assert isinstance(call.args[0], ast.Constant), f"{path}: the name of a {kind} must be a literal"
                 found.add(str(call.args[0].value))
     return found
 
 
 def test_every_metric_is_documented_and_none_that_is_gone() -> None:
     documented = table_codes(page("docs/reference/metrics.md"))
-    assert {name for name in documented if name.startswith("penstock_")} == {move.name for move in MOVES} | gauges()
+    assert {name for name in documented if name.startswith("penstock_")} == (
+        {move.name for move in MOVES} | asked("gauge") | asked("counter")
+    )
 
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: move.name)
@@ -113,8 +115,9 @@ def test_a_signal_stands_beside_the_metrics_that_it_moves(signal: type[Signal]) 
 
 
 def test_gauges_are_documented_as_such() -> None:
-    for name in gauges():
-        assert f"| `{name}` | gauge |" in page("docs/reference/metrics.md")
+    for kind in ("gauge", "counter"):
+        for name in asked(kind):
+            assert f"| `{name}` | {kind} |" in page("docs/reference/metrics.md")
 
 
 # Declaring

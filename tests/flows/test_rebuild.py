@@ -137,3 +137,28 @@ def test_an_incompatible_class_is_refused_with_the_way_out(world: Callable[[App]
         one.use(app_with(over(3), SaleWithText))
     assert "'amount' was bigint and is now string" in str(refused.value.detail)
     assert refused.value.hint
+
+
+def test_another_number_of_partitions_rebuilds_a_flow(world: Callable[[App], World]) -> None:
+    def app_of(partitions: int) -> App:
+        app = App("sales")
+        app.stream("sales", Sale, time="at", id="n")
+
+        @app.flow(key="n", partitions=partitions)
+        def large(sales: DataFrame) -> DataFrame:
+            return sales.where("amount > 3").select("n", "amount")
+
+        return app
+
+    one = world(app_of(1))
+    one.send("sales", sales())
+    one.run()
+    before = one.stream("large")
+    one.use(app_of(2))
+    one.run()
+    after = one.stream("large")
+    assert before is not None
+    assert after is not None
+    assert (before.partitions, after.partitions) == (1, 2)
+    assert before.epoch != after.epoch
+    assert one.verify()["large"].result == "equal"

@@ -41,18 +41,19 @@ class World:
     def use(self, app: App) -> None:
         """Go on with another version of the app file."""
         self.app: Application = app.declared()
-        with self._door() as log:
+        with self.door() as log:
             for stream in self.app.streams:
                 log.create(StreamSpec(stream.name, stream.stored, stream.partitions, unique=bool(stream.id)))
 
-    def _door(self) -> _Closing:
+    def door(self) -> _Closing:
+        """The door's own log, as long as it is open."""
         return _Closing(SqliteLog.open(self.folder.edge_db, app=self.app.name))
 
     def send(self, stream: str, commits: Iterable[Sequence[Any]]) -> None:
         """Append events, one commit for each group of them."""
         declared = self.app.stream(stream)
         assert declared is not None
-        with self._door() as log:
+        with self.door() as log:
             target = log.create(StreamSpec(stream, declared.stored, declared.partitions, unique=bool(declared.id)))
             for events in commits:
                 log.append([Append(target, batch_of(declared, events))])

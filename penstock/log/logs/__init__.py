@@ -1,0 +1,1 @@
+"""The backends of the log, each named after the system that keeps its events."""

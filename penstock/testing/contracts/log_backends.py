@@ -1,4 +1,4 @@
-"""Registers the log's backends with what a contract test must be able to do to them: open, damage, starve."""
+"""Registers the log's backends with what a contract test must be able to do to them: open, damage, starve, cut."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Protocol
 
 from penstock.clock import Clock
 from penstock.log.log import Log, LogReader
 from penstock.log.logs.sqlite import SqliteLog
+from penstock.testing.contracts import sqlite_tearing
 
 
 class LogBackend(Protocol):
@@ -26,6 +28,21 @@ class LogBackend(Protocol):
 
     def starved(self, log: Log) -> AbstractContextManager[None]:
         """Within it the log has no room for more than a few kilobytes."""
+
+    def hurry(self, log: Log) -> None:
+        """From now on it moves what it has written to its last place often, so that a power cut can meet that."""
+
+    def copy(self, place: Path, into: Path) -> None:
+        """What a new folder would hold if the power failed now, just after an acknowledgement."""
+
+    def cut_between(self, before: Path, after: Path, into: Path, chance: Random) -> None:
+        """Make a folder as a power cut may leave it during the one commit between these two copies."""
+
+    def tail_bytes(self, copy: Path) -> int:
+        """How long that is which only ever grows by commits while nothing is moved."""
+
+    def cut_tail(self, whole: Path, into: Path, at: int, chance: Random) -> None:
+        """Make a folder in which everything behind so many of these bytes is lost."""
 
 
 class SqliteBackend:
@@ -58,6 +75,22 @@ class SqliteBackend:
             yield
         finally:
             log._writer.execute(f"PRAGMA max_page_count = {2**30}").fetchall()
+
+    def hurry(self, log: Log) -> None:
+        assert isinstance(log, SqliteLog)
+        log._writer.execute("PRAGMA wal_autocheckpoint = 12").fetchall()
+
+    def copy(self, place: Path, into: Path) -> None:
+        sqlite_tearing.copy(place, into)
+
+    def cut_between(self, before: Path, after: Path, into: Path, chance: Random) -> None:
+        sqlite_tearing.cut_between(before, after, into, chance)
+
+    def tail_bytes(self, copy: Path) -> int:
+        return (copy / sqlite_tearing.WAL).stat().st_size
+
+    def cut_tail(self, whole: Path, into: Path, at: int, chance: Random) -> None:
+        sqlite_tearing.cut_tail(whole, into, at, chance)
 
 
 BACKENDS: dict[str, LogBackend] = {"sqlite": SqliteBackend()}

@@ -18,6 +18,7 @@ from penstock.cli.edge import Started
 from penstock.cli.terminal import USER_ERROR
 from penstock.declaration import Application
 from penstock.log.builds import FlowState
+from penstock.log.logs.sqlite import SqliteLog
 
 SHOP = """
 from penstock import App, Event
@@ -29,10 +30,10 @@ app.stream("orders", Order)
 
 
 class Edge:
-    def __init__(self, folder: Path, port: int = 0, kind: str = "float") -> None:
+    def __init__(self, folder: Path, port: int = 0, kind: str = "float", more: str = "") -> None:
         self.folder = folder
         file = folder / "shop_edge.py"
-        file.write_text(SHOP.format(type=kind))
+        file.write_text(SHOP.format(type=kind) + more)
         (folder / "data" / "run" / "edge.json").unlink(missing_ok=True)
         words = ["edge", file, "--data", folder / "data", "--port", port, "--parent", os.getpid()]
         command = [sys.executable, "-m", "penstock.cli.main", *map(str, words)]
@@ -107,6 +108,32 @@ def test_a_second_edge_waits_for_the_first(start):
     assert second.process.poll() is None
     first.process.kill()
     assert second.call("/healthz") == {"status": "ok"}
+
+
+FLOWS = """
+@app.flow
+def big(orders): ...
+@app.view(key="amount")
+def amounts(big): ...
+"""
+
+
+def test_flows_and_views_are_rebuilt_by_command_and_by_request(start):
+    edge = start(more=FLOWS)
+    command = [sys.executable, "-m", "penstock.cli.main", "rebuild", "--url", edge.url()]
+    for name in ("big", "amounts"):
+        done = subprocess.run([*command, name], capture_output=True, text=True, check=True)
+        assert f"'{name}' is being rebuilt" in done.stderr
+    reader = SqliteLog.reader(edge.folder / "data" / "edge.db")
+    asked = {name: reader.memory()[f"rebuild/{name}"] for name in ("big", "amounts")}
+    assert edge.call("/flows/big/rebuild", {})["rebuild"] > asked["big"]
+    assert edge.call("/views/amounts/rebuild", {})["rebuild"] == reader.memory()["rebuild/amounts"] > asked["amounts"]
+    reader.close()
+    for name in ("orders", "nope"):
+        done = subprocess.run([*command, name], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"unknown_view: there is no flow or view '{name}'")
+        assert "the app has: big, amounts" in done.stderr
 
 
 class FakeViews:

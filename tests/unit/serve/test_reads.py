@@ -269,3 +269,16 @@ async def test_a_view_above_its_memory_budget_answers_507_and_the_rest_lives_on(
         assert await running.rows("countries") == [topic("a", 1)]
         flows.commit(flows.build(), [topic("a", 1)])
         await eventually(lambda: view.content is not None, "a smaller build is served again")
+
+
+async def test_rows_on_which_a_filter_fails_are_left_out_and_counted_by_view(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 0), topic("b", 0), topic("c", 2)])
+        await running.at_offset(1)
+        assert [row["topic"] for row in await running.rows(where="10 / rsvps > 1")] == ["c"]
+        assert [row["topic"] for row in await running.rows(where="10 % rsvps = 0")] == ["c"]
+        listed = {view["view"]: view["filter_errors"] for view in (await running.get("/views"))[1]["views"]}
+        assert listed == {"topics": 4, "countries": 0, "elsewhere": 0}
+        assert running.observer.value("penstock_views_filter_errors_total", view="topics") == 4
+        assert b"# TYPE penstock_views_filter_errors_total counter" in running.observer.text()

@@ -72,6 +72,18 @@ def test_further_commits_are_decoded_in_order(flows: FakeFlows) -> None:
     assert changelog.more(rest[-1].end) == []
 
 
+def test_what_was_decoded_and_not_applied_comes_again(flows: FakeFlows) -> None:
+    stream = flows.build()
+    changelog = _changelog(flows, stream)
+    offset = changelog.load({}).offset
+    for i in range(3):
+        flows.commit(stream, [topic("a", i)])
+    assert changelog.more(offset) == changelog.more(offset)
+    applied = changelog.more(offset)[0].end
+    assert [decoded.end for decoded in changelog.more(applied)] == [2, 3]
+    assert changelog.more(3) == []
+
+
 def test_a_build_above_the_budget_is_refused_while_loading(flows: FakeFlows) -> None:
     stream = flows.build()
     flows.commit(stream, [topic(f"t{i}", i) for i in range(1_000)])

@@ -1,0 +1,64 @@
+"""What is declared is compared with what the folder holds, before an edge would have to refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.app import App
+from penstock.collect.stream_specs import stream_spec
+from penstock.declaration import Problem, StreamDef
+from penstock.event import Event
+from penstock.flows.check import stored_problems
+from penstock.log.logs.sqlite import SqliteLog
+
+
+class Order(Event):
+    amount: int
+
+
+class Changed(Event):
+    amount: bool
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SqliteLog]:
+    made = SqliteLog.open(tmp_path / "edge.db", app="shop")
+    yield made
+    made.close()
+
+
+def declared(kind: type[Event] = Order, partitions: int = 1) -> StreamDef:
+    app = App("shop")
+    app.stream("orders", kind, partitions=partitions)
+    return app.declared().streams[0]
+
+
+def found(log: SqliteLog, stream: StreamDef) -> list[Problem]:
+    return list(stored_problems(stream, log))
+
+
+def test_a_stream_that_is_not_there_yet_may_have_any_number_of_partitions(log: SqliteLog) -> None:
+    assert found(log, declared(partitions=7)) == []
+
+
+def test_a_stream_as_it_was_made_has_no_problem(log: SqliteLog) -> None:
+    log.create(stream_spec(declared(partitions=3)))
+    assert found(log, declared(partitions=3)) == []
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4])
+def test_another_number_of_partitions_is_told_with_the_users_line(log: SqliteLog, partitions: int) -> None:
+    log.create(stream_spec(declared(partitions=3)))
+    stream = declared(partitions=partitions)
+    (problem,) = found(log, stream)
+    assert (problem.level, problem.code, problem.place) == ("error", "partitions_changed", stream.place)
+    assert f"partitions=3 and is declared with partitions={partitions}" in problem.message
+    assert "write partitions=3" in (problem.hint or "")
+
+
+def test_a_class_and_partitions_that_changed_are_both_told(log: SqliteLog) -> None:
+    log.create(stream_spec(declared()))
+    assert [p.code for p in found(log, declared(Changed, 2))] == ["partitions_changed", "incompatible_schema"]

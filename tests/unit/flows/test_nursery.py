@@ -1,0 +1,97 @@
+"""What Spark takes for its Python behaves like Python, costs a fork, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.flows.nursery import Nursery
+
+MODULE = """
+import os, sys
+print(sys.argv[1:], os.environ["COLOUR"], os.getcwd(), "penstock.flows.source" in sys.modules, os.getppid())
+print(sys.stdin.read(), file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    made = Nursery.open()
+    yield made
+    made.close()
+
+
+def asked(nursery: Nursery, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "shown.py").write_text(MODULE)
+    return subprocess.run(
+        [nursery.python, *arguments],
+        input="hello",
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"COLOUR": "blue", "PYTHONPATH": str(folder)},
+        timeout=60,
+    )
+
+
+def test_a_module_runs_with_the_commands_arguments_environment_and_streams(nursery: Nursery, tmp_path: Path) -> None:
+    done = asked(nursery, tmp_path, "-m", "shown", "7")
+    imported = f"['7'] blue {tmp_path} True {nursery.pid}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (7, imported, "hello\n")
+
+
+def test_anything_but_a_module_goes_to_python_itself(nursery: Nursery, tmp_path: Path) -> None:
+    done = asked(nursery, tmp_path, "-c", "import sys; print(sys.argv, 'penstock.flows.source' in sys.modules)", "x")
+    assert (done.returncode, done.stdout) == (0, "['-c', 'x'] False\n")
+
+
+def test_a_fork_whose_command_was_killed_takes_nobody_with_it(nursery: Nursery, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import sys, time; print('up', flush=True); sys.stdin.read(); time.sleep(0.1)")
+    slow = [
+        subprocess.Popen(
+            [nursery.python, "-m", "slow"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"PYTHONPATH": str(tmp_path)},
+        )
+        for _ in range(2)
+    ]
+    for one in slow:
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"up\n"
+    slow[0].kill()
+    slow[0].communicate()
+    time.sleep(0.5)
+    assert slow[1].poll() is None
+    slow[1].communicate()
+    assert slow[1].returncode == 0
+    assert asked(nursery, tmp_path, "-m", "shown", "0").returncode == 0
+
+
+def test_without_the_nursery_the_command_is_python(nursery: Nursery, tmp_path: Path) -> None:
+    assert nursery.pid is not None
+    os.kill(nursery.pid, signal.SIGKILL)
+    nursery.wait()
+    done = asked(nursery, tmp_path, "-m", "shown", "3")
+    assert (done.returncode, " False " in done.stdout) == (3, True)
+
+
+def test_it_ends_with_its_driver_and_leaves_no_files(tmp_path: Path) -> None:
+    code = (
+        "from penstock.flows.nursery import Nursery; import subprocess; n = Nursery.open();"
+        "subprocess.run([n.python, '-m', 'platform'], stdout=subprocess.DEVNULL); print(n.pid, n.python)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    pid, python = done.stdout.split()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() or Path(python).parent.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

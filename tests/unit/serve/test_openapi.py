@@ -1,0 +1,260 @@
+"""The description of the HTTP interface is valid OpenAPI, and says of each path what really happens there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
+from edge import eventually
+from fake_flows import FakeFlows, small_app, topic
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from penstock.cli.edge import _open, _remember
+from penstock.clock import SystemClock
+from penstock.collect.collection import Collect
+from penstock.config import Folder, Limits
+from penstock.log.folder import FolderLog
+from penstock.log.group import GroupCommit
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.observe.metrics import Observer
+from penstock.position import Position
+from penstock.serve.replies import errors_as_json
+from penstock.serve.routes import Serving
+from penstock.testing.contracts.log_backends import BACKENDS
+from penstock.views.current import Views
+from penstock.views.rows_after import RowsAfter
+
+Spec = dict[str, Any]
+Operation = tuple[str, str]
+"""Method and path."""
+_STATIC = ("/assets/", "/favicon")
+LIMITS = Limits(body_bytes=100_000, view_bytes=200_000)
+
+
+class Edge:
+    """All that an edge is made of, within reach."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.application = small_app().declared()
+        self.observer = Observer()
+        self.flows = FakeFlows(folder.flows_db)
+        self.log = SqliteLog.open(folder.edge_db, app="small")
+        self.group = GroupCommit(self.log)
+        self.reader = FolderLog(folder)
+        self.views = Views(self.application, self.reader.flows, limits=LIMITS, observer=self.observer)
+        clock = SystemClock()
+        self.collect = Collect(
+            self.application,
+            self.log,
+            self.group,
+            self.views.wait_absorbed,
+            LIMITS,
+            clock,
+            self.observer.emit,
+            rows=RowsAfter(self.views),
+        )
+        checks = {"collect": lambda: self.group.problem or True}
+        remember = _remember(self.group)
+        serving = Serving(self.application, self.views, self.reader, folder=folder, checks=checks, remember=remember)
+        self.web = web.Application(middlewares=[errors_as_json(self.observer)])
+        self.collect.add_routes(self.web)
+        serving.add_routes(self.web)
+        self.seen: dict[Operation, set[int]] = defaultdict(set)
+        self.http: ClientSession
+
+    async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
+        """One request, whose status is noted."""
+        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **more.pop("headers", {})}
+        async with self.http.request(method, path, data=data, headers=headers, **more) as reply:
+            self.seen[method.lower(), path].add(reply.status)
+            endless = reply.content_type == "text/event-stream"
+            image = reply.content_type == "image/gif"
+            text = "" if endless or image or reply.status == 101 else await reply.text()
+        return json.loads(text) if text.startswith("{") else text
+
+    async def expect(self, status: int, method: str, path: str, body: Any = None, **more: Any) -> Any:
+        before = self.seen[method.lower(), path]
+        self.seen[method.lower(), path] = set()
+        answer = await self.ask(method, path, body, **more)
+        found = self.seen[method.lower(), path]
+        assert found == {status}, f"{method} {path} {more}: {found} instead of {status}: {answer}"
+        found |= before
+        return answer
+
+
+@asynccontextmanager
+async def running(folder: Folder) -> AsyncIterator[Edge]:
+    edge = Edge(folder)
+    await edge.views.start()
+    await edge.collect.start()
+    async with TestServer(edge.web) as server, ClientSession(base_url=server.make_url("/")) as edge.http:
+        yield edge
+    await edge.collect.close()
+    await edge.views.stop()
+    edge.group.close()
+    for log in (edge.reader, edge.log, edge.flows):
+        log.close()
+
+
+async def test_it_is_valid(tmp_path: Path) -> None:
+    async with running(Folder(tmp_path)) as edge:
+        edge.flows.build()
+        await eventually(lambda: edge.views.view("topics").content is not None, "loaded")
+        spec = await edge.ask("GET", "/openapi.json")
+    errors = [f"{list(error.absolute_path)}: {error.message}" for error in OpenAPIV31SpecValidator(spec).iter_errors()]
+    assert errors == []
+
+
+async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> None:
+    async with AsyncExitStack() as opened:
+        app = await _open(small_app().declared(), Folder(tmp_path), opened)
+        async with TestClient(TestServer(app)) as client, client.get("/openapi.json") as reply:
+            described = await reply.json()
+        there = set()
+        for path, item in described["paths"].items():
+            for method in item:
+                route = await app.router.resolve(make_mocked_request(method.upper(), path.replace("{token}", "t")))
+                assert route.http_exception is None, f"{method} {path} is described and not served"
+                there.add((method.upper(), route.route.resource.canonical if route.route.resource else path))
+    served = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
+    assert {(m, path) for m, path in served if m != "HEAD" and not path.startswith(_STATIC)} == there
+
+
+def by_route(spec: Spec, seen: Mapping[Operation, set[int]]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
+    """Described and seen statuses, of all paths that one handler serves together."""
+    described: dict[str, set[int]] = defaultdict(set)
+    found: dict[str, set[int]] = defaultdict(set)
+    for path, item in spec["paths"].items():
+        for method, operation in item.items():
+            described[route_of(method, path)] |= {int(status) for status in operation["responses"]}
+    for (method, path), statuses in seen.items():
+        found[route_of(method, path)] |= statuses
+    return dict(described), dict(found)
+
+
+def route_of(method: str, path: str) -> str:
+    parts = path.split("/")
+    if len(parts) > 2:
+        parts[2] = "{}"
+    return f"{method.upper()} {'/'.join(parts)}"
+
+
+async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_is_described(tmp_path: Path) -> None:
+    async with running(Folder(tmp_path)) as edge:
+        spec = await edge.ask("GET", "/openapi.json")
+        await ask_for_the_state_of_things(edge)
+        ack = await post_all_kinds(edge)
+        await read_views(edge, ack)
+        await read_streams(edge)
+        await subscribe(edge)
+        await when_the_log_fails(edge)
+        described, seen = by_route(spec, edge.seen)
+        assert seen == described
+        for (method, path), statuses in edge.seen.items():
+            template = "/acks/{token}" if path.startswith("/acks/") else path
+            assert statuses <= {int(status) for status in spec["paths"][template][method]["responses"]}, path
+
+
+async def ask_for_the_state_of_things(edge: Edge) -> None:
+    for path in ("/", "/views", "/streams", "/status", "/graph", "/healthz", "/metrics", "/openapi.json"):
+        await edge.expect(200, "GET", path)
+    await edge.expect(503, "GET", "/readyz")
+    await edge.expect(200, "GET", "/readyz", params={"for": "collect"})
+    await edge.expect(400, "GET", "/readyz", params={"for": "lunch"})
+
+
+async def post_all_kinds(edge: Edge) -> str:
+    post, path = "POST", "/streams/rsvps"
+    ack = (await edge.expect(200, post, path, {"topic": "a"}))["ack"]
+    receipt = (await edge.expect(202, post, path, {"topic": "a"}, params={"ack": "none"}))["ack"]
+    producer = {"Producer-Id": "p", "Producer-Epoch": "1", "Producer-Seq": "0"}
+    await edge.expect(200, post, path, {"topic": "a"}, headers=producer)
+    await edge.expect(204, post, path, {"topic": "a"}, headers=producer)
+    await edge.expect(403, post, path, {"topic": "a"}, headers=producer | {"Producer-Epoch": "0"})
+    await edge.expect(409, post, path, {"topic": "a"}, headers=producer | {"Producer-Seq": "5"})
+    await edge.expect(400, post, path, b"{")
+    await edge.expect(404, post, path, {"topic": "a"}, params={"reply": "nope"})
+    await edge.expect(202, post, path, {"topic": "a"}, params={"reply": "topics", "wait": 0})
+    await edge.expect(200, "GET", f"{path}/pixel.gif", params={"topic": "a"})
+    await edge.expect(413, post, path, {"topic": "a" * 200_000})
+    await edge.expect(415, post, path, b"<a/>", headers={"Content-Type": "text/xml"})
+    await edge.expect(422, post, path, {"topic": 1})
+    await edge.expect(200, "GET", f"/acks/{receipt}", params={"wait": 5})
+    await edge.expect(400, "GET", f"/acks/{ack}", params={"wait": "long"})
+    await edge.expect(404, "GET", f"/acks/{Position('stream', 'rsvps', 'another', (0,)).token()}")
+    return str(ack)
+
+
+async def read_views(edge: Edge, ack: str) -> None:
+    path = "/views/topics"
+    await edge.expect(503, "GET", path, params={"wait": 0})
+    old = edge.flows.build()
+    edge.flows.commit(old, [topic("a", 1)])
+    at_old = (await edge.expect(200, "GET", path))["position"]
+    await edge.expect(204, "GET", path, params={"since": at_old, "wait": 0})
+    await edge.expect(504, "GET", path, params={"after": ack, "wait": 0})
+    await edge.expect(400, "GET", path, params={"where": "nonsense("})
+    async with edge.http.get(path) as reply:
+        etag = reply.headers["ETag"]
+    await edge.expect(304, "GET", path, headers={"If-None-Match": etag})
+    new = edge.flows.build()
+    edge.flows.commit(new, [topic("a", 1)])
+    await eventually(lambda: edge.views.view("topics").content.epoch == new.epoch, "rebuilt")  # type: ignore[union-attr]
+    await edge.expect(410, "GET", path, params={"at_least": at_old, "wait": 0})
+    large = edge.flows.build("elsewhere", key=("topic", "group"))
+    edge.flows.commit(large, [topic(f"t{i}", i, "g" * 100) for i in range(5_000)])
+    await eventually(lambda: edge.views.view("elsewhere").problem is not None, "over its budget")
+    await edge.expect(507, "GET", "/views/elsewhere")
+    await edge.expect(507, "GET", "/views/elsewhere/events")
+
+
+async def read_streams(edge: Edge) -> None:
+    await edge.expect(503, "GET", "/streams/yes")
+    position = (await edge.expect(200, "GET", "/streams/rsvps"))["next"]
+    await edge.expect(400, "GET", "/streams/rsvps", params={"limit": "-1"})
+    stream = edge.flows.flow()
+    edge.flows.emit(stream, ["a"], {})
+    gone = (await edge.expect(200, "GET", "/streams/yes"))["next"]
+    edge.flows.log.drop(stream)
+    edge.flows.flow()
+    await edge.expect(410, "GET", "/streams/yes", params={"after": gone})
+    await edge.expect(400, "GET", "/streams/yes", params={"after": position})
+
+
+async def subscribe(edge: Edge) -> None:
+    await edge.expect(200, "GET", "/views/topics/events")
+    await edge.expect(400, "GET", "/views/topics/events", params={"where": "nonsense("})
+    await edge.expect(200, "GET", "/streams/rsvps/events")
+    await edge.expect(400, "GET", "/streams/rsvps/events", params={"after": "nonsense"})
+    for path in ("/views/topics/socket", "/streams/rsvps/socket", "/socket"):
+        await edge.expect(400, "GET", path)
+        async with edge.http.ws_connect(path) as socket:
+            edge.seen["get", path].add(101)
+            await socket.close()
+
+
+async def when_the_log_fails(edge: Edge) -> None:
+    rebuilds = ("/views/topics/rebuild", "/flows/yes/rebuild")
+    for path in rebuilds:
+        await edge.expect(202, "POST", path)
+    with BACKENDS["sqlite"].starved(edge.log):
+        while 507 not in edge.seen["post", "/streams/rsvps"]:
+            await edge.ask("POST", "/streams/rsvps", {"topic": "a" * 50_000})
+        await edge.expect(507, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a" * 5_000})
+        for path in rebuilds:
+            async with asyncio.timeout(20):
+                while 507 not in edge.seen["post", path]:
+                    await edge.ask("POST", path)
+    await asyncio.to_thread(edge.group.close)
+    await edge.expect(503, "POST", "/streams/rsvps", {"topic": "a"})
+    await edge.expect(503, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a"})
+    for path in rebuilds:
+        await edge.expect(503, "POST", path)

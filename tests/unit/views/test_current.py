@@ -1,0 +1,94 @@
+"""A failure on the way from the log into a view loses nothing, and needs no further commit to be made good."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_flows import FakeFlows, small_app, topic
+
+from penstock.views import current
+from penstock.views.current import Views
+from penstock.views.store import Content
+
+
+@pytest.fixture
+async def flows(tmp_path: Path) -> AsyncIterator[FakeFlows]:
+    made = FakeFlows(tmp_path / "flows.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def views(flows: FakeFlows, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Views]:
+    monkeypatch.setattr(current, "RETRY_S", 0.02)
+    made = Views(small_app().declared(), flows.log)
+    yield made
+    await made.stop()
+
+
+def failing_once(whole: Callable[..., Any], at: int = 1) -> Callable[..., Any]:
+    """`whole`, whose call number `at` fails."""
+    calls = 0
+
+    def partly(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise OSError("the disk hiccupped")
+        return whole(*arguments)
+
+    return partly
+
+
+async def content_at(views: Views, offset: int) -> Content:
+    view = views.view("topics")
+    assert await view.until(lambda: view.content is not None and view.content.offset >= offset, 10)
+    assert view.content is not None
+    return view.content
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_a_commit_that_could_not_be_applied_is_tried_again_alone(
+    flows: FakeFlows, views: Views, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    stream = flows.build()
+    flows.commit(stream, [topic("a", 0)])
+    await views.start()
+    await content_at(views, 1)
+    monkeypatch.setattr(views._composer, "compose", failing_once(views._composer.compose, at))
+    for i in range(1, 4):
+        flows.commit(stream, [topic(f"t{i}", i)])
+    content = await content_at(views, 4)
+    assert sorted(content.rows.values()) == [("a", 0, "g"), ("t1", 1, "g"), ("t2", 2, "g"), ("t3", 3, "g")]
+    assert [batch.end for batch in content.history.after(1) or ()] == [2, 3, 4]
+    assert views.observer.value("penstock_views_follow_failures_total", view="topics") == 1
+
+
+async def test_a_listener_that_fails_makes_no_commit_come_twice(flows: FakeFlows, views: Views) -> None:
+    stream = flows.build()
+    await views.start()
+    await content_at(views, 0)
+    views.view("topics").listen(failing_once(lambda: None))
+    flows.commit(stream, [topic("a", 1)])
+    flows.commit(stream, [topic("a", 2)])
+    content = await content_at(views, 2)
+    assert [batch.end for batch in content.history.after(0) or ()] == [1, 2]
+
+
+async def test_a_build_that_could_not_be_swapped_in_is_tried_again(
+    flows: FakeFlows, views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = flows.build()
+    flows.commit(old, [topic("old", 1)])
+    await views.start()
+    await content_at(views, 1)
+    new = flows.build(live=False)
+    flows.commit(new, [topic("new", 1)])
+    flows.commit(new, [topic("new", 2)])
+    monkeypatch.setattr(views._composer, "compose", failing_once(views._composer.compose))
+    flows.serve("topics", new.epoch)
+    content = await content_at(views, 2)
+    assert (content.epoch, list(content.rows.values())) == (new.epoch, [("new", 2, "g")])
