@@ -156,7 +156,7 @@ async def _listen(web_app: web.Application, host: str, port: int, opened: AsyncE
 
 
 def _collect_garbage_seldom() -> None:
-    """Requests leave no cycles behind, and looking for some after every 700 objects costs a tenth of the edge's time."""
+    """Requests leave no cycles behind; looking for some after every 700 objects costs a tenth of the edge's time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

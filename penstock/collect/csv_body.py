@@ -29,20 +29,21 @@ Row = dict[str, str]
 def decode_csv(judge: Judge, body: bytes) -> Decoded:
     """Raises `BadBodyError` when there is no header, or not of this stream."""
     texts = judge.texts
-    names, rows = _rows(body, judge.limits.event_bytes)
+    names, rows = _rows(body)
     undeclared = [name for name in names if not texts.declared(name)]
     _check_header(judge, names, undeclared)
-    found = _Found(judge, names, undeclared)
+    found = _Found(judge, names, undeclared, small=len(body) <= judge.limits.event_bytes)
     for start in range(0, len(rows), _TOGETHER):
         found.take(start, rows[start : start + _TOGETHER])
     return Decoded(found.events, found.raw(rows), found.rejections, found.unknown, found.places)
 
 
-def _rows(body: bytes, longest: int) -> tuple[list[str], list[list[str]]]:
+def _rows(body: bytes) -> tuple[list[str], list[list[str]]]:
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _bad(f"it is not UTF-8: {error}") from None
+    csv.field_size_limit(len(text) + 1)  # the body is bounded already
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
     try:
@@ -69,9 +70,11 @@ def _check_header(judge: Judge, names: Sequence[str], undeclared: list[str]) -> 
 class _Found:
     """What the rows have become so far."""
 
-    def __init__(self, judge: Judge, names: list[str], undeclared: list[str]) -> None:
+    def __init__(self, judge: Judge, names: list[str], undeclared: list[str], *, small: bool) -> None:
+        """`small`: the whole body is not too large for one event."""
         self._judge, self._names, self._undeclared = judge, names, undeclared
-        self._texts = judge.texts
+        self._texts, self._small = judge.texts, small
+        self._plain = judge.texts.are_plain(names)
         self.events: list[Any] = []
         self.places: list[int] = []
         self.rejections: list[Rejection] = []
@@ -83,7 +86,8 @@ class _Found:
     def take(self, start: int, rows: list[list[str]]) -> None:
         whole = [dict(zip(self._names, row, strict=False)) for row in rows]
         try:
-            events = self._texts.events(whole) if self._all_fit(rows) else None
+            plain = self._plain and not any("" in row for row in rows)
+            events = self._texts.events(whole, plain=plain) if self._all_fit(rows) else None
         except msgspec.ValidationError:
             events = None
         if events is None:
@@ -92,7 +96,9 @@ class _Found:
             self._add(events, range(start, start + len(rows)), whole)
 
     def _all_fit(self, rows: list[list[str]]) -> bool:
-        return all(len(row) == len(self._names) for row in rows) and not any(map(self._too_large, rows))
+        if set(map(len, rows)) != {len(self._names)}:
+            return False
+        return self._small or not any(map(self._too_large, rows))
 
     def _too_large(self, row: list[str]) -> bool:
         return sum(map(len, row)) > self._judge.limits.event_bytes

@@ -6,7 +6,7 @@ their text. An empty text is a field that is not there, where the field may be l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,9 +29,14 @@ class TypedTexts:
         """Raises `msgspec.ValidationError`, which names the field."""
         return msgspec.convert(self.nested(texts), self._kind, strict=False)
 
-    def events(self, rows: Iterable[Mapping[str, str | list[str]]]) -> list[Any]:
-        """All of them, or the error of the first that cannot be read."""
-        return msgspec.convert([self.nested(row) for row in rows], list[self._kind], strict=False)  # type: ignore[name-defined]
+    def events(self, rows: Sequence[Mapping[str, str | list[str]]], *, plain: bool = False) -> list[Any]:
+        """All of them, or the error of the first that cannot be read. `plain`: no text is empty, and no name has dots
+        or stands for a list, so that the rows can be taken as they are."""
+        given = rows if plain else [self.nested(row) for row in rows]
+        return msgspec.convert(given, list[self._kind], strict=False)  # type: ignore[name-defined]
+
+    def are_plain(self, names: Iterable[str]) -> bool:
+        return not any("." in name or (name in self._leaves and self._leaves[name].many) for name in names)
 
     def declared(self, name: str) -> bool:
         return name in self._leaves

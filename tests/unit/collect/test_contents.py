@@ -128,6 +128,12 @@ async def test_a_csv_that_cannot_be_read_is_kept_whole(edge: Edge, body: bytes) 
     assert edge.dead()[0]["raw"] == body
 
 
+async def test_a_row_of_a_csv_may_be_as_large_as_any_event(edge: Edge) -> None:
+    body = b"n,name\n1," + b"x" * 900_000 + b"\n2," + b"y" * 1_100_000 + b"\n3,z\n"
+    reply = await send(edge, "plain", body, "text/csv")
+    assert (reply.body["accepted"], reply.reasons) == (2, [(1, "too_large")])
+
+
 async def test_undeclared_columns_of_a_csv(edge: Edge) -> None:
     body = b"n,more\n1,x\n2,\n"
     assert (await send(edge, "plain", body, "text/csv")).body["accepted"] == 2
@@ -458,3 +464,55 @@ async def test_every_content_may_be_packed(edge: Edge, kind: str, encoding: str)
     sent = pa.Codec(encoding.lower()).compress(bodies[kind], asbytes=True)
     reply = await send(edge, "plain", sent, kind, Content_Encoding=encoding)
     assert (reply.status, reply.body["accepted"]) == (200, 1)
+
+
+# Bodies for others to mutate
+
+GOOD: list[tuple[Any, bytes]] = [
+    (
+        "csv",
+        b"n,name,value,good,colour,price,when,day,place.city,place.lat,tags,counts\r\n"
+        b'1,"a, ""b""\nc",1.5,true,red,12.30,2024-05-01T10:00:00+02:00,2024-05-01,Berlin,52.5,x,\r\n2,,,,,,,,,,,\n',
+    ),
+    (
+        "cloudevents",
+        json.dumps([cloud({"n": 1}, time="2024-05-01T10:00:00Z"), cloud(data_base64="eyJuIjo4fQ==")]).encode(),
+    ),
+    ("cloudevent", json.dumps(cloud({"n": 1, "tags": ["a"]}, time="2024-05-01T10:00:00Z")).encode()),
+    ("text", b'{"n": 1}\n{"n": 2, "place": {"city": "x"}}\n'),
+    (
+        "json",
+        b'[{"n":1,"colour":"red","price":"1.5","when":"2024-05-01T10:00:00Z","level":3,'
+        b'"place":{"city":"a","lat":1.5},"tags":["x"],"counts":{"a":1}}]',
+    ),
+    (
+        "arrow",
+        stream_of(
+            pa.table(
+                {
+                    "n": range(20),
+                    "name": ["ab"] * 20,
+                    "tags": [["x"]] * 20,
+                    "place": [{"city": "c"}] * 20,
+                    "when": pa.array([1] * 20, pa.timestamp("s")),
+                    "colour": pa.array(["red"] * 20).dictionary_encode(),
+                }
+            )
+        ),
+    ),
+    ("arrow", stream_of(pa.table({"n": range(20)}), options=pa.ipc.IpcWriteOptions(compression="lz4"))),
+    (
+        "arrow",
+        stream_of(
+            pa.table(
+                {
+                    "n": pa.array([1, 2**63, 3], pa.uint64()),
+                    "at": [2**62, 0, -(2**63)],
+                    "when": pa.array([2**62, 1, -(2**63)], pa.timestamp("s")),
+                    "level": [11, 2, None],
+                    "price": [Decimal("1.234"), None, Decimal(12345678)],
+                }
+            )
+        ),
+    ),
+]
