@@ -110,6 +110,7 @@ class Door:
             return await self._let_go(intake, body, sender, asked)
         try:
             raw = await self._read(intake, body, sender)
+            await self._unanswered.turn(intake, sender)
             if asked.once is not None:
                 return await self._once(intake, body, raw, sender, asked, asked.once)
             return await self._take(intake, body, raw, sender, asked)

@@ -1,7 +1,8 @@
 """Takes events whose sender does not wait (`ack=none`): a receipt at once, judgement and writing behind it.
 
 The receipt comes when the body is in memory. What follows is bounded (bytes by the door's room, requests by a
-number), keeps the order of arrival, and is written out when the process stops in order.
+number) and is written out when the process stops in order. A sender's requests go on into the log in the order of their
+arrival, though a large body is judged in a thread while a small one is not: each waits for the one before it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,22 @@ MOST_WAITING = 10_000
 """Requests that wait to be judged; each is a task of about 10 kB."""
 
 
+_Line = tuple[str, str]
+"""A stream and an account: whose order is kept."""
+
+
 class Unanswered:
     """The requests that were let go with a receipt."""
 
     def __init__(self, reception: Reception, receipts: Receipts, signals: Signals, new_id: Callable[[], str]) -> None:
         self._reception, self._receipts, self._signals, self._new_id = reception, receipts, signals, new_id
         self._tasks: set[asyncio.Task[None]] = set()
+        self._last: dict[_Line, asyncio.Future[None]] = {}
+
+    async def turn(self, intake: Intake, sender: Sender) -> None:
+        """Return when what this sender has sent before is on its way into the log."""
+        if self._last and (before := self._last.get((intake.stream.name, sender.account))) is not None:
+            await asyncio.wait([before])
 
     def check_room(self) -> None:
         """Raises `OverloadedError` when no more may wait."""
@@ -43,7 +54,11 @@ class Unanswered:
         """Returns the receipt."""
         id = self._new_id()
         self._receipts.open(id)
-        task = asyncio.get_running_loop().create_task(self._write(id, intake, body, raw, sender))
+        loop = asyncio.get_running_loop()
+        line, gone_on = (intake.stream.name, sender.account), loop.create_future()
+        before, self._last[line] = self._last.get(line), gone_on
+        gone_on.add_done_callback(lambda _: self._left(line, gone_on))
+        task = loop.create_task(self._write(id, intake, body, raw, sender, before, gone_on))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return Position("receipt", intake.stream.name, id, ())
@@ -53,11 +68,32 @@ class Unanswered:
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    async def _write(self, id: str, intake: Intake, body: Body, raw: bytes, sender: Sender) -> None:
+    def _left(self, line: _Line, gone_on: asyncio.Future[None]) -> None:
+        if self._last.get(line) is gone_on:
+            del self._last[line]
+
+    async def _write(
+        self,
+        id: str,
+        intake: Intake,
+        body: Body,
+        raw: bytes,
+        sender: Sender,
+        before: asyncio.Future[None] | None,
+        gone_on: asyncio.Future[None],
+    ) -> None:
         settle = _Settle(id, intake, self._receipts)
         try:
-            outcome = await self._reception.take(intake, raw, body.form, sender, None, settle.taken, settle.unread)
-            settle.taken_without_commit(outcome)
+            try:
+                judged = await self._reception.judged(intake, raw, body.form, sender, settle.unread)
+                if before is not None:
+                    await before
+                taking = asyncio.get_running_loop().create_task(
+                    self._reception.take_judged(intake, judged, raw, sender, None, settle.taken, settle.unread)
+                )
+            finally:
+                gone_on.set_result(None)  # who waits for it makes its own task later, which the loop runs later
+            settle.taken_without_commit(await taking)
         except BadBodyError:
             settle.done()
         except Exception as error:
