@@ -13,6 +13,7 @@ from penstock.collect.rejection import Refused, Rejection
 
 T = TypeVar("T")
 Mask = np.ndarray[tuple[int], np.dtype[np.bool]]
+Micros = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(slots=True)
@@ -45,17 +46,17 @@ class Arrived:
     """Events of one request or of several, and what is known of each beside its content (None: of none of them)."""
 
     events: Sequence[Any]
-    received: Sequence[int]
+    received: Sequence[int] | Micros
     """When they came, in microseconds."""
     unknown: Sequence[str | None] | None = None
-    sent: Sequence[int | None] | None = None
+    sent: Sequence[int | None] | Micros | None = None
     """When the sender's clock says that it sent them, by a header."""
     ids: Sequence[str | None] | None = None
     times: Sequence[int | None] | None = None
     columns: pa.RecordBatch | None = None
 
     def pick(self, rows: Sequence[int]) -> Arrived:
-        def picked(values: Sequence[T] | None) -> list[T] | None:
+        def picked(values: Sequence[T] | Micros | None) -> list[T] | None:
             return None if values is None else [values[row] for row in rows]
 
         return Arrived(

@@ -55,7 +55,8 @@ class EventColumns:
         given = arrived.columns
         columns = self._stream.events.columns(arrived.events) if given is None else given.columns
         keeps = self._stream.unknown == "keep"
-        kept = [pa.array(arrived.unknown or [None] * rows, pa.string())] if keeps else []
+        texts = pa.nulls(rows, pa.string()) if arrived.unknown is None else pa.array(arrived.unknown, pa.string())
+        kept = [texts] if keeps else []
         system = self._system.build(columns, arrived)
         return pa.RecordBatch.from_arrays([*columns, *kept, *system.columns], schema=stored), system.skewed
 

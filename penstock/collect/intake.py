@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from penstock.collect.admit import Judge
 from penstock.collect.arrival import Arrived, Built, Decoded
 from penstock.collect.counted import Counted, Group, Tally, write
@@ -270,9 +272,10 @@ def _joined(claims: list[Claim]) -> Arrived:
 
 
 def _arrived(claim: Claim) -> Arrived:
-    found = claim.decoded
-    received = [claim.received_us] * len(found.events)
-    return Arrived(found.events, received, found.unknown, _sent(claim), found.ids, found.times, found.columns)
+    found, sent_us, rows = claim.decoded, claim.sender.sent_us, len(claim.decoded.events)
+    received = np.full(rows, claim.received_us)
+    sent = None if sent_us is None else np.full(rows, sent_us)
+    return Arrived(found.events, received, found.unknown, sent, found.ids, found.times, found.columns)
 
 
 def _sent(claim: Claim) -> list[int | None] | None:

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.clock import rfc3339
-from penstock.collect.arrival import Arrived, Mask
+from penstock.collect.arrival import Arrived, Mask, Micros
 from penstock.collect.id_texts import id_texts, key_texts
 from penstock.collect.rejection import Refused
 from penstock.collect.three_clocks import ThreeClocks
-from penstock.collect.time_columns import LAST_US, Micros, TimeField, micros, timestamps
+from penstock.collect.time_columns import LAST_US, TimeField, micros, timestamps
 from penstock.declaration import StreamDef
 from penstock.schema import RECEIVED, TIME
 
@@ -39,7 +39,7 @@ class SystemColumns:
 
     def build(self, columns: Sequence[pa.Array], arrived: Arrived) -> System:
         """Raises `Refused` for a time that no calendar holds."""
-        came = np.array(arrived.received, np.int64)
+        came = np.asarray(arrived.received, np.int64)
         occurred, known = self._occurred(columns, came, arrived.times)
         by_envelope = arrived.ids is not None and not self._own_id
         ids = pa.array(arrived.ids, pa.string()) if by_envelope else self._id(columns, len(came))

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.collect.arrival import Mask
-from penstock.collect.time_columns import FIRST_US, LAST_US, Micros, TimeField, timestamps
+from penstock.collect.arrival import Mask, Micros
+from penstock.collect.time_columns import FIRST_US, LAST_US, TimeField, timestamps
 from penstock.declaration import StreamDef
 
 _NONE = np.int64(np.iinfo(np.int64).min)
@@ -33,7 +33,7 @@ class ThreeClocks:
         known: Mask | None,
         came: Micros,
         columns: Sequence[pa.Array],
-        header: Sequence[int | None] | None,
+        header: Sequence[int | None] | Micros | None,
     ) -> tuple[Micros, pa.Array, Mask | None]:
         """The corrected times, `_sent` as it is stored, and which events are skewed. `known`: which have a time."""
         sent = self._sent(columns, header, len(came))
@@ -47,10 +47,12 @@ class ThreeClocks:
         time = np.clip(occurred - shift, FIRST_US, LAST_US)
         return time, timestamps(sent, ~told), wrong if wrong.any() else None
 
-    def _sent(self, columns: Sequence[pa.Array], header: Sequence[int | None] | None, rows: int) -> Micros:
+    def _sent(self, columns: Sequence[pa.Array], header: Sequence[int | None] | Micros | None, rows: int) -> Micros:
         """By the field, or where an event has none by the header."""
         if header is None:
             sent = np.full(rows, _NONE)
+        elif isinstance(header, np.ndarray):
+            sent = header
         else:
             sent = np.array([_NONE if us is None else us for us in header], np.int64)
         if self._field is None:

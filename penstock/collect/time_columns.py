@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.collect.arrival import Mask
+from penstock.collect.arrival import Mask, Micros
 from penstock.collect.rejection import Refused
 from penstock.declaration import StreamDef
 from penstock.schema import TIMESTAMP
@@ -17,7 +17,6 @@ FIRST_US = -62_135_596_800_000_000
 LAST_US = 253_402_300_799_999_999
 """The end of the year 9999."""
 
-Micros = np.ndarray[tuple[int], np.dtype[np.int64]]
 _EPOCH = pa.scalar(0, TIMESTAMP)
 
 
