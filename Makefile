@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
+CLIENT := client/node_modules/.installed
 
-.PHONY: setup demo test lint bench chaos clean
+.PHONY: setup demo test lint bench chaos chaos-producer clean
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -23,19 +24,26 @@ $(PAGE): $(PAGE_SOURCES)
 	cd dashboard && npm ci --silent --no-fund --no-audit && npm run --silent build
 	touch $@
 
+$(CLIENT): client/package.json client/package-lock.json
+	cd client && npm ci --silent --no-fund --no-audit
+	touch $@
+
 demo: setup
 	@$(BIN)/penstock demo
 
-lint: setup
+lint: setup $(CLIENT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	cd dashboard && npm run --silent check
+	cd client && npm run --silent check
 
 test: setup chromium lint
 	cd dashboard && npm test --silent
-	$(BIN)/pytest
+	cd client && npm test --silent && npm run --silent size
+	$(BIN)/pytest --numprocesses 4 tests/unit tests/contract tests/docs
+	$(BIN)/pytest tests/flows tests/e2e tests/chaos
 
 # The browser of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
@@ -48,8 +56,15 @@ SEED ?= 1
 chaos: setup
 	$(BIN)/python -m tests.chaos.harness --kills $(KILLS) --seed $(SEED)
 
+# The same for a producer, an edge and the network between them: make chaos-producer ROUNDS=50 SEED=1
+ROUNDS ?= 50
+chaos-producer: setup $(CLIENT)
+	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED)
+	cd client && npm run --silent build
+	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED) --node
+
 bench: setup chromium
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf .venv dashboard/node_modules penstock/serve/page build *.egg-info
+	rm -rf .venv dashboard/node_modules client/node_modules client/dist penstock/serve/page build *.egg-info

@@ -107,6 +107,46 @@ class UnreachableError(PenstockError):
     retry = True
 
 
+# Sending
+
+
+class QueueFullError(PenstockError):
+    """A producer's queue is full, and it was told not to wait; the event was not taken."""
+
+    code = "queue_full"
+    retry = True
+
+
+class EventRejectedError(PenstockError):
+    """The server rejected one event for good; `reason` holds its code, one of those in the reply."""
+
+    code = "event_rejected"
+
+    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None, reason: str = "") -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive_rejection, (self.message, self.detail, self.hint, self.reason)
+
+
+def _revive_rejection(message: str, detail: str | None, hint: str | None, reason: str) -> EventRejectedError:
+    return EventRejectedError(message, detail=detail, hint=hint, reason=reason)
+
+
+class UnsentError(PenstockError):
+    """Events were not answered when a producer's time was up; the message says whether they are kept."""
+
+    code = "unsent"
+    retry = True
+
+
+class ProducerClosedError(PenstockError):
+    """A producer was used after `close`, or in a process that was forked from its own."""
+
+    code = "producer_closed"
+
+
 # Log
 
 

@@ -30,6 +30,8 @@ DOCTESTED = (
     "views.query",
     "views.budget",
     "collect.rejection",
+    "client.backoff",
+    "client.event_line",
     "cli.reporting",
 )
 

@@ -192,7 +192,7 @@ async def test_a_bomb_is_refused_within_the_limit(tmp_path: Path, encoding: str,
         assert (await edge.post("orders", order(1))).status == 200
 
 
-@pytest.mark.parametrize("packed", [gzip.compress(order(1))[:-9], b"\x1f\x8b nonsense"])
+@pytest.mark.parametrize("packed", [gzip.compress(order(1), mtime=0)[:-9], b"\x1f\x8b nonsense"])
 async def test_packed_data_that_breaks_off_is_a_bad_body(edge: Edge, packed: bytes) -> None:
     reply = await edge.post("orders", packed, headers={"Content-Encoding": "gzip"})
     assert (reply.status, reply.code) == (400, "bad_body")
