@@ -139,7 +139,7 @@ class Door:
         expected = self._expected(intake.stream, asked)
         if not outcome.accepted and not outcome.duplicates:
             return outcome_reply(outcome, "logged", expected)
-        more = await self._replies.body(asked.reply, intake, judged.decoded, outcome, asked.wait_s)
+        more = await self._replies.body(asked.reply, intake, judged.decoded, outcome.position, asked.wait_s)
         return outcome_reply(outcome, "logged", expected, more, late=more is None)
 
     # Once by its key
@@ -150,13 +150,24 @@ class Door:
         begun = self._idempotency.begin(intake.stream.name, sender, key, body.form.encode() + b"\n" + raw)
         if isinstance(begun, Remembered):
             await intake.repeated(begun.received, sender)
-            position = Position.parse(begun.ack)
-            applied = asked.level == "applied" and await self._applied(position, asked.wait_s)
-            return replayed_reply(begun, "applied" if applied else "logged")
+            return await self._replayed(intake, body, raw, sender, asked, begun)
         try:
             return await self._take(intake, body, raw, sender, asked, begun)
         finally:
             self._idempotency.end(begun, None)
+
+    async def _replayed(
+        self, intake: Intake, body: Body, raw: bytes, sender: Sender, asked: Asked, known: Remembered
+    ) -> web.StreamResponse:
+        """The reply of before; what it waited for in the views is looked up again."""
+        position = Position.parse(known.ack)
+        if asked.reply is None or known.rejected:
+            applied = asked.level == "applied" and await self._applied(position, asked.wait_s)
+            return replayed_reply(known, "applied" if applied else "logged")
+        judged = await self._reception.judged(intake, raw, body.form, sender)
+        self._replies.check_one(judged.decoded)
+        more = await self._replies.body(asked.reply, intake, judged.decoded, position, asked.wait_s)
+        return replayed_reply(known, "logged", more, late=more is None)
 
     def _settle(self, once: Once | None, outcome: Outcome) -> None:
         """The commit is durable, whatever becomes of the reply."""

@@ -58,15 +58,17 @@ def outcome_reply(
     return json_reply(202 if late else 200, {**body, **(more or {})}, headers)
 
 
-def replayed_reply(known: Remembered, level: str) -> web.Response:
-    """What was replied before."""
+def replayed_reply(
+    known: Remembered, level: str, more: Mapping[str, Any] | None = None, *, late: bool = False
+) -> web.Response:
+    """What was replied before; `more` and `late` as for `outcome_reply`."""
     body = _body(known.accepted, known.duplicates, known.rejected, known.ack, level)
     headers = {ACK: known.ack, REPLAYED: "true"}
     if known.rejected_in_all > len(known.rejected):
         body["rejected_in_all"] = known.rejected_in_all
     if known.rejected and not known.accepted and not known.duplicates:
         return json_reply(422, body | {"error": _all_rejected(known.rejected[0]).body()}, headers)
-    return json_reply(200, body, headers)
+    return json_reply(202 if late else 200, {**body, **(more or {})}, headers)
 
 
 def _body(accepted: int, duplicates: int, rejected: list[dict[str, Any]], ack: str, level: str) -> dict[str, Any]:

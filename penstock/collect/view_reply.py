@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from penstock.collect.arrival import Decoded
-from penstock.collect.intake import Intake, Outcome
+from penstock.collect.intake import Intake
 from penstock.errors import BadRequestError
 from penstock.position import Position
 
@@ -69,15 +69,15 @@ class ViewReplies:
             )
 
     async def body(
-        self, view: str, intake: Intake, decoded: Decoded, outcome: Outcome, wait_s: float
+        self, view: str, intake: Intake, decoded: Decoded, position: Position, wait_s: float
     ) -> dict[str, Any] | None:
-        """What the reply has beside the outcome; None when the time is over."""
+        """What the reply has beside the outcome, once the view has absorbed `position`; None when the time is over."""
         assert self._rows is not None
         schema = intake.judge.stream.events
         columns = schema.columns(decoded.events) if decoded.columns is None else decoded.columns.columns
         event = {name: column[0].as_py() for name, column in zip(schema.names, columns, strict=True)}
         key = {name: event[name] for name in self._rows.key(view, intake.stream.name)}
-        answer = await self._rows.after(view, key, outcome.position, wait_s)
+        answer = await self._rows.after(view, key, position, wait_s)
         return None if answer is None else {"view": view, "row": answer.row, "position": answer.position}
 
 

@@ -117,6 +117,17 @@ async def test_a_rejected_event_has_no_row(tmp_path: Path) -> None:
         assert (status, body["error"]["code"], len(body["rejected"])) == (422, "events_rejected", 1)
 
 
+async def test_a_retry_under_the_same_key_gets_the_row_too(tmp_path: Path) -> None:
+    key = {"Idempotency-Key": "k1"}
+    async with running(tmp_path) as shop:
+        status, late = await shop.post("reply=topics&wait=0", **key)
+        assert (status, late["accepted"]) == (202, 1)
+        shop.commit([topic("a", 2)], 1)
+        status, body = await shop.post("reply=topics&wait=10", **key)
+        assert (status, body["ack"], body["accepted"]) == (200, late["ack"], 1)
+        assert body["row"] == {"topic": "a", "rsvps": 2, "group": "g"}
+
+
 @pytest.mark.parametrize(
     ("query", "body", "status", "message"),
     [
