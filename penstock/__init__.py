@@ -10,8 +10,10 @@ The stages, in the order in which data flows:
 6. `client` sends events from other programs, each once.
 """
 
+from penstock import signed
 from penstock.app import App
 from penstock.event import Event, Struct
+from penstock.private import Private
 
-__all__ = ["App", "Event", "Struct"]
+__all__ = ["App", "Event", "Private", "Struct", "signed"]
 __version__ = "0.1.0"

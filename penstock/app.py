@@ -17,6 +17,7 @@ from penstock.config import duration_us, size_bytes
 from penstock.declaration import Application, FlowDef, Place, PullDef, Retention, StreamDef, Unknown, ViewDef
 from penstock.errors import DeclarationError, PenstockError
 from penstock.schema import EventSchema
+from penstock.signed import Signed
 
 F = TypeVar("F", bound=Callable[..., Any])
 Names = str | Sequence[str] | None
@@ -58,13 +59,15 @@ class App:
         unknown: Unknown = "ignore",
         sent: str | None = None,
         max_skew: str | timedelta | None = None,
+        signed: Signed | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
 
         `key` chooses the partition, `time` is the field with the event's time (int: milliseconds), `id` the field or
         fields that make an event unique. An event more than `late_after` behind the newest is late; one further
         ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a size ("10 GB"). `unknown` fields are
-        ignored, kept in the JSON column `_unknown`, or a reason to reject.
+        ignored, kept in the JSON column `_unknown`, or a reason to reject. `signed` says how webhooks into this stream
+        are signed (`penstock.signed`); nothing else is taken then but what comes with a key.
 
         `id="cloudevent"` takes a CloudEvent's source and id. `sent` is the field in which the sender's clock says when
         it sent (or the header `Penstock-Sent` does): `_time` is then corrected by how wrong that clock is, up to
@@ -90,6 +93,7 @@ class App:
                 place=place,
                 sent=sent,
                 max_skew_us=_skew(sent, max_skew),
+                signed=signed,
             )
         self._streams.append(made)
         return made

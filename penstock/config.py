@@ -135,6 +135,16 @@ class Folder:
         return self.root / "flows.lock"
 
     @property
+    def inbox(self) -> Path:
+        """Where a command leaves what only the edge may write to its log; for its owner's eyes only."""
+        return self.root / "inbox"
+
+    @property
+    def tls(self) -> Path:
+        """A self-made certificate and its key; for its owner's eyes only."""
+        return self.root / "tls"
+
+    @property
     def run(self) -> Path:
         """Small files by which processes tell each other of themselves, and feeds for Spark's workers."""
         return self.root / "run"

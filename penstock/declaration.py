@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock import schema
 from penstock.schema import EventSchema
+from penstock.signed import Signed
 
 Unknown = Literal["ignore", "keep", "reject"]
 LEDGERS = ("dead", "late")
@@ -64,6 +65,7 @@ class StreamDef:
     retain: Retention
     unknown: Unknown
     place: Place
+    signed: Signed | None = None
     sent: str | None = None
     max_skew_us: int | None = None
     """How wrong a sender's clock may be and still be corrected; None: no clock is corrected."""

@@ -210,6 +210,68 @@ def _revive_gap(message: str, detail: str | None, hint: str | None, expected: in
     return SequenceGapError(message, detail=detail, hint=hint, expected=expected)
 
 
+# Rights
+
+
+class NoKeyError(PenstockError):
+    """The server would be open to other machines, and no key or JWT option says who may do what."""
+
+    code = "no_key"
+
+
+class SecretError(PenstockError):
+    """A file or variable that should hold a secret or public key is missing, or does not hold one."""
+
+    code = "bad_secret"
+
+
+class CertificateError(PenstockError):
+    """The certificate or private key for TLS cannot be used."""
+
+    code = "bad_certificate"
+
+
+class KeyMissingError(PenstockError):
+    """No key has this id or name."""
+
+    code = "unknown_key"
+
+
+class NotTakenError(PenstockError):
+    """The running edge did not take an instruction in time."""
+
+    code = "not_taken"
+    retry = True
+
+
+class UnauthorizedError(PenstockError):
+    """No credential, or one that is unknown, revoked or expired."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class SignatureError(PenstockError):
+    """A webhook's signature is missing, wrong or too old; nothing of the request was looked at."""
+
+    code = "bad_signature"
+    status = 401
+
+
+class ForbiddenError(PenstockError):
+    """The credential is good, but does not have the right for this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class OriginError(PenstockError):
+    """A page of another origin asked, and this origin is not allowed."""
+
+    code = "foreign_origin"
+    status = 403
+
+
 # Requests
 
 

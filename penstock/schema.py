@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError
+from penstock.private import private_fields
 
 Values = list[Any]
 Builder = Callable[[Values], pa.Array]
@@ -61,6 +62,8 @@ class EventSchema:
         self._columns = [(attrgetter(name), build) for name, build in builders]
         self.arrow = pa.schema(self.fields)
         self.names = [field.name for field in self.fields]
+        self.private = private_fields(kind)
+        """Paths of the personal fields, as `private.py` names them."""
 
     def columns(self, events: Sequence[Any]) -> list[pa.Array]:
         """The events' fields as Arrow arrays, in the order of `arrow`."""

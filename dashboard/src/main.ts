@@ -6,6 +6,7 @@ import "./styles/panels.css";
 import "./styles/view.css";
 import "./styles/pipeline.css";
 import { Page } from "./page";
+import { offered } from "./wire/credential";
 
 function socketAddress(): URL {
   const address = new URL("socket", document.baseURI);
@@ -14,7 +15,7 @@ function socketAddress(): URL {
 }
 
 new Page({
-  open: () => new WebSocket(socketAddress()),
+  open: () => new WebSocket(socketAddress(), offered()),
   random: Math.random,
   later: (run, ms) => {
     const timer = setTimeout(run, ms);

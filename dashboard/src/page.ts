@@ -11,7 +11,7 @@ import { ViewCard } from "./panels/view-card";
 import { VitalsPanel } from "./panels/vitals";
 import type { Graph, Status, View } from "./wire/contract";
 import { Feed, type Connection, type Surroundings } from "./wire/feed";
-import { read } from "./wire/read";
+import { isRefused, read } from "./wire/read";
 import { readStatus } from "./wire/read-status";
 
 const POLL_MS = 2_000;
@@ -27,6 +27,7 @@ export class Page {
   private readonly pipeline = new PipelinePanel();
   private readonly cards = new Map<string, { definition: string; card: ViewCard }>();
   private readonly feed: Feed;
+  private connectedOnce = false;
 
   constructor(world: Surroundings) {
     this.feed = new Feed(world, (state) => this.became(state));
@@ -54,6 +55,13 @@ export class Page {
   private became(state: Connection): void {
     this.connection.show(state);
     if (state === "connected") void this.define();
+    if (state === "offline" && !this.connectedOnce) void this.askWhy();
+    this.connectedOnce ||= state !== "connecting"; // whatever it was, it is asked once
+  }
+
+  /** A browser does not tell why a WebSocket was refused; a plain request does. */
+  private async askWhy(): Promise<void> {
+    if (await isRefused("views")) this.connection.refused();
   }
 
   /** The server may be a new one with another app: definitions are read anew at each connection. */

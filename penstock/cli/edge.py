@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import signal
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -24,9 +25,10 @@ from penstock.cli.housekeeping import Retainer
 from penstock.cli.offspring import announce
 from penstock.cli.ownership import WAIT_S, check_folder, flock, holder
 from penstock.cli.preflight import port_error
+from penstock.cli.securing import OPEN, PROBE, Security, refuse_open
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.signals import SIGNALS
+from penstock.collect.signals import SIGNALS, RequestRefused
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
@@ -34,6 +36,12 @@ from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from penstock.rights.guard import Guard
+from penstock.rights.inbox import Inbox
+from penstock.rights.origins import Origins
+from penstock.rights.rights import Rights
+from penstock.rights.signals import SIGNALS as RIGHTS_SIGNALS
+from penstock.rights.tokens import Tokens
 from penstock.serve.health import Checks
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
@@ -46,11 +54,11 @@ SHUTDOWN_S = 3.0
 _log = logging.getLogger(__name__)
 
 
-def run(application: Application, folder: Folder, host: str, port: int) -> None:
+def run(application: Application, folder: Folder, host: str, port: int, security: Security | None = None) -> None:
     """Blocks until SIGTERM or SIGINT."""
     check_folder(folder, application.name)
     with _held(folder):
-        uvloop.run(_serve(application, folder, host, port))
+        uvloop.run(_serve(application, folder, host, port, security or Security()))
 
 
 def _held(folder: Folder) -> IO[str]:
@@ -68,28 +76,53 @@ def _held(folder: Folder) -> IO[str]:
     return file
 
 
-async def _serve(application: Application, folder: Folder, host: str, port: int) -> None:
+async def _serve(application: Application, folder: Folder, host: str, port: int, security: Security) -> None:
     """Open everything in order, wait, and close it in the opposite order: first the door, last the log."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as opened:
-        web_app = await _open(application, folder, opened)
+        certificate = security.certificate(folder, host)
+        tls = certificate.context() if certificate else None
+        web_app = await _open(application, folder, opened, host, security)
         _collect_garbage_seldom()
-        bound = await _listen(web_app, host, port, opened)
-        announce(folder, "edge", {"host": host, "port": bound})
-        _log.info("listening on %s:%d", host, bound)
+        bound = await _listen(web_app, host, port, opened, tls)
+        announce(folder, "edge", {"scheme": security.scheme, "host": host, "port": bound})
+        _log.info("listening on %s://%s:%d", security.scheme, host, bound)
+        if certificate is not None:
+            _log.info("certificate %s, SHA-256 %s", certificate.cert, certificate.fingerprint())
         await stop.wait()
         _log.info("stopping")
 
 
-async def _open(application: Application, folder: Folder, opened: AsyncExitStack) -> web.Application:
+async def _open(
+    application: Application,
+    folder: Folder,
+    opened: AsyncExitStack,
+    host: str = "127.0.0.1",
+    security: Security | None = None,
+) -> web.Application:
+    security = security or Security()
     limits, clock, observer = Limits(), SystemClock(), Observer()
-    observer.declare(SIGNALS)
+    observer.declare((*SIGNALS, *RIGHTS_SIGNALS))
     log = SqliteLog.open(folder.edge_db, app=application.name, clock=clock)
     opened.callback(log.close)
     group = GroupCommit(log, unwritten_bytes=limits.unwritten_bytes)
     opened.push_async_callback(asyncio.to_thread, group.close)
+    rights = Rights(
+        log.memory(),
+        tokens=Tokens(security.tokens, clock, observer.emit) if security.tokens else None,
+        inbox=Inbox(folder.inbox),
+        remember=_remember(group),
+        supervisor=os.environ.get(PROBE),
+        clock=clock,
+        signals=observer.emit,
+    )
+    await rights.start()
+    opened.push_async_callback(rights.close)
+    refuse_open(host, rights.is_open)
+    if rights.is_open:
+        _log.info(OPEN)
     reader = FolderLog(folder)
     opened.callback(reader.close)
     views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
@@ -97,7 +130,16 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit, rows=rows)
     started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
     checks: Checks = {"collect": lambda: group.problem or True, "flows": started}
-    serving = Serving(application, views, reader, folder=folder, clock=clock, checks=checks, remember=_remember(group))
+    serving = Serving(
+        application,
+        views,
+        reader,
+        folder=folder,
+        clock=clock,
+        checks=checks,
+        remember=_remember(group),
+        rights=rights,
+    )
     for stream in (found for declared in application.streams if (found := log.find(declared.name)) and declared.id):
         await asyncio.wrap_future(group.run(partial(log.horizon, stream)))  # else the first sender waits for the ids
     await views.start()
@@ -107,6 +149,14 @@ async def _open(application: Application, folder: Folder, opened: AsyncExitStack
     keeping = asyncio.create_task(Retainer(application, log, group, reader.flows, clock).run())
     opened.push_async_callback(_cancel, keeping)
     web_app = web.Application(middlewares=[errors_as_json(observer)])
+    guard = Guard(
+        rights,
+        origins=Origins(security.cors),
+        signatures=collect.signatures,
+        signals=observer.emit,
+        on_refused=lambda name, code: observer.emit(RequestRefused(name if name in collect.intakes else "", code)),
+    )
+    guard.add_to(web_app)
     collect.add_routes(web_app)
     serving.add_routes(web_app)
     return web_app
@@ -143,13 +193,15 @@ class Started:
         return state.state != "starting" and (self._run is None or state.run == self._run)
 
 
-async def _listen(web_app: web.Application, host: str, port: int, opened: AsyncExitStack) -> int:
+async def _listen(
+    web_app: web.Application, host: str, port: int, opened: AsyncExitStack, tls: ssl.SSLContext | None = None
+) -> int:
     """Bind the port and return it; the door unpacks bodies itself, within bounds."""
     runner = web.AppRunner(web_app, access_log=None, auto_decompress=False, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     opened.push_async_callback(runner.cleanup)
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, host, port, ssl_context=tls).start()
     except OSError as error:
         raise port_error(host, port, error) from None
     return int(runner.addresses[0][1])

@@ -8,7 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from penstock.cli.loading import Loaded
 from penstock.cli.ownership import RunLock, check_folder, wait_for_children
 from penstock.cli.preflight import check_java, check_port
 from penstock.cli.probe import Address, EdgeProbe, beat
+from penstock.cli.securing import OPEN, PROBE, Security, has_keys, refuse_open
 from penstock.cli.supervisor import Supervisor
 from penstock.cli.terminal import FAILED, Terminal
 from penstock.config import Folder
@@ -33,6 +34,7 @@ class Request:
     folder: Folder
     host: str
     port: int
+    security: Security = field(default_factory=Security)
 
 
 def run(request: Request, terminal: Terminal) -> int:
@@ -49,6 +51,7 @@ def run(request: Request, terminal: Terminal) -> int:
     lock.take(_who(request, request.port))
     try:
         wait_for_children(folder, terminal.note)
+        _secure(request, terminal)
         check_port(request.host, request.port)
         terminal.note(f"penstock runs '{application.name}' on {folder.root}")
         return _supervise(request, terminal, lock)
@@ -56,14 +59,30 @@ def run(request: Request, terminal: Terminal) -> int:
         lock.release()
 
 
+def _secure(request: Request, terminal: Terminal) -> None:
+    """See that nobody is let in by mistake, and say who is let in."""
+    security, folder = request.security, request.folder
+    is_open = not security.tokens and not has_keys(folder)
+    refuse_open(request.host, is_open)
+    if is_open:
+        terminal.note(OPEN)
+    certificate = security.certificate(folder, request.host)
+    if certificate is not None:
+        certificate.context()
+        if security.tls:
+            terminal.note(f"self-made certificate {certificate.cert}, SHA-256 {certificate.fingerprint()}")
+    os.environ[PROBE] = secrets.token_hex(32)
+
+
 def _who(request: Request, port: int) -> dict[str, Any]:
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    return {"pid": os.getpid(), "host": request.host, "port": port, "started": started}
+    scheme = request.security.scheme
+    return {"pid": os.getpid(), "scheme": scheme, "host": request.host, "port": port, "started": started}
 
 
 def _supervise(request: Request, terminal: Terminal, lock: RunLock) -> int:
     door = Door(request)
-    probe = EdgeProbe(door.address)
+    probe = EdgeProbe(door.address, secret=os.environ.get(PROBE), tls=request.security.scheme == "https")
     plans = [_edge_plan(request, door, probe), _flows_plan(request)]
     return Supervisor(
         plans,
@@ -80,6 +99,7 @@ class Door:
 
     def __init__(self, request: Request) -> None:
         self._host = request.host
+        self._scheme = request.security.scheme
         self._file = request.folder.run / "edge.json"
         self._file.unlink(missing_ok=True)
         self.port = request.port
@@ -102,12 +122,13 @@ class Door:
         if address is None:
             return None
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        return f"http://{host}:{address[1]}"
+        return f"{self._scheme}://{host}:{address[1]}"
 
 
 def _edge_plan(request: Request, door: Door, probe: EdgeProbe) -> Plan:
     def command() -> Sequence[str]:
-        return _command("edge", request, "--host", request.host, "--port", str(door.port))
+        where = ("--host", request.host, "--port", str(door.port))
+        return _command("edge", request, *where, *request.security.words())
 
     return _plan("edge", request.folder, command, probe.pulse, EDGE_HUNG_S)
 

@@ -10,23 +10,36 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.cli import drawing, offspring, reporting
+from penstock.cli import drawing, key_verbs, offspring, reporting
 from penstock.cli.loading import load
 from penstock.cli.options import (
     AppArgument,
+    CaOption,
+    CorsOption,
     DataOption,
     HostOption,
     JsonOption,
+    JwksOption,
+    JwtAudienceOption,
+    JwtIssuerOption,
+    JwtPublicOption,
+    JwtSecretOption,
+    KeyOption,
     LogOption,
     ParentOption,
     PortOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TlsOption,
     UrlOption,
 )
 from penstock.cli.quiet import quietly
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
+from penstock.cli.securing import Security
 from penstock.cli.terminal import FAILED, INTERRUPTED, OK, Terminal, unexpected
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
+from penstock.rights.tokens import TokenOptions
 
 app = typer.Typer(
     help="Events from the moment they happen to the screen, program or person that must act on them.",
@@ -34,6 +47,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(key_verbs.app, name="keys")
 terminal = Terminal()
 
 
@@ -44,12 +58,23 @@ def run(
     port: PortOption = 8080,
     data: DataOption = None,
     log: LogOption = "sqlite",
+    jwt_secret_file: JwtSecretOption = None,
+    jwt_public_key: JwtPublicOption = None,
+    jwks: JwksOption = None,
+    jwt_audience: JwtAudienceOption = None,
+    jwt_issuer: JwtIssuerOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls: TlsOption = None,
+    cors: CorsOption = None,
 ) -> None:
     """Run every tier of an app on this machine; prints `ready <address>` when it is."""
     from penstock.cli import launch
 
+    tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
+    security = Security(tokens, tls_cert, tls_key, tls, cors or ())
     loaded = load(target)
-    _exit(launch.run(launch.Request(loaded, loaded.folder(data), host, port), terminal))
+    _exit(launch.run(launch.Request(loaded, loaded.folder(data), host, port, security), terminal))
 
 
 @app.command()
@@ -59,6 +84,15 @@ def edge(
     port: PortOption = 8080,
     data: DataOption = None,
     log: LogOption = "sqlite",
+    jwt_secret_file: JwtSecretOption = None,
+    jwt_public_key: JwtPublicOption = None,
+    jwks: JwksOption = None,
+    jwt_audience: JwtAudienceOption = None,
+    jwt_issuer: JwtIssuerOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls: TlsOption = None,
+    cors: CorsOption = None,
     parent: ParentOption = None,
 ) -> None:
     """Run only the edge of an app: collection, views and data access. `run` does this for you."""
@@ -66,8 +100,10 @@ def edge(
     def body() -> None:
         from penstock.cli import edge as process
 
+        tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
+        security = Security(tokens, tls_cert, tls_key, tls, cors or ())
         loaded = load(target)
-        process.run(loaded.application, loaded.folder(data), host, port)
+        process.run(loaded.application, loaded.folder(data), host, port, security)
 
     _exit(offspring.live("edge", parent, data, body))
 
@@ -134,12 +170,14 @@ def send(
         str | None, typer.Option("--producer", help="Resume under this name; default: the file's fingerprint.")
     ] = None,
     url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send a file of JSON lines; the same command again goes on where it stopped."""
     from penstock.cli import sending
 
-    with Remote(url) as remote:
+    with Remote(url, key, ca) as remote:
         sent = sending.send(remote, stream, file, producer, terminal)
     terminal.note(reporting.sent(stream, sent), "")
     if as_json:
@@ -157,11 +195,13 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new events.")] = True,
     where: Annotated[str | None, typer.Option("--where", help="Only events that meet this SQL condition.")] = None,
     url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca: CaOption = None,
 ) -> None:
     """Print the events of a stream as they come, one JSON object a line."""
     from penstock.cli.tailing import Tail
 
-    with Remote(url) as remote:
+    with Remote(url, key, ca) as remote:
         for event in Tail(remote, stream, where, terminal.note).events(since, limit, follow):
             terminal.data(json.dumps(event, ensure_ascii=False))
 
@@ -172,19 +212,23 @@ def watch(
     where: Annotated[str | None, typer.Option("--where", help="Only rows that meet this SQL condition.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many rows.")] = None,
     url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca: CaOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one change a line as JSON.")] = False,
 ) -> None:
     """Show a view as a table that moves with it."""
     from penstock.cli import watching
 
-    with Remote(url) as remote:
+    with Remote(url, key, ca) as remote:
         watching.watch(remote, view, where, limit, terminal, as_json=as_json or not terminal.out.is_terminal)
 
 
 @app.command()
-def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def status(
+    url: UrlOption = DEFAULT_URL, key: KeyOption = None, ca: CaOption = None, as_json: JsonOption = False
+) -> None:
     """Show how an app is: its processes, streams, views and flows."""
-    with Remote(url) as remote:
+    with Remote(url, key, ca) as remote:
         body = remote.get("/status")
     if as_json:
         terminal.data(json.dumps(body))
@@ -229,9 +273,11 @@ def verify(
 def rebuild(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The view or flow to build anew from the log.")],
     url: UrlOption = DEFAULT_URL,
+    key: KeyOption = None,
+    ca: CaOption = None,
 ) -> None:
     """Build a view or flow anew from the log, with what is made from it; old rows are served until that is level."""
-    with Remote(url) as remote:
+    with Remote(url, key, ca) as remote:
         reply = remote.request("POST", path_of("flows", name, "rebuild"))
     if reply.status not in (200, 202):
         raise reply.error()

@@ -21,12 +21,15 @@ from penstock.cli.ownership import write_json
 from penstock.cli.terminal import FAILED, OK, USER_ERROR
 from penstock.config import Folder
 from penstock.errors import PenstockError
+from penstock.rights.redaction import RedactingFormatter, redacted
 
 
 def live(name: str, parent: int | None, data: Path | None, body: Callable[[], None]) -> int:
     """Run a child's body and return its exit code. Without a parent, errors are the caller's to show."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[lines])
     logging.getLogger("py4j").setLevel(logging.WARNING)
     if parent is None or data is None:
         body()
@@ -35,7 +38,7 @@ def live(name: str, parent: int | None, data: Path | None, body: Callable[[], No
     try:
         body()
     except Exception as error:
-        traceback.print_exc()
+        sys.stderr.write(redacted(traceback.format_exc()))
         return _explained(Folder(data.absolute()), name, error)
     return OK
 

@@ -16,6 +16,30 @@ DataOption = Annotated[
 HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")]
 LogOption = Annotated[Literal["sqlite"], typer.Option("--log", help="The log that holds the streams.")]
+JwtSecretOption = Annotated[
+    Path | None, typer.Option("--jwt-secret-file", help="File with the shared secret of tokens (HS256).")
+]
+JwtPublicOption = Annotated[
+    Path | None, typer.Option("--jwt-public-key", help="PEM file with the RSA public key of tokens (RS256).")
+]
+JwksOption = Annotated[
+    Path | None, typer.Option("--jwks", help="JSON Web Key Set of tokens; read again when it changes.")
+]
+JwtAudienceOption = Annotated[str | None, typer.Option("--jwt-audience", help="What a token's aud must name.")]
+JwtIssuerOption = Annotated[str | None, typer.Option("--jwt-issuer", help="What a token's iss must be.")]
+TlsCertOption = Annotated[Path | None, typer.Option("--tls-cert", help="PEM certificate, with its chain.")]
+TlsKeyOption = Annotated[Path | None, typer.Option("--tls-key", help="PEM private key of the certificate.")]
+TlsOption = Annotated[str | None, typer.Option("--tls", help="self: a self-made certificate, for development.")]
+CorsOption = Annotated[
+    list[str] | None, typer.Option("--cors", help="Origin whose pages may ask from a browser; several times.")
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", envvar="PENSTOCK_KEY", help="Key or token to show; better in PENSTOCK_KEY, which ps hides."),
+]
+CaOption = Annotated[
+    Path | None, typer.Option("--ca", help="PEM certificate to trust instead of the system's authorities.")
+]
 UrlOption = Annotated[str, typer.Option("--url", help="The server to talk to.")]
 ParentOption = Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]

@@ -24,7 +24,19 @@ from penstock.log.logs.sqlite_file import open_reader, refuse_network
 WAIT_S = 15.0
 """How long a new run waits for the children of a run that died: they end within 2 s unless the machine is stuck."""
 _OURS = frozenset(
-    ["edge.db", "flows.db", "checkpoints", "logs", "run", "run.lock", "edge.lock", "flows.lock", "lost+found"]
+    [
+        "edge.db",
+        "flows.db",
+        "checkpoints",
+        "inbox",
+        "logs",
+        "run",
+        "tls",
+        "run.lock",
+        "edge.lock",
+        "flows.lock",
+        "lost+found",
+    ]
 )
 
 
@@ -107,7 +119,8 @@ class RunLock:
 
 def _held(folder: Folder) -> FolderHeldError:
     who = _read_json(folder.lock)
-    address = f", which serves http://{who['host']}:{who['port']}," if who.get("port") else ""
+    scheme = who.get("scheme", "http")
+    address = f", which serves {scheme}://{who['host']}:{who['port']}," if who.get("port") else ""
     pid = who.get("pid") or holder(folder.lock)
     return FolderHeldError(
         f"another `penstock run` (pid {pid}){address} works on the folder '{folder.root}'",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,10 @@ AFTER_READY_S = 1.0
 class EdgeProbe:
     """The edge's pulse, its readiness and the errors of its flows, each as of the last answer."""
 
-    def __init__(self, address: Callable[[], Address | None]) -> None:
+    def __init__(self, address: Callable[[], Address | None], *, secret: str | None = None, tls: bool = False) -> None:
+        """`secret` is what the edge knows its supervisor by: without it `/readyz` tells states and no errors."""
         self._address = address
+        self._asking = Asking(secret, _unasked() if tls else None)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="edge-probe", daemon=True)
         self.answers = 0
@@ -44,20 +48,32 @@ class EdgeProbe:
     def _watch(self) -> None:
         while not self._stop.wait(AFTER_READY_S if self.ready else BEFORE_READY_S):
             address = self._address()
-            if address is None or ask(address, "/healthz") is None:
+            if address is None or ask(address, "/healthz", self._asking) is None:
                 continue
             self.answers += 1
-            reply = ask(address, "/readyz")
+            reply = ask(address, "/readyz", self._asking)
             if reply is not None:
                 self.ready = self.ready or reply[0] == 200
                 self.flow_errors = _errors(reply[1])
 
 
-def ask(address: Address, path: str) -> tuple[int, dict[str, Any]] | None:
+@dataclass(frozen=True)
+class Asking:
+    """How the edge is asked: with which secret, and over TLS or not."""
+
+    secret: str | None = None
+    tls: ssl.SSLContext | None = None
+
+
+def ask(address: Address, path: str, asking: Asking = Asking()) -> tuple[int, dict[str, Any]] | None:  # noqa: B008
     """Status and JSON body; None when there is no answer in time."""
-    connection = http.client.HTTPConnection(*address, timeout=ANSWER_S)
+    connection = (
+        http.client.HTTPSConnection(*address, timeout=ANSWER_S, context=asking.tls)
+        if asking.tls
+        else http.client.HTTPConnection(*address, timeout=ANSWER_S)
+    )
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {asking.secret}"} if asking.secret else {})
         reply = connection.getresponse()
         body = reply.read()
     except (OSError, http.client.HTTPException):
@@ -69,6 +85,14 @@ def ask(address: Address, path: str) -> tuple[int, dict[str, Any]] | None:
     except ValueError:
         value = {}
     return reply.status, value if isinstance(value, dict) else {}
+
+
+def _unasked() -> ssl.SSLContext:
+    """The certificate is in the server's public name, not in that of its loopback address: it is not looked at."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _errors(body: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ This page is written by `python -m penstock.cli.reference`; a test compares the 
 
 Data goes to stdout and notes to stderr, so that every verb can stand in a pipe. Verbs that print data take
 `--json`. `send`, `tail`, `watch`, `status` and `rebuild` talk to a running server (`--url`); `run`,
-`check`, `graph` and `verify` take the app itself, and its data folder with `--data`.
+`check`, `graph`, `verify` and `keys` take the app itself, and its data folder with `--data`.
 
 An error is one paragraph: its code, what failed, why, and what to do. What nobody expected is one paragraph
 too; it names the file that holds the trace.
@@ -61,7 +61,16 @@ door is open, the views are loaded and every query has started.
 def reference() -> str:
     """The whole page."""
     command: Any = typer.main.get_command(app)
-    return _HEAD + "".join(_verb(name, verb) for name, verb in command.commands.items())
+    return _HEAD + "".join(_verb(name, verb) for name, verb in _verbs(command.commands))
+
+
+def _verbs(commands: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every verb by what a user types, also those of a group: `keys create`."""
+    for name, verb in commands.items():
+        if hasattr(verb, "commands"):
+            yield from _verbs(verb.commands, f"{before}{name} ")
+        else:
+            yield before + name, verb
 
 
 def _verb(name: str, verb: Any) -> str:

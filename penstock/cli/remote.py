@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.message import Message
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from penstock.cli.terminal import revived
-from penstock.errors import BadRequestError, PenstockError, UnreachableError
+from penstock.errors import BadRequestError, CertificateError, PenstockError, UnreachableError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 ANSWER_S = 30.0
@@ -52,14 +54,19 @@ class ServerEvent:
 class Remote:
     """One server. Not for several threads: it keeps one connection open."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None, ca: Path | None = None) -> None:
+        """`key` is shown with every request; `ca` is trusted instead of the system's authorities."""
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadRequestError(f"'{url}' is not an address", hint=f"write --url {DEFAULT_URL}")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname, parts.port, timeout=ANSWER_S)
+        self._connection = (
+            http.client.HTTPSConnection(parts.hostname, parts.port, timeout=ANSWER_S, context=_trusting(ca))
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(parts.hostname, parts.port, timeout=ANSWER_S)
+        )
         self._prefix = parts.path
+        self._shown = {"Authorization": f"Bearer {key}"} if key else {}
 
     def get(self, path: str, params: Params | None = None) -> dict[str, Any]:
         """The body of a 200; anything else is raised."""
@@ -73,7 +80,7 @@ class Remote:
     ) -> Reply:
         """One exchange. Raises `UnreachableError` alone; what it asked may or may not have happened then."""
         try:
-            self._connection.request(method, self._prefix + target, body, dict(headers or {}))
+            self._connection.request(method, self._prefix + target, body, {**self._shown, **(headers or {})})
             reply = self._connection.getresponse()
             return Reply(reply.status, reply.headers, _json(reply.read()))
         except (OSError, http.client.HTTPException) as error:
@@ -83,7 +90,7 @@ class Remote:
     def events(self, path: str, params: Params, since: str | None = None) -> Iterator[ServerEvent]:
         """An event stream until it breaks, which is an `UnreachableError`; `since` resumes behind a
         position."""
-        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": since} if since else {})
+        headers = self._shown | {"Accept": "text/event-stream"} | ({"Last-Event-ID": since} if since else {})
         try:
             self._connection.timeout = SILENCE_S
             self._connection.request("GET", self._prefix + _target(path, params), headers=headers)
@@ -103,12 +110,27 @@ class Remote:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def _unreachable(self, error: Exception) -> UnreachableError:
+    def _unreachable(self, error: Exception) -> PenstockError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return CertificateError(
+                f"the server at {self.url} has a certificate that is not trusted",
+                detail=error.verify_message,
+                hint="for a self-made one pass --ca <data folder>/tls/cert.pem",
+            )
         return UnreachableError(
             f"no server answers at {self.url}",
             detail=str(error) or type(error).__name__,
             hint="start one with `penstock run app.py`, or name another with --url",
         )
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateError(
+            f"'{ca}' is not a certificate", detail=error.strerror, hint="pass a PEM file with --ca"
+        ) from None
 
 
 def path_of(*parts: str) -> str:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from penstock.declaration import Problem
 from penstock.errors import PenstockError
+from penstock.rights.redaction import redacted
 
 OK = 0
 FAILED = 1
@@ -98,8 +99,8 @@ def unexpected(error: BaseException, trace: Path | None = None) -> PenstockError
     """An exception that nobody foresaw, as a paragraph; its trace goes to a file that the paragraph names."""
     trace = trace or Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}.log"
     with trace.open("a") as file:
-        file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {' '.join(sys.argv)}\n")
-        traceback.print_exception(error, file=file)
+        file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {redacted(' '.join(sys.argv))}\n")
+        file.write(redacted("".join(traceback.format_exception(error))))
     what = f"{type(error).__name__}: {error}".removesuffix(": ")
     return PenstockError(
         f"Penstock failed in a way that it does not know: {what}",

@@ -20,7 +20,7 @@ from penstock.collect.blame import completed
 from penstock.collect.cutting import MOST_REJECTED, Form, Raws, hopeless, lines_of, slices, split
 from penstock.collect.event_columns import EventColumns
 from penstock.collect.nesting import count, deeper_than, opening_brackets
-from penstock.collect.rejection import Refused, Rejection, refused, unknown_detail
+from penstock.collect.rejection import Refused, Rejection, concealed, refused, unknown_detail
 from penstock.collect.typed_texts import TypedTexts
 from penstock.collect.unknown_fields import unknown_fields
 from penstock.config import Limits
@@ -114,7 +114,7 @@ class Judge:
                 event = self._decode_one(raw)
                 unknown = self._unknown_of(raw)
             except Exception as error:
-                why = self._completed(refused(error), raw)
+                why = self.said(self._completed(refused(error), raw))
                 found.rejections.append(Rejection(place, why.reason, why.detail, raw))
                 if len(found.rejections) > MOST_REJECTED:
                     raise hopeless(why.reason, why.detail) from None
@@ -122,6 +122,10 @@ class Judge:
                 found.events.append(event)
                 found.places.append(place)
                 found.unknown.append(unknown)
+
+    def said(self, why: Refused) -> Refused:
+        """What may be said of a fault: never the value of a private field."""
+        return concealed(why, self.stream.events.kind) if self.stream.events.private else why
 
     def _completed(self, why: Refused, raw: bytes) -> Refused:
         if why.expected is None or why.found is not None:

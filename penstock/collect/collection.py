@@ -32,10 +32,11 @@ from penstock.collect.reception import Reception
 from penstock.collect.signals import Signals
 from penstock.collect.stream_specs import make_dead, make_stream
 from penstock.collect.unanswered import Unanswered
-from penstock.collect.view_reply import MayRead, Rows, ViewReplies, anyone
+from penstock.collect.view_reply import MayRead, Rows, ViewReplies, by_credential
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.log.log import Log
+from penstock.rights.signatures import Signatures
 
 
 def _receipt_id() -> str:
@@ -59,7 +60,8 @@ class Collect:
         sleep: Sleep = asyncio.sleep,
         new_id: Callable[[], str] = _receipt_id,
         rows: Rows | None = None,
-        may_read: MayRead = anyone,
+        may_read: MayRead = by_credential,
+        signatures: Signatures | None = None,
     ) -> None:
         """Raises `SchemaChangeError` when a stream's class no longer fits its stored events. `rows` and `may_read` are
         for senders that ask for a view's row."""
@@ -69,6 +71,7 @@ class Collect:
         receipts = Receipts(log.memory(), clock)
         reception = Reception(dead, clock, signals)
         self._unanswered = Unanswered(reception, receipts, signals, new_id)
+        self.signatures = signatures or Signatures(application, clock, signals)
         self._door = Door(
             application,
             self.intakes,
@@ -80,6 +83,7 @@ class Collect:
             wait_absorbed,
             limits,
             signals,
+            self.signatures,
         )
         self._pixel = Pixel(self._door, clock)
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)

@@ -108,7 +108,7 @@ class _Found:
             try:
                 self._add([self._event(row, texts)], [place], [texts])
             except (msgspec.ValidationError, Refused) as error:
-                why = self._texts.blamed(refused(error), texts)
+                why = self._judge.said(self._texts.blamed(refused(error), texts))
                 self.rejections.append(Rejection(place, why.reason, why.detail, self._texts.raw(texts)))
                 if len(self.rejections) > MOST_REJECTED:
                     raise hopeless(why.reason, why.detail) from None

@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 
+from penstock.collect.cutting import SLICE_BYTES
 from penstock.collect.door_replies import (
     ACK,
     APPLIED_PREFERENCE,
@@ -25,7 +27,7 @@ from penstock.collect.intake import Intake, Outcome
 from penstock.collect.reception import Reception
 from penstock.collect.request_body import Body, Room
 from penstock.collect.request_options import Asked, asked_of
-from penstock.collect.sender import Sender, Way
+from penstock.collect.sender import Sender, sender_of
 from penstock.collect.signals import CollectFailed, RequestRefused, Signals
 from penstock.collect.unanswered import Unanswered
 from penstock.collect.view_reply import ViewReplies
@@ -42,6 +44,8 @@ from penstock.errors import (
 from penstock.log.control import producer_key
 from penstock.log.log import Producer, Stream
 from penstock.position import Position
+from penstock.rights.credential import CREDENTIAL, NOBODY
+from penstock.rights.signatures import Signatures
 
 WaitAbsorbed = Callable[[Position, float], Awaitable[Mapping[str, Mapping[str, Any]]]]
 """Waits until all views downstream of a position have absorbed it, or for so many seconds; by view, `applied` and
@@ -63,11 +67,12 @@ class Door:
         wait_absorbed: WaitAbsorbed,
         limits: Limits,
         signals: Signals,
+        signatures: Signatures | None = None,
     ) -> None:
         self._application, self._intakes, self._reception = application, intakes, reception
         self._unanswered, self._idempotency, self._replies = unanswered, idempotency, replies
         self._memory, self._wait_absorbed = memory, wait_absorbed
-        self._limits, self._signals = limits, signals
+        self._limits, self._signals, self._signatures = limits, signals, signatures
         self._room = Room(limits.unwritten_bytes)
 
     async def post(self, request: web.Request) -> web.StreamResponse:
@@ -101,15 +106,13 @@ class Door:
     async def _post(self, request: web.Request, name: str) -> web.StreamResponse:
         intake = self.intake(name)
         asked = asked_of(request, self._limits.wait_s)
-        if asked.reply is not None:
-            self._replies.check(request, asked.reply, intake)
         body = Body(request, self._limits, self._room)
-        way: Way = "beacon" if body.form == "text" else "post"
-        sender = Sender(way, request.remote, request.get("credential"), asked.sent_us)
         if asked.level == "none":
-            return await self._let_go(intake, body, sender, asked)
+            return await self._let_go(intake, body, request, asked)
         try:
-            raw = await self._read(intake, body, sender)
+            raw, sender = await self._read(intake, body, request, asked)
+            if asked.reply is not None:
+                self._replies.check(request, asked.reply, intake)
             await self._unanswered.turn(intake, sender)
             if asked.once is not None:
                 return await self._once(intake, body, raw, sender, asked, asked.once)
@@ -117,12 +120,25 @@ class Door:
         finally:
             body.close()
 
-    async def _read(self, intake: Intake, body: Body, sender: Sender) -> bytes:
+    async def _read(self, intake: Intake, body: Body, request: web.Request, asked: Asked) -> tuple[bytes, Sender]:
+        """The body and who sent it, which of a signed one is known only now."""
         try:
-            return await body.read()
+            raw = await body.read()
         except BadBodyError as error:
+            sender = await self._sender(request, intake, body, asked)
             await self._reception.bury(intake, error, body.packed, sender)
             raise
+        return raw, await self._sender(request, intake, body, asked)
+
+    async def _sender(self, request: web.Request, intake: Intake, body: Body, asked: Asked) -> Sender:
+        """Raises `SignatureError` when only a signature could tell, and does not."""
+        stream = intake.stream.name
+        if self._signatures and stream in self._signatures and request.get(CREDENTIAL, NOBODY) == NOBODY:
+            signed = (stream, request.headers, body.packed)
+            inline = len(body.packed) < SLICE_BYTES
+            check = self._signatures.check
+            request[CREDENTIAL] = check(*signed) if inline else await asyncio.to_thread(check, *signed)
+        return sender_of(request, "beacon" if body.form == "text" else "post", asked.sent_us)
 
     async def _take(
         self, intake: Intake, body: Body, raw: bytes, sender: Sender, asked: Asked, once: Once | None = None
@@ -176,11 +192,11 @@ class Door:
 
     # Without waiting
 
-    async def _let_go(self, intake: Intake, body: Body, sender: Sender, asked: Asked) -> web.StreamResponse:
+    async def _let_go(self, intake: Intake, body: Body, request: web.Request, asked: Asked) -> web.StreamResponse:
         """ack=none: only the reading of the body is waited for."""
         self._unanswered.check_room()
         try:
-            raw = await self._read(intake, body, sender)
+            raw, sender = await self._read(intake, body, request, asked)
         except BaseException:
             body.close()
             raise

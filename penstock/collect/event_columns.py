@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.collect.arrival import Arrived, Built, Mask
 from penstock.collect.cutting import MOST_REJECTED, hopeless
-from penstock.collect.rejection import Refused, refused, short
+from penstock.collect.rejection import Refused, concealed, refused, short
 from penstock.collect.system_columns import SystemColumns
 from penstock.declaration import StreamDef
 from penstock.schema import simple_type
@@ -65,8 +65,9 @@ class EventColumns:
         if not ahead:
             return built
         if len(ahead) > MOST_REJECTED and arrived.columns is not None:  # they are of one request
-            raise hopeless(ahead[0][1].reason, ahead[0][1].detail)
-        faults = [*built.faults, *((int(built.rows[at]), why) for at, why in ahead)]
+            first = self._said(ahead[0][1])
+            raise hopeless(first.reason, first.detail)
+        faults = [*built.faults, *((int(built.rows[at]), self._said(why)) for at, why in ahead)]
         kept = np.ones(built.batch.num_rows, np.bool_)
         kept[[at for at, _ in ahead]] = False
         return Built(
@@ -82,10 +83,14 @@ class EventColumns:
             self._columns(arrived.pick(rows))
         except Exception as error:
             if len(rows) == 1:
-                yield rows[0], self._blame(arrived.events[rows[0]], error)
+                yield rows[0], self._said(self._blame(arrived.events[rows[0]], error))
             else:
                 yield from self._faults(rows[: len(rows) // 2], arrived)
                 yield from self._faults(rows[len(rows) // 2 :], arrived)
+
+    def _said(self, why: Refused) -> Refused:
+        """What may be said of a fault: never the value of a private field."""
+        return concealed(why, self._stream.events.kind) if self._stream.events.private else why
 
     def _blame(self, event: Any, error: Exception) -> Refused:
         """The fault, with the name of the field that has it."""

@@ -18,8 +18,9 @@ from penstock.collect.admit import Judge
 from penstock.collect.arrival import Decoded
 from penstock.collect.door import Door
 from penstock.collect.rejection import Refused, Rejection, refused, unknown_detail
-from penstock.collect.sender import Sender
+from penstock.collect.sender import sender_of
 from penstock.errors import ReadOnlyStreamError, UnknownStreamError
+from penstock.rights.credential import credential_of
 
 GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAICRAEAOw==")
 """One transparent dot in 43 bytes."""
@@ -54,8 +55,9 @@ class Pixel:
 
     async def _get(self, request: web.Request, name: str) -> web.Response:
         intake = self._door.intake(name)
+        credential_of(request).require("write", name)  # a stream that wants signatures lets anybody come this far
         decoded = read_query(intake.judge, _texts(request))
-        sender = Sender("pixel", request.remote, request.get("credential"))
+        sender = sender_of(request, "pixel")
         outcome = await intake.take(decoded, self._clock.now_us(), sender)
         return _image(200, outcome.rejections[0].reason if outcome.rejections else None)
 
@@ -73,7 +75,7 @@ def read_query(judge: Judge, texts: Texts) -> Decoded:
             raise Refused("unknown_field", unknown_detail(undeclared))
         event = judge.texts.event(given)
     except (msgspec.ValidationError, Refused) as error:
-        why = judge.texts.blamed(refused(error), given)
+        why = judge.said(judge.texts.blamed(refused(error), given))
         return Decoded([], raw, [Rejection(0, why.reason, why.detail, raw(0))])
     keeps = judge.stream.unknown == "keep"
     return Decoded([event], raw, [], [_kept(given, undeclared)] if keeps else None)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
+from penstock.private import MASK, is_private
+
 Reason = Literal[
     "malformed",
     "wrong_type",
@@ -55,6 +57,8 @@ class Refused(Exception):
         """As far as the decoder tells; `blame.py` looks for the rest in the event."""
 
 
+_NAMED = re.compile(r"'([^']*)':")
+_ONLY_TYPES = re.compile(r"[^:]*: expected [^,]*, found (?:str|int|float|bool|null|array|object|bytes)")
 _AT = re.compile(r"(?P<what>.*?)(?: - at (?:the key in )?`\$?\.?(?P<path>.*)`)?", re.DOTALL)
 _GOT = re.compile(r"Expected `(.+)`, got `(.+)`")
 _MISSING = re.compile(r"Object missing required field `(.+)`")
@@ -82,6 +86,19 @@ def refused(error: Exception) -> Refused:
     if isinstance(error, pa.ArrowInvalid | OverflowError):
         return Refused("out_of_range", str(error))
     return Refused("wrong_type", f"{type(error).__name__}: {error}")
+
+
+def concealed(why: Refused, kind: type[msgspec.Struct]) -> Refused:
+    """The same without the value, where the field is private, or where nothing says which field it is about."""
+    if why.reason not in ("wrong_type", "out_of_range", "from_the_future") or _ONLY_TYPES.fullmatch(why.detail):
+        return why
+    named = _NAMED.match(why.detail)
+    if named is None:
+        return Refused(why.reason, "the event: does not fit its columns")
+    if not is_private(kind, named[1]):
+        return why
+    expected = why.detail.partition(", found")[0] if ": expected " in why.detail else f"'{named[1]}': does not fit"
+    return Refused(why.reason, f"{expected}, found {MASK}")
 
 
 _EXPECTED = {

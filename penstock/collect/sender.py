@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from aiohttp import web
+
+from penstock.rights.credential import credential_of
+
 Way = Literal["post", "pixel", "beacon", "publish", "udp", "pull", "replay"]
 """The ways in, as metrics name them."""
 
@@ -16,7 +20,7 @@ class Sender:
     way: Way
     address: str | None = None
     credential: str | None = None
-    """Name of the key, subject of the token; None: nobody asked who it is."""
+    """The id of its credential (`key/<id>`, `jwt/<sub>`, `signed/<stream>`); None: nobody asked who it is."""
     sent_us: int | None = None
     """When its clock says that it sent this request."""
 
@@ -28,3 +32,9 @@ class Sender:
     def account(self) -> str:
         """Whose share of the limits it uses, and whose Idempotency-Keys it knows."""
         return f"key/{self.credential}" if self.credential is not None else f"address/{self.address or ''}"
+
+
+def sender_of(request: web.Request, way: Way, sent_us: int | None = None) -> Sender:
+    """Who sends a request that has passed the guard."""
+    credential = credential_of(request)
+    return Sender(way, request.remote, None if credential.is_anonymous else credential.id, sent_us)

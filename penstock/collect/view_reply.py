@@ -15,6 +15,7 @@ from penstock.collect.arrival import Decoded
 from penstock.collect.intake import Intake
 from penstock.errors import BadRequestError
 from penstock.position import Position
+from penstock.rights.credential import credential_of
 
 MayRead = Callable[[web.Request, str], None]
 """Raises what the sender is told when it may not read the view of that name."""
@@ -81,5 +82,6 @@ class ViewReplies:
         return None if answer is None else {"view": view, "row": answer.row, "position": answer.position}
 
 
-def anyone(request: web.Request, view: str) -> None:
-    """Where no keys are configured, everybody may read."""
+def by_credential(request: web.Request, view: str) -> None:
+    """Whoever has the right `read:<view>`."""
+    credential_of(request).require("read", view)

@@ -30,6 +30,8 @@ class Asked:
     select: Names = None
     order_by: Names = None
     limit: Limit = DEFAULT
+    masked: bool = False
+    """Of a ledger: private fields in what it quotes are not for this reader."""
 
     def query(self, view: View, content: Content) -> Query:
         """Raises `BadQueryError`. A default that an older build has no column for is left out."""

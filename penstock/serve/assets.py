@@ -7,6 +7,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from penstock.rights.guard import public
+
 PAGE = Path(__file__).parent / "page"
 _NOT_BUILT = "Penstock is running. The live page is not built: `make setup` builds it.\n"
 _HEADERS = {
@@ -32,11 +34,13 @@ def add_page(app: web.Application, folder: Path = PAGE) -> None:
             app.router.add_get(f"/{name}", _file(path, _HEADERS | cache))
 
 
+@public
 async def _not_built(request: web.Request) -> web.Response:
     return web.Response(text=_NOT_BUILT)
 
 
 def _file(path: Path, headers: dict[str, str]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    @public
     async def send(request: web.Request) -> web.StreamResponse:
         return web.FileResponse(path, headers=headers)
 

@@ -18,13 +18,14 @@ from typing import Any
 from penstock.change import Column
 from penstock.declaration import LEDGERS, Application
 from penstock.errors import NotReadyError, PositionGoneError, UnknownStreamError
-from penstock.log.folder import FolderLog
+from penstock.log.folder import FolderLog, Found
 from penstock.log.follow import Follower
 from penstock.log.log import Block
 from penstock.position import Position
 from penstock.protocol import wire
 from penstock.schema import ID, KEY, RECEIVED, TIME, simple_type
 from penstock.serve.asked import Asked
+from penstock.serve.ledgers import LedgerMask
 from penstock.serve.messages import Message, reset
 from penstock.serve.sharing import Receiver
 from penstock.views.query import Query, parse_query
@@ -53,6 +54,7 @@ class StreamReads:
     def __init__(self, application: Application, log: FolderLog) -> None:
         self._log = log
         self._names = {s.name for s in application.streams} | {f.name for f in application.flows} | set(LEDGERS)
+        self._mask = LedgerMask(application)
         self._waiting: set[asyncio.Event] = set()
         self._follower: Follower | None = None
 
@@ -115,7 +117,7 @@ class StreamReads:
                 if since == END:
                     since = await asyncio.to_thread(self._log.position_end, name)
                 found = await asyncio.to_thread(self._log.find, name)
-                _query(found.schema, asked)
+                self._query(found, asked)
                 return since
             except UnknownStreamError:
                 await news.wait()
@@ -131,7 +133,7 @@ class StreamReads:
                 detail="the process that writes it has not started",
                 hint="ask again, or look at `penstock status`",
             ) from None
-        query = _query(found.schema, asked)
+        query = self._query(found, asked)
         at = found.position(found.bounds().starts) if after == START else after
         at = self._log.position_end(name) if not isinstance(at, Position) else at
         page = Page([], at, 0)
@@ -139,9 +141,15 @@ class StreamReads:
             room = limit - len(page.events)
             blocks, behind = self._log.read_after(name, page.next, PAGE_EVENTS if query.where else room)
             more = _events(blocks, page.next, behind, query, room)
-            page = Page(page.events + more.events, more.next, page.looked_at + more.looked_at)
+            shown = [self._mask.shown(name, event) for event in more.events] if asked.masked else more.events
+            page = Page(page.events + shown, more.next, page.looked_at + more.looked_at)
             if not more.looked_at or len(page.events) >= limit or page.looked_at >= SCAN_EVENTS:
                 return page
+
+    def _query(self, found: Found, asked: Asked) -> Query:
+        if asked.masked:
+            self._mask.check(found.name, asked.where)
+        return _query(found.schema, asked)
 
     # Waiting
 

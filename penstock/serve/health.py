@@ -2,7 +2,8 @@
 
 `/healthz` answers as long as the loop runs. `/readyz` is 200 once the door is open and every view is served. How the
 flows are stands in its body and never closes a healthy door: a stopped flow must not stop collection. What keeps a
-part from being ready is in the body too, as an error with its code.
+part from being ready is in the body too, as an error with its code. Both are open to all; who may not read everything
+is told states and codes, and no more.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Any
 from aiohttp import web
 
 from penstock.errors import BadRequestError, PenstockError
+from penstock.rights.credential import credential_of
+from penstock.rights.guard import public
 from penstock.serve.replies import json_reply
+from penstock.serve.visible import only_states
 from penstock.views.current import Views
 
 Checks = Mapping[str, Callable[[], bool | PenstockError]]
@@ -44,13 +48,16 @@ def ready_body(views: Views, checks: Checks, asked: str | None) -> tuple[bool, d
     }
 
 
+@public
 async def alive(request: web.Request) -> web.Response:
     return json_reply({"status": "ok"})
 
 
 def readiness(views: Views, checks: Checks) -> Callable[[web.Request], Any]:
+    @public
     async def ready(request: web.Request) -> web.Response:
         is_ready, body = ready_body(views, checks, request.query.get("for"))
+        body = body if credential_of(request).may("read", "*") else only_states(body)
         headers = {} if is_ready else {"Retry-After": "1"}
         return json_reply(body, 200 if is_ready else 503, headers | {"Cache-Control": "no-store"})
 

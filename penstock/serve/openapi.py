@@ -19,6 +19,7 @@ from penstock.serve.openapi_collect import pixel, post
 from penstock.serve.openapi_parts import (
     ACKS_REPLY,
     SCHEMAS,
+    SECURITY,
     answers,
     array,
     obj,
@@ -26,6 +27,7 @@ from penstock.serve.openapi_parts import (
     ref,
     text,
 )
+from penstock.serve.openapi_rights import secured
 from penstock.views.current import Views
 from penstock.views.where_types import SqlType, parse_type
 
@@ -51,8 +53,9 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
     return {
         "openapi": "3.1.0",
         "info": {"title": application.name, "version": version("penstock")},
-        "paths": dict(sorted((paths | _fixed_paths(limits)).items())),
-        "components": {"schemas": SCHEMAS | rows | kinds},
+        "security": [{"key": []}, {"token": []}, {}],
+        "paths": secured(dict(sorted((paths | _fixed_paths(limits)).items())), application),
+        "components": {"schemas": SCHEMAS | rows | kinds, "securitySchemes": SECURITY},
     }
 
 

@@ -8,7 +8,8 @@ Spec = dict[str, Any]
 
 _MEANINGS = {
     400: "Something in the request is wrong",
-    403: "A newer instance of this producer has taken over",
+    401: "No credential, or one that is unknown, revoked or expired",
+    403: "The credential does not have the right, or a newer instance of this producer has taken over",
     404: "There is nothing of this name",
     409: "A sequence number is missing, a key is in use, or the stream cannot be posted to",
     410: "The position is no longer kept",
@@ -69,6 +70,23 @@ ACKS_REPLY = obj(
     views={"type": "object", "additionalProperties": obj(applied={"type": "boolean"}, position=_NULLABLE)},
 )
 
+SECURITY: Spec = {
+    "key": {"type": "http", "scheme": "bearer", "description": "A key of `penstock keys create`."},
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "Where the server takes tokens.",
+    },
+    "beacon": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "key",
+        "description": "A key that may only write, where no header can be set.",
+    },
+}
+"""How one shows who one is."""
+
 SCHEMAS: Spec = {
     "Position": text("An opaque token: how far a stream or view was read."),
     "Frontier": {"type": "object", "additionalProperties": text(), "description": "A position for each stream."},
@@ -83,7 +101,11 @@ SCHEMAS: Spec = {
         "required": ["type"],
     },
     "StoredEvent": obj(_position=ref("Position"), _id=_NULLABLE, _key=_NULLABLE, _time=_NULLABLE, _received=_NULLABLE),
-    "Column": obj(name=text(), type=text("Spark's short name of the type.")),
+    "Column": obj(
+        name=text(),
+        type=text("Spark's short name of the type."),
+        private={"type": "boolean", "description": "It has the name of a personal field; a page masks it."},
+    ),
     "View": obj(
         view=text(),
         doc=text(),
@@ -105,6 +127,7 @@ SCHEMAS: Spec = {
         partitions=_COUNT,
         key=array(text()),
         time=_NULLABLE,
+        private=array(text("Path of a personal field, which a page should mask.")),
         totals=obj(accepted=_COUNT, duplicates=_COUNT, dead=_COUNT, shed=_COUNT, skewed=_COUNT, late=_COUNT),
         horizon={"type": ["object", "null"], "properties": {"ids": _COUNT, "age": text()}},
         rates=obj(accepted={"type": "number"}),

@@ -12,6 +12,7 @@ from penstock.config import Limits
 from penstock.errors import NotYetError, PositionGoneError
 from penstock.position import Position, frontier_body
 from penstock.protocol import encode
+from penstock.rights.credential import credential_of
 from penstock.serve.answers import answer, json_parts
 from penstock.serve.asked import Asked, asked_in, key_in, seconds
 from penstock.serve.longpoll import poll
@@ -24,6 +25,8 @@ from penstock.views.store import Content, View
 
 _CACHE = {"Cache-Control": "public, no-cache"}
 """Shared proxies may keep an answer, but must ask whether it is still the present one."""
+_OWN_CACHE = {"Cache-Control": "private, no-cache", "Vary": "Authorization"}
+"""The same where a credential was needed: only its owner's own browser may keep it."""
 
 
 class ViewReads:
@@ -75,7 +78,7 @@ class ViewReads:
         query = asked.query(view, content)
         head = {"view": view.name, "position": content.position.token(), "frontier": frontier_body(view.frontier)}
         key = request.query.get("key")
-        headers = _CACHE | {"ETag": _etag(head, query, key)}
+        headers = (_CACHE if credential_of(request).is_anonymous else _OWN_CACHE) | {"ETag": _etag(head, query, key)}
         if headers["ETag"] in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers=headers)
         if key is not None:

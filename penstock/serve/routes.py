@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -20,11 +22,13 @@ from aiohttp import web
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
-from penstock.errors import BadRequestError, NotReadyError, UnknownViewError
+from penstock.errors import BadRequestError, NotReadyError, PenstockError, UnknownViewError
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.position import Position
-from penstock.serve.asked import WAIT_S, asked_in, seconds, whole
+from penstock.rights.credential import Credential, credential_of
+from penstock.rights.rights import Ended, Rights
+from penstock.serve.asked import WAIT_S, Asked, asked_in, seconds, whole
 from penstock.serve.assets import add_page
 from penstock.serve.delivery import Pipe
 from penstock.serve.events import StreamReads, after_in
@@ -32,10 +36,11 @@ from penstock.serve.health import Checks, alive, readiness
 from penstock.serve.openapi import openapi
 from penstock.serve.reads import ViewReads
 from penstock.serve.replies import json_reply
-from penstock.serve.sse import HEARTBEAT_S, SseReceiver, last_event_id, serve_events
+from penstock.serve.sse import HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
 from penstock.serve.status import Status
 from penstock.serve.subscription import POSITION_S, Hub
-from penstock.serve.websocket import RESTARTING, SocketReceiver, serve_socket
+from penstock.serve.visible import visible, visible_graph, visible_status
+from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, serve_socket
 from penstock.views.current import Views
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -58,6 +63,7 @@ class Serving:
         remember: Callable[[Mapping[str, Any]], Awaitable[Any]] | None = None,
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
+        rights: Rights | None = None,
     ) -> None:
         self.application, self.views = application, views
         self.limits, self.observer = limits or views.limits, observer or views.observer
@@ -68,6 +74,7 @@ class Serving:
         self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s = heartbeat_s
+        self._rights = rights or Rights(clock=clock)
         self._pipes: dict[Pipe, bytes] = {}
 
     def add_routes(self, app: web.Application) -> None:
@@ -99,19 +106,19 @@ class Serving:
     # The state of things
 
     async def _list_views(self, request: web.Request) -> web.Response:
-        return json_reply({"views": self.status.views()})
+        return json_reply({"views": visible(self.status.views(), "view", credential_of(request))})
 
     async def _list_streams(self, request: web.Request) -> web.Response:
-        return json_reply({"streams": self.status.streams()})
+        return json_reply({"streams": visible(self.status.streams(), "stream", credential_of(request))})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self.observer.text(), headers={"Content-Type": _METRICS})
 
     async def _status(self, request: web.Request) -> web.Response:
-        return json_reply(self.status.body())
+        return json_reply(visible_status(self.status.body(), credential_of(request)))
 
     async def _graph(self, request: web.Request) -> web.Response:
-        return json_reply(self.status.graph())
+        return json_reply(visible_graph(self.status.graph(), credential_of(request)))
 
     async def _openapi(self, request: web.Request) -> web.Response:
         return json_reply(openapi(self.application, self.views, self.limits))
@@ -152,9 +159,10 @@ class Serving:
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
         return await self._talk(request, {})
 
-    async def _subscribe(self, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
+    async def _subscribe(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         """What a `subscribe` message asks for."""
-        asked, since = asked_in(fields), fields.get("since")
+        credential.require("read", str(fields.get("stream") or fields.get("view") or "*"))
+        asked, since = _asked(fields, credential), fields.get("since")
         if since is not None and not isinstance(since, str):
             raise BadRequestError("'since' must be a position or null", hint="pass a token as the server gave it")
         if stream := fields.get("stream"):
@@ -173,13 +181,14 @@ class Serving:
         self._streams.known(name)
         limit = whole(query, "limit", self.limits.read_events, self.limits.read_events_most)
         wait_s = seconds(query, self.limits, default=0.0)
-        page = await self._streams.page_within(name, after_in(query, name), asked_in(query), limit, wait_s)
+        asked = _asked(query, credential_of(request))
+        page = await self._streams.page_within(name, after_in(query, name), asked, limit, wait_s)
         return json_reply({"stream": name, "events": page.events, "next": page.next.token()})
 
     async def _stream_events(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["stream"]
         self._streams.known(name)
-        asked = asked_in(request.query)
+        asked = _asked(request.query, credential_of(request))
         resumed = last_event_id(request)
         since = after_in({"after": resumed} if resumed else request.query, name)
         return await self._events(request, lambda receiver: self._streams.follow(name, since, asked, receiver))
@@ -193,7 +202,7 @@ class Serving:
     async def _events(
         self, request: web.Request, subscribe: Callable[[SseReceiver], Awaitable[None]]
     ) -> web.StreamResponse:
-        with self._open(b"") as opened:
+        with self._open(b"", credential_of(request), cut_events) as opened:
             return await serve_events(
                 request,
                 subscribe,
@@ -204,10 +213,11 @@ class Serving:
             )
 
     async def _talk(self, request: web.Request, defaults: Mapping[str, str]) -> web.WebSocketResponse:
-        with self._open(RESTARTING) as opened:
+        credential = credential_of(request)
+        with self._open(RESTARTING, credential, cut_socket) as opened:
             return await serve_socket(
                 request,
-                self._subscribe,
+                partial(self._subscribe, credential),
                 defaults,
                 bound_bytes=self.limits.subscriber_bytes,
                 observer=self.observer,
@@ -215,17 +225,26 @@ class Serving:
             )
 
     @contextmanager
-    def _open(self, goodbye: bytes) -> Iterator[Callable[[Pipe], None]]:
-        """Remember a connection while it is served, with what it is told when the edge stops."""
+    def _open(
+        self, goodbye: bytes, credential: Credential, cut: Callable[[PenstockError], bytes]
+    ) -> Iterator[Callable[[Pipe], None]]:
+        """Remember a connection while it is served, with what it is told when the edge stops or its right ends."""
         pipes: list[Pipe] = []
+        ended = self._rights.watch(credential)
+
+        def over(done: Ended) -> None:
+            for pipe in pipes if not done.cancelled() else ():
+                pipe.end(cut(done.result()))
 
         def opened(pipe: Pipe) -> None:
             pipes.append(pipe)
             self._pipes[pipe] = goodbye
+            ended.add_done_callback(over)
 
         try:
             yield opened
         finally:
+            ended.cancel()
             for pipe in pipes:
                 del self._pipes[pipe]
 
@@ -245,6 +264,10 @@ class Serving:
         await self.status.stop()
         await self._streams.stop()
         await self.hub.stop()
+
+
+def _asked(fields: Mapping[str, Any], credential: Credential) -> Asked:
+    return replace(asked_in(fields), masked=not credential.may("admin"))
 
 
 def _since(token: str | None, view: str) -> Position | None:

@@ -110,6 +110,11 @@ async def _tell_why(subscription: asyncio.Future[Any], pipe: Pipe) -> None:
         raise failure
 
 
+def cut_events(why: PenstockError) -> bytes:
+    """The last event of a stream that may not go on."""
+    return error(why.body()).sse()
+
+
 def _cut(observer: Observer, waiting: int) -> bytes:
     observer.emit(SubscriberCut("sse", waiting))
     return _LAST_WORDS

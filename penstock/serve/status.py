@@ -7,6 +7,7 @@ it is free and a slow disk holds up nobody.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -83,7 +84,7 @@ class Status:
             "view": view.name,
             "doc": definition.doc,
             "key": content.key if content else definition.key,
-            "columns": [{"name": c.name, "type": c.type} for c in content.columns] if content else [],
+            "columns": self._columns(view),
             "order_by": definition.order_by or None,
             "limit": definition.limit,
             "keep": None if definition.keep_us is None else duration_text(definition.keep_us),
@@ -94,6 +95,13 @@ class Status:
             "filter_errors": view.filter_errors[0],
             "flow": self._health(view),
         }
+
+    def _columns(self, view: View) -> list[dict[str, Any]]:
+        """Columns with the name of a private field of a stream that the view is made from are marked, for the page."""
+        streams = [self._application.stream(name) for name in self._application.roots(view.name)]
+        private = {re.split(r"\W+", path.rstrip("[]{}"))[-1] for s in streams if s for path in s.events.private}
+        columns = view.content.columns if view.content else ()
+        return [{"name": c.name, "type": c.type} | ({"private": True} if c.name in private else {}) for c in columns]
 
     def flows(self) -> list[dict[str, Any]]:
         return [self._flow(node) for node in self._application.nodes]
@@ -176,6 +184,7 @@ class Status:
             "partitions": declared.partitions if declared else 2 if name == "dead" else 1,
             "key": declared.key if declared else (),
             "time": declared.time if declared else None,
+            "private": definition.events.private if definition else (),
             "totals": {
                 "accepted": sum(bounds.ends) if bounds else 0,
                 "duplicates": mine.get("duplicates", 0),

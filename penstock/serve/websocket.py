@@ -3,6 +3,7 @@
 1. A message that cannot be read or served is answered with an `error` message; the connection stays open.
 2. Messages of one subscription keep their order; subscriptions on one socket do not wait for each other.
 3. A socket that is too slow is closed with 4008 and can resume every subscription from its last position.
+4. A socket whose credential was revoked or has expired is told so and closed with 4401.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from penstock.errors import BadRequestError, PenstockError
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import RequestFailed, SubscriberCut
 from penstock.protocol import encode
+from penstock.rights.guard import SUBPROTOCOL
 from penstock.serve.delivery import Pipe, close_frame, socket_frame
 from penstock.serve.messages import Message, error
 
 TOO_SLOW = close_frame(4008, "too slow: resume from your last position")
 RESTARTING = close_frame(1001, "restarting: resume from your last position")
+NOT_ANY_MORE = 4401
+"""Close code: the credential was revoked or has expired; reconnecting with it does not help."""
 PING_S = 30.0
 GOODBYE_S = 2.0
 """How long a client may take to answer a close."""
@@ -156,7 +160,13 @@ async def serve_socket(
     opened: Callable[[Pipe], None] = lambda pipe: None,
 ) -> web.WebSocketResponse:
     """Talk until the client leaves or is cut."""
-    socket = web.WebSocketResponse(timeout=GOODBYE_S, heartbeat=PING_S, compress=False, max_msg_size=MESSAGE_BYTES)
+    socket = web.WebSocketResponse(
+        timeout=GOODBYE_S,
+        heartbeat=PING_S,
+        compress=False,
+        max_msg_size=MESSAGE_BYTES,
+        protocols=(SUBPROTOCOL,),
+    )
     await socket.prepare(request)
     pipe = Pipe(request, bound_bytes, lambda waiting: _cut(observer, waiting))
     opened(pipe)
@@ -169,6 +179,11 @@ async def serve_socket(
         pipe.close()
         await session.close()
     return socket
+
+
+def cut_socket(why: PenstockError) -> bytes:
+    """The last frames of a socket that may not go on: an `error` message, and a close that says not to come back."""
+    return error(why.body()).socket(None) + close_frame(NOT_ANY_MORE, (why.detail or why.message)[:60])
 
 
 def _cut(observer: Observer, waiting: int) -> bytes:

@@ -30,7 +30,7 @@ from penstock.views.current import Views
 from tests.docs.pages import PACKAGE, page, section, table_codes
 
 DECLARING = "docs/reference/declaring.md"
-WITHOUT_JVM = ("observe", "collect", "views", "serve", "log", "errors")
+WITHOUT_JVM = ("observe", "collect", "views", "serve", "rights", "log", "errors")
 
 
 def import_all() -> None:

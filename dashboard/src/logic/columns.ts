@@ -1,15 +1,23 @@
 // Says what a column is for, from its Spark type: a time, a number, a name, or something only a table can show.
 import type { Column, Json } from "../wire/contract";
 
+const MASK = "***";
+
 export type Role = "window" | "time" | "number" | "name" | "other";
 
 export function roleOf(column: Column): Role {
+  if (column.private) return "other"; // no chart may name its lines after people
   const type = column.type.toLowerCase();
   if (/^struct<start:timestamp(_ntz)?,end:timestamp(_ntz)?>$/.test(type)) return "window";
   if (/^(timestamp|timestamp_ntz|date)$/.test(type)) return "time";
   if (/^(tinyint|smallint|int|bigint|float|double)$/.test(type) || type.startsWith("decimal")) return "number";
   if (/^(string|boolean)$/.test(type) || /^(var)?char\(/.test(type)) return "name";
   return "other";
+}
+
+/** What of a value may be shown. */
+export function shownOf(column: Column, value: Json | undefined): Json {
+  return column.private && value !== null && value !== undefined ? MASK : value ?? null;
 }
 
 /** The number in a cell: decimals and integers beyond 2^53 arrive as strings. */

@@ -22,4 +22,9 @@ export class ConnectionPanel {
     write(this.text, WORDS[state]);
     mark(document.documentElement, "data-offline", state === "offline" ? "" : null);
   }
+
+  /** The server is there, but not for somebody without a key. */
+  refused(): void {
+    write(this.text, "This server wants a key: add #key=<key> to the address");
+  }
 }

@@ -1,6 +1,6 @@
 // Keeps one HTML table equal to the rows of a view, touching only the rows and cells that differ.
 import { element, mark, write } from "../element";
-import { roleOf } from "../logic/columns";
+import { roleOf, shownOf } from "../logic/columns";
 import * as format from "../logic/format";
 import { canonical, keyOf } from "../logic/key";
 import type { Column, Row, View } from "../wire/contract";
@@ -64,8 +64,11 @@ export class TablePanel {
   }
 
   private fill(line: Line, row: Row, fresh: boolean): void {
-    for (const [name, target] of line.cells) {
-      const value = row[name] ?? null;
+    for (const column of this.view.columns) {
+      const name = column.name;
+      const target = line.cells.get(name);
+      if (!target) continue;
+      const value = shownOf(column, row[name]);
       const exact = typeof value === "string" && this.numbers.has(name);
       const raw = canonical(value);
       if (target.dataset["value"] === raw) {

@@ -15,6 +15,8 @@ export interface Column {
   name: string;
   /** A Spark simpleString type: `bigint`, `struct<start:timestamp,end:timestamp>`, ... */
   type: string;
+  /** It has the name of a personal field: the page shows that there is a value, not which. */
+  private?: boolean;
 }
 
 export interface Health {

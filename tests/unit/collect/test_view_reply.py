@@ -14,7 +14,7 @@ from fake_flows import FakeFlows, small_app, topic
 
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.view_reply import MayRead, anyone
+from penstock.collect.view_reply import MayRead, by_credential
 from penstock.config import Folder, Limits
 from penstock.errors import ReadOnlyStreamError
 from penstock.log.folder import FolderLog
@@ -45,7 +45,7 @@ class Shop:
 
 
 @asynccontextmanager
-async def running(path: Path, may_read: MayRead = anyone) -> AsyncIterator[Shop]:
+async def running(path: Path, may_read: MayRead = by_credential) -> AsyncIterator[Shop]:
     folder, observer, clock = Folder(path), Observer(), SystemClock()
     application = small_app().declared()
     flows = FakeFlows(folder.flows_db)

@@ -25,6 +25,10 @@ from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
 from penstock.position import Position
+from penstock.rights.guard import Guard
+from penstock.rights.inbox import Instruction
+from penstock.rights.keys import make_key
+from penstock.rights.rights import Rights
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.testing.contracts.log_backends import BACKENDS
@@ -35,6 +39,7 @@ Spec = dict[str, Any]
 Operation = tuple[str, str]
 """Method and path."""
 _STATIC = ("/assets/", "/favicon")
+OPEN = ("/", "/healthz", "/readyz")
 LIMITS = Limits(body_bytes=100_000, view_bytes=200_000)
 
 
@@ -64,6 +69,8 @@ class Edge:
         remember = _remember(self.group)
         serving = Serving(self.application, self.views, self.reader, folder=folder, checks=checks, remember=remember)
         self.web = web.Application(middlewares=[errors_as_json(self.observer)])
+        self.rights = Rights()
+        Guard(self.rights).add_to(self.web)
         self.collect.add_routes(self.web)
         serving.add_routes(self.web)
         self.seen: dict[Operation, set[int]] = defaultdict(set)
@@ -156,11 +163,23 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
         await read_streams(edge)
         await subscribe(edge)
         await when_the_log_fails(edge)
+        await without_a_right(edge, spec)
         described, seen = by_route(spec, edge.seen)
         assert seen == described
         for (method, path), statuses in edge.seen.items():
             template = "/acks/{token}" if path.startswith("/acks/") else path
             assert statuses <= {int(status) for status in spec["paths"][template][method]["responses"]}, path
+
+
+async def without_a_right(edge: Edge, spec: Spec) -> None:
+    """Everything that is not open to all: under a foreign name, and once there is a key, without one."""
+    closed = [(method, path) for path, item in spec["paths"].items() for method in item if path not in OPEN]
+    for method, path in closed:
+        await edge.expect(403, method.upper(), path.replace("{token}", "t"), headers={"Host": "evil.example"})
+    _, record = make_key("", ("read:*",), {}, 0, None)
+    await edge.rights.obey(Instruction("create", record.id, record))
+    for method, path in closed:
+        await edge.expect(401, method.upper(), path.replace("{token}", "t"))
 
 
 async def ask_for_the_state_of_things(edge: Edge) -> None:

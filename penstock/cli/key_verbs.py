@@ -1,0 +1,199 @@
+"""`penstock keys create|list|revoke`: changes the keys in a data folder, through the edge that holds it if one does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from penstock.cli.loading import Loaded, load
+from penstock.cli.options import AppArgument, DataOption, JsonOption
+from penstock.cli.ownership import check_folder, flock, holder
+from penstock.cli.terminal import Terminal
+from penstock.clock import SystemClock, rfc3339
+from penstock.config import Folder, duration_us
+from penstock.declaration import LEDGERS, Application
+from penstock.errors import BadRequestError, KeyMissingError, NotTakenError
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.rights.inbox import Inbox, Instruction
+from penstock.rights.keys import KeyBook, KeyRecord, make_key
+from penstock.rights.rights import Rights
+from penstock.rights.scope import parse_scope
+
+WAIT_S = 5.0
+"""How long a running edge gets to take an instruction; it looks five times a second."""
+
+app = typer.Typer(help="Create, list and revoke the keys of an app.", no_args_is_help=True)
+terminal = Terminal()
+
+
+@app.command()
+def create(
+    target: AppArgument,
+    scopes: Annotated[
+        list[str], typer.Option("--scope", help="read:NAME, write:NAME, read:*, write:* or admin; several times.")
+    ],
+    name: Annotated[str, typer.Option("--name", help="What the key is for; shown in lists.")] = "",
+    claims: Annotated[
+        list[str] | None, typer.Option("--claim", help="NAME=VALUE that the key stands for; several times.")
+    ] = None,
+    expires: Annotated[str | None, typer.Option("--expires", help='After how long it ends: "30 days".')] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a key and print it, once: only a hash of it is kept. A running server knows it within a second."""
+    loaded, folder = _folder(target, data)
+    now_us = SystemClock().now_us()
+    given = tuple(str(parse_scope(scope)) for scope in scopes)
+    ends_us = None if expires is None else now_us + duration_us(expires)
+    key, record = make_key(name, given, _claims(claims or ()), now_us, ends_us)
+    _warn_of_unknown(loaded.application, given)
+    hand_over(folder, loaded.application.name, Instruction("create", record.id, record))
+    if as_json:
+        terminal.data(json.dumps(_body(record, now_us) | {"key": key}))
+        return
+    ends = f", until {rfc3339(ends_us)}" if ends_us else ""
+    terminal.note(f"key {record.id} may {', '.join(given)}{ends}; it is shown this once:")
+    terminal.data(key)
+
+
+@app.command("list")
+def list_keys(target: AppArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Show what keys there are and what they may do, without the keys themselves."""
+    _, folder = _folder(target, data)
+    now_us = SystemClock().now_us()
+    bodies = [_body(record, now_us) for record in _records(folder)]
+    if as_json:
+        terminal.data(json.dumps({"keys": bodies}))
+        return
+    table = Table("id", "name", "state", "scopes", "claims", "expires", "created", box=None)
+    for body in bodies:
+        claims = " ".join(f"{name}={value}" for name, value in body["claims"].items())
+        cells = (body["id"], body["name"], body["state"], " ".join(body["scopes"]), claims)
+        table.add_row(*cells, body["expires"] or "never", body["created"])
+    terminal.out.print(table)
+
+
+@app.command()
+def revoke(
+    target: AppArgument,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key's id, or its name if only one has it.")],
+    data: DataOption = None,
+) -> None:
+    """End a key for good; subscriptions under it are closed within a second."""
+    loaded, folder = _folder(target, data)
+    record = _find(_records(folder), key)
+    if record.revoked_us is None:
+        instruction = Instruction("revoke", record.id, at_us=SystemClock().now_us())
+        hand_over(folder, loaded.application.name, instruction)
+    terminal.note(f"key {record.id} ('{record.name}') is revoked")
+
+
+# The data folder
+
+
+def hand_over(folder: Folder, name: str, instruction: Instruction, wait_s: float = WAIT_S) -> None:
+    """Return when the instruction is in the log: taken by the edge that holds the folder, or written here.
+
+    Raises `NotTakenError`. A key that was to be created is then withdrawn; one that was to be revoked still will be.
+    """
+    inbox = Inbox(folder.inbox)
+    path = inbox.post(instruction)
+    deadline = time.monotonic() + wait_s
+    while path.exists():
+        if _took(folder, name, inbox):
+            break
+        if time.monotonic() > deadline:
+            if instruction.do == "create":
+                path.unlink(missing_ok=True)
+            raise _not_taken(folder, instruction)
+        time.sleep(0.05)
+    if path.with_name(f"{path.name}.refused").exists():
+        raise NotTakenError("the edge could not read the instruction", hint="its log says why")
+
+
+def _took(folder: Folder, name: str, inbox: Inbox) -> bool:
+    """Do what waits in the inbox ourselves, if no edge holds the folder."""
+    with folder.edge_lock.open("a+") as lock:
+        if not flock(lock):
+            return False
+        with closing(SqliteLog.open(folder.edge_db, app=name)) as log:
+
+            async def remember(values: Mapping[str, Any]) -> None:
+                log.append([], values)
+
+            asyncio.run(Rights(log.memory(), inbox=inbox, remember=remember).tick())
+    return True
+
+
+def _not_taken(folder: Folder, instruction: Instruction) -> NotTakenError:
+    done = "no key was created" if instruction.do == "create" else "it is revoked as soon as the edge takes it"
+    return NotTakenError(
+        f"the edge that holds '{folder.root}' did not take the instruction within {WAIT_S:g} s; {done}",
+        detail=f"process {holder(folder.edge_lock)} holds it",
+        hint="see whether it hangs: penstock status, logs/edge.log; then try again",
+    )
+
+
+def _folder(target: str, data: Path | None) -> tuple[Loaded, Folder]:
+    loaded = load(target)
+    folder = loaded.folder(data)
+    check_folder(folder, loaded.application.name)
+    return loaded, folder
+
+
+def _records(folder: Folder) -> list[KeyRecord]:
+    with closing(SqliteLog.reader(folder.edge_db)) as reader:
+        return KeyBook(reader.memory()).records()
+
+
+# What was given
+
+
+def _claims(texts: Sequence[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for text, (name, _, value) in zip(texts, pairs, strict=True):
+        if not name or not value:
+            raise BadRequestError(f"'{text}' is not a claim", hint="write --claim sub=ann")
+    return {name: value for name, _, value in pairs}
+
+
+def _warn_of_unknown(application: Application, scopes: Sequence[str]) -> None:
+    """A right for what the app does not have is allowed, since apps grow, but it may be a slip."""
+    there = {*(s.name for s in application.streams), *(n.name for n in application.nodes), *LEDGERS}
+    for scope in scopes:
+        name = scope.partition(":")[2]
+        if name and not name.endswith("*") and name not in there:
+            terminal.warn(f"the app has no stream or view '{name}'")
+
+
+def _find(records: Sequence[KeyRecord], wanted: str) -> KeyRecord:
+    found = [record for record in records if record.id == wanted] or [
+        record for record in records if record.name == wanted and record.revoked_us is None
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(record.id for record in found)
+        raise KeyMissingError(f"{len(found)} keys have the name '{wanted}'", hint=f"give the id, one of: {ids}")
+    raise KeyMissingError(f"there is no key '{wanted[:40]}'", hint="`penstock keys list` shows them")
+
+
+def _body(record: KeyRecord, now_us: int) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": record.state(now_us),
+        "scopes": list(record.scopes),
+        "claims": record.claims,
+        "created": rfc3339(record.created_us),
+        "expires": rfc3339(record.expires_us) if record.expires_us else None,
+        "revoked": rfc3339(record.revoked_us) if record.revoked_us else None,
+    }

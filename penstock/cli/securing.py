@@ -1,0 +1,100 @@
+"""What `run` and `edge` are told of security: options of file names only, which a supervisor hands on to its edge.
+
+A server that anybody may use listens on loopback alone; on any other address it is refused before the port is bound.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.config import Folder
+from penstock.errors import BadRequestError, NoKeyError
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.rights.keys import KeyBook
+from penstock.rights.origins import Origins, is_loopback_name
+from penstock.rights.tls import Certificate, self_made
+from penstock.rights.tokens import TokenOptions
+
+PROBE = "PENSTOCK_PROBE"
+"""The variable by which a supervisor and its edge share a secret, so that it may ask how the flows are."""
+SELF = "self"
+OPEN = "open on loopback only, to everybody on this machine, because no key exists (penstock keys create makes one)"
+
+
+@dataclass(frozen=True)
+class Security:
+    """TLS, tokens and allowed origins of one edge. Making one raises what is wrong with the options."""
+
+    tokens: TokenOptions = field(default_factory=TokenOptions)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls: str | None = None
+    cors: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        Origins(self.cors)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise BadRequestError("TLS needs a certificate and its key", hint="pass --tls-cert and --tls-key together")
+        if self.tls is not None and (self.tls != SELF or self.tls_cert is not None):
+            raise BadRequestError(
+                f"--tls {self.tls}", hint="--tls self makes a certificate; --tls-cert and --tls-key name one"
+            )
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls or self.tls_cert else "http"
+
+    def certificate(self, folder: Folder, host: str) -> Certificate | None:
+        """The certificate to serve with; a self-made one is made here if need be."""
+        if self.tls == SELF:
+            return self_made(folder.tls, host)
+        return Certificate(self.tls_cert, self.tls_key) if self.tls_cert and self.tls_key else None
+
+    def words(self) -> list[str]:
+        """The same options for a child's command line: names of files, never what is in them."""
+        named = {
+            "--jwt-secret-file": self.tokens.secret_file,
+            "--jwt-public-key": self.tokens.public_key,
+            "--jwks": self.tokens.jwks,
+            "--tls-cert": self.tls_cert,
+            "--tls-key": self.tls_key,
+        }
+        files = [word for name, path in named.items() if path for word in (name, str(path.absolute()))]
+        texts = {
+            "--jwt-audience": self.tokens.audience,
+            "--jwt-issuer": self.tokens.issuer,
+            "--tls": self.tls,
+        }
+        words = [word for name, text in texts.items() if text for word in (name, text)]
+        return [*files, *words, *(word for origin in self.cors for word in ("--cors", origin))]
+
+
+def has_keys(folder: Folder) -> bool:
+    """Whether a key was ever made on this folder; for who does not hold its log."""
+    with closing(SqliteLog.reader(folder.edge_db)) as reader:
+        return len(KeyBook(reader.memory())) > 0
+
+
+def refuse_open(host: str, is_open: bool) -> None:
+    """Raise `NoKeyError` when everybody could reach a server that asks nobody who they are."""
+    if is_open and not is_loopback(host):
+        raise NoKeyError(
+            f"--host {host} would open this server to other machines, and no key says who may do what",
+            hint="create a key first: penstock keys create APP --scope read:* --scope write:*; or pass --jwks, "
+            "--jwt-public-key or --jwt-secret-file; or leave out --host",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether every address that this name stands for is this machine's alone."""
+    if is_loopback_name(host):
+        return True
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []
+    except OSError:
+        return False
+    return bool(found) and all(is_loopback_name(str(address[0])) for *_, address in found)

@@ -1,0 +1,236 @@
+"""Stands before every handler of the edge: no request gets further without the right that its path needs.
+
+1. What a path needs is decided here, in one table. A path that the table does not know needs `admin`: a new route is
+   closed until somebody has thought about it.
+2. Rights are judged before names: who may not read a stream is not told whether there is one.
+3. The handlers find who asks with `credential_of(request)`, and ask it about what only they know (a view that a message
+   names, the rows of a list).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, NoReturn, TypeVar
+
+from aiohttp import web
+
+from penstock.errors import BadPositionError, ForbiddenError, PenstockError, UnauthorizedError
+from penstock.position import Position
+from penstock.rights.credential import CREDENTIAL, NOBODY, Credential, forbidden
+from penstock.rights.origins import Origins
+from penstock.rights.rights import Rights
+from penstock.rights.scope import Verb
+from penstock.rights.signals import AccessRefused, Signals
+from penstock.rights.signatures import Signatures
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+H = TypeVar("H", bound=Callable[..., Any])
+Need = Literal["read", "write", "admin", "all", "some", "any", "ack"]
+"""`all`: everything may be read; `some`: something; `any`: whoever has a credential; `ack`: what a token names."""
+
+PIXEL = "/pixel.gif"
+SUBPROTOCOL = "penstock"
+"""A browser cannot set a header on a WebSocket, so it may offer the subprotocols `penstock` and `bearer.<key>`."""
+_FIXED: dict[str, Need] = {
+    "/views": "some",
+    "/streams": "some",
+    "/status": "some",
+    "/graph": "some",
+    "/socket": "some",
+    "/metrics": "all",
+    "/openapi.json": "any",
+    "/asyncapi.json": "any",
+    "/acks/{token}": "ack",
+}
+_READS = frozenset({"GET", "HEAD"})
+
+
+def public(handler: H) -> H:
+    """Mark a handler as open to all: health, and the files of the page."""
+    handler.is_public = True  # type: ignore[attr-defined]
+    return handler
+
+
+def need(method: str, path: str) -> Need:
+    """What a route needs; `path` as it was registered.
+
+    >>> need("POST", "/streams/{stream}"), need("GET", "/streams/{stream}/events"), need("DELETE", "/webhooks/{id}")
+    ('write', 'read', 'admin')
+    """
+    if path.startswith("/streams/{stream}"):
+        writes = method not in _READS or path.endswith(("/publish", PIXEL))
+        return "write" if writes else "read"
+    if method not in _READS:
+        return "admin"
+    return "read" if path.startswith("/views/{view}") else _FIXED.get(path, "admin")
+
+
+class Guard:
+    """The middleware, and what it needs to know."""
+
+    def __init__(
+        self,
+        rights: Rights,
+        *,
+        origins: Origins | None = None,
+        signatures: Signatures | None = None,
+        signals: Signals = lambda signal: None,
+        on_refused: Callable[[str, str], None] = lambda stream, code: None,
+    ) -> None:
+        """`on_refused` hears of every write that was turned away: the stream's name as it was asked for, and why."""
+        self.rights = rights
+        self._origins, self._signatures = origins or Origins(), signatures
+        self._signals, self._on_refused = signals, on_refused
+
+    def add_to(self, app: web.Application) -> None:
+        """Behind the middlewares that are there, before every handler."""
+        app.middlewares.append(self._middleware())
+        app.on_response_prepare.append(self._mark)
+
+    def _middleware(self) -> Any:
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                if (answer := self._origins.preflight(request)) is not None:
+                    return answer
+                credential = self._admitted(request)
+            except PenstockError as error:
+                self._count(request, error)
+                raise
+            request[CREDENTIAL] = credential
+            reply = await handler(request)
+            if request.method in _READS and not reply.prepared:  # a long poll may have waited past the end of a right
+                self.rights.still(credential)
+            return reply
+
+        return guard
+
+    async def _mark(self, request: web.Request, response: web.StreamResponse) -> None:
+        self._origins.mark(request, response)
+        if response.status == 401:
+            response.headers["WWW-Authenticate"] = 'Bearer realm="penstock"'
+        if response.status in (401, 403) and not request.content.is_eof():
+            response.force_close()  # nobody reads the rest of the body
+
+    # May it
+
+    def _admitted(self, request: web.Request) -> Credential:
+        """Who asks, if they may. What does not exist is nobody's secret: 404 and 405 come before 401."""
+        resource = request.match_info.route.resource
+        if resource is None or request.match_info.http_exception is not None:
+            return NOBODY
+        if getattr(request.match_info.handler, "is_public", False):
+            return self._known_or_nobody(request)
+        self._origins.check(request, anonymous=self.rights.is_open)
+        wanted = need(request.method, resource.canonical)
+        if wanted == "write" and self._signatures and request.match_info["stream"] in self._signatures:
+            return self._signed(request)
+        credential = self._identify(request)
+        self._check(credential, wanted, request)
+        return credential
+
+    def _signed(self, request: web.Request) -> Credential:
+        """A stream with signed webhooks takes a key, or a signature over a body, which the door will check."""
+        if _shows_something(request) and not self.rights.is_open:
+            credential = self._identify(request)
+            self._check(credential, "write", request)
+            return credential
+        if request.method == "POST":
+            return NOBODY
+        raise UnauthorizedError(
+            f"the stream '{request.match_info['stream']}' takes signed requests",
+            hint="send a signed POST, or use a key",
+        )
+
+    def _check(self, credential: Credential, wanted: Need, request: web.Request) -> None:
+        if wanted in ("read", "write"):
+            verb: Verb = "read" if wanted == "read" else "write"
+            credential.require(verb, request.match_info["view" if "view" in request.match_info else "stream"])
+        elif wanted == "all":
+            credential.require("read", "*")
+        elif wanted == "admin":
+            credential.require("admin")
+        elif wanted == "some" and not credential.may_some("read"):
+            raise forbidden(credential, "read:<name>")
+        elif wanted == "ack":
+            _check_ack(credential, request.match_info["token"])
+
+    # Who is it
+
+    def _identify(self, request: web.Request) -> Credential:
+        if self.rights.is_open:
+            return self.rights.nobody()
+        header = request.headers.get("Authorization")
+        if header is not None:
+            return self.rights.bearer(_bearer(header))
+        if (offered := _offered(request)) is not None:
+            return self.rights.bearer(offered)
+        if takes_key_in_query(request) and (key := request.query.get("key")):
+            return self._of_query(key)
+        return self.rights.nobody()
+
+    def _of_query(self, key: str) -> Credential:
+        """An address is remembered in many places, so a key in it may write and nothing else."""
+        credential = self.rights.bearer(key)
+        if not credential.only_writes:
+            raise ForbiddenError(
+                f"the key '{credential.name}' may do more than write, so it must not stand in an address",
+                hint="make one for this: penstock keys create APP --scope write:<stream>, and revoke this one",
+            )
+        return credential
+
+    def _known_or_nobody(self, request: web.Request) -> Credential:
+        """At what is open to all a credential is welcome and a bad one no reason to refuse."""
+        try:
+            return self._identify(request) if self.rights.is_open or _shows_something(request) else NOBODY
+        except PenstockError:
+            return NOBODY
+
+    def _count(self, request: web.Request, error: PenstockError) -> None:
+        if error.status == 403:
+            self._signals(AccessRefused("origin" if error.code == "foreign_origin" else "scope"))
+        resource = request.match_info.route.resource
+        if resource is not None and need(request.method, resource.canonical) == "write":
+            self._on_refused(request.match_info["stream"], error.code)
+
+
+def takes_key_in_query(request: web.BaseRequest) -> bool:
+    """Whether this is a way in that cannot set a header: a pixel, or `navigator.sendBeacon` (text/plain)."""
+    if request.path.endswith(PIXEL):
+        return True
+    kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    return request.method == "POST" and kind == "text/plain"
+
+
+def _shows_something(request: web.Request) -> bool:
+    by_header = "Authorization" in request.headers or _offered(request) is not None
+    return by_header or (takes_key_in_query(request) and "key" in request.query)
+
+
+def _offered(request: web.BaseRequest) -> str | None:
+    """The key among the subprotocols that a WebSocket offers."""
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        return None
+    offers = [offer.strip() for offer in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+    return next((offer.removeprefix("bearer.") for offer in offers if offer.startswith("bearer.")), None)
+
+
+def _bearer(header: str) -> str:
+    scheme, _, secret = header.partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        _bad_header()
+    return secret.strip()
+
+
+def _bad_header() -> NoReturn:
+    raise UnauthorizedError("the header Authorization is not understood", hint="send Authorization: Bearer <key>")
+
+
+def _check_ack(credential: Credential, token: str) -> None:
+    """Whoever may write or read the stream may know what became of a request to it."""
+    try:
+        name = Position.parse(token).name
+    except BadPositionError:
+        return  # the handler says what is wrong with it
+    if not credential.may("write", name):
+        credential.require("read", name)

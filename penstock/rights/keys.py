@@ -1,0 +1,105 @@
+"""API keys: 256 random bits that are shown once; what is kept is a hash, under `key/<id>` in the log's control stream.
+
+1. One SHA-256 is enough: nobody can try out 2^256 keys, so a slow hash would only slow down requests.
+2. A key carries its id, so that it is found without a search and can be named where the key itself must not appear.
+3. A revoked key stays in the log: a server that once had a key never becomes open again by losing its last one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.rights.credential import Credential
+from penstock.rights.scope import known_scopes
+
+PREFIX = "key/"
+START = "psk_"
+"""Every key begins with it, so that scanners for leaked secrets can find one."""
+_BYTES = 32
+
+Fault = Literal["unknown", "revoked", "expired"]
+
+
+class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a key."""
+
+    id: str
+    name: str
+    hash: str
+    scopes: tuple[str, ...]
+    claims: dict[str, str] = {}
+    created_us: int
+    expires_us: int | None = None
+    revoked_us: int | None = None
+
+    def state(self, now_us: int) -> Literal["valid", "revoked", "expired"]:
+        if self.revoked_us is not None:
+            return "revoked"
+        return "expired" if self.expires_us is not None and now_us >= self.expires_us else "valid"
+
+    def credential(self) -> Credential:
+        return Credential(PREFIX + self.id, self.name, tuple(known_scopes(self.scopes)), self.claims, self.expires_us)
+
+
+def make_key(
+    name: str,
+    scopes: tuple[str, ...],
+    claims: dict[str, str],
+    now_us: int,
+    expires_us: int | None,
+    random: Callable[[int], bytes] = secrets.token_bytes,
+) -> tuple[str, KeyRecord]:
+    """A new key as its user must keep it, and what is kept of it here."""
+    id = random(4).hex()
+    key = f"{START}{id}_{random(_BYTES).hex()}"
+    record = KeyRecord(
+        id=id, name=name or id, hash=_hash(key), scopes=scopes, claims=claims, created_us=now_us, expires_us=expires_us
+    )
+    return key, record
+
+
+def _hash(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+class KeyBook:
+    """All keys by id, in the memory of one process; lives on the edge's loop."""
+
+    def __init__(self, memory: Mapping[str, Any]) -> None:
+        self._keys: dict[str, tuple[KeyRecord, Credential]] = {}
+        for key, value in memory.items():
+            if key.startswith(PREFIX):
+                self.put(msgspec.convert(value, KeyRecord))
+
+    def __len__(self) -> int:
+        """Also those that were revoked."""
+        return len(self._keys)
+
+    def put(self, record: KeyRecord) -> None:
+        self._keys[record.id] = (record, record.credential())
+
+    def get(self, id: str) -> KeyRecord | None:
+        found = self._keys.get(id)
+        return found[0] if found else None
+
+    def records(self) -> list[KeyRecord]:
+        return sorted((record for record, _ in self._keys.values()), key=lambda record: record.created_us)
+
+    def find(self, key: str, now_us: int) -> Credential | Fault:
+        """Whose key this is, or what is wrong with it."""
+        record, credential = self._keys.get(key[len(START) :].partition("_")[0], (None, None))
+        if record is None or credential is None or not hmac.compare_digest(record.hash, _hash(key)):
+            return "unknown"
+        state = record.state(now_us)
+        return credential if state == "valid" else state
+
+
+def stored(record: KeyRecord) -> dict[str, Any]:
+    """As it stands in the control stream."""
+    return {PREFIX + record.id: msgspec.to_builtins(record)}

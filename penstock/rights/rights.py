@@ -1,0 +1,210 @@
+"""Answers, for collect and serve alike, who somebody is by what they show, and tells when that ends.
+
+1. Without any key, and without JWT options, everybody may do everything; such a server listens on loopback alone.
+   From the first key on, nothing is done for anybody without a credential, also after the last key was revoked.
+2. A change of keys is in the log before it holds, and holds within a second of the command that asks for it.
+3. `watch` ends when a key is revoked or a credential's time is up, so that nothing goes on under rights that are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import PenstockError, UnauthorizedError
+from penstock.rights.credential import ANONYMOUS, Credential
+from penstock.rights.inbox import Inbox, Instruction
+from penstock.rights.keys import PREFIX, START, KeyBook, KeyRecord, stored
+from penstock.rights.scope import Scope
+from penstock.rights.signals import AccessRefused, InstructionRefused, KeyCreated, KeyRevoked, Signals
+from penstock.rights.tokens import TokenFault, Tokens
+
+POLL_S = 0.2
+"""How often the inbox and the ends of credentials are looked at."""
+FEW = 1_000
+"""Ends of credentials that may be held without looking whether anybody still waits for them."""
+SUPERVISOR = Credential("supervisor", "supervisor", (Scope("read", "*"),))
+"""The process that started this one; it asks how the flows are."""
+
+Remember = Callable[[Mapping[str, Any]], Awaitable[Any]]
+Ended = asyncio.Future[PenstockError]
+
+
+class Rights:
+    """All that one edge knows of credentials; lives on its loop."""
+
+    def __init__(
+        self,
+        memory: Mapping[str, Any] | None = None,
+        *,
+        tokens: Tokens | None = None,
+        inbox: Inbox | None = None,
+        remember: Remember | None = None,
+        supervisor: str | None = None,
+        clock: Clock | None = None,
+        signals: Signals = lambda signal: None,
+    ) -> None:
+        """`memory` is the log's, `remember` writes to it, `supervisor` is the secret that the parent process shares."""
+        self._book = KeyBook(memory or {})
+        self._tokens, self._inbox, self._remember = tokens, inbox, remember
+        self._supervisor = supervisor
+        self._clock, self._signals = clock or SystemClock(), signals
+        self._watched: dict[str, set[Ended]] = {}
+        self._ends: list[tuple[int, int, Credential, Ended]] = []
+        self._numbers = count()
+        self._many = FEW
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may do everything."""
+        return self._tokens is None and not len(self._book)
+
+    # Who is this
+
+    def bearer(self, secret: str) -> Credential:
+        """Whose key or token this is; raises `UnauthorizedError`, which never quotes it."""
+        if not secret.isascii():
+            raise self._refused("unknown", "it is neither a key nor a token")
+        if self._supervisor and hmac.compare_digest(secret.encode(), self._supervisor.encode()):
+            return SUPERVISOR
+        if secret.startswith(START):
+            return self._of_key(secret)
+        if self._tokens is None:
+            raise self._refused("unknown", "the credential is not a key of this server")
+        try:
+            return self._tokens.credential(secret)
+        except TokenFault as fault:
+            raise self._refused(fault.reason, fault.text) from None
+
+    def nobody(self) -> Credential:
+        """Who comes without a credential; raises `UnauthorizedError` unless the server is open."""
+        if self.is_open:
+            return ANONYMOUS
+        raise self._refused("missing", "the request has no credential")
+
+    def still(self, credential: Credential) -> None:
+        """Raises `UnauthorizedError` when the credential has ended since it was shown."""
+        if (why := self._over(credential)) is not None:
+            raise why
+
+    def _of_key(self, key: str) -> Credential:
+        found = self._book.find(key, self._clock.now_us())
+        if isinstance(found, Credential):
+            return found
+        said = {"unknown": "no such key", "revoked": "the key was revoked", "expired": "the key has expired"}
+        raise self._refused(found, said[found])
+
+    def _refused(self, reason: str, detail: str) -> UnauthorizedError:
+        self._signals(AccessRefused(reason))
+        return _unauthorized(detail)
+
+    # Until when
+
+    def watch(self, credential: Credential) -> Ended:
+        """A future that is done, with the error to tell, when the credential was revoked or its time is up.
+
+        Cancel it when nobody is interested any more. The error is its result, not its exception.
+        """
+        ended: Ended = asyncio.get_running_loop().create_future()
+        if (why := self._over(credential)) is not None:
+            ended.set_result(why)
+            return ended
+        if credential.id.startswith(PREFIX):
+            self._watched.setdefault(credential.id, set()).add(ended)
+            ended.add_done_callback(lambda _: self._unwatch(credential.id, ended))
+        if credential.expires_us is not None:
+            heappush(self._ends, (credential.expires_us, next(self._numbers), credential, ended))
+            self._forget_left()
+        return ended
+
+    def _forget_left(self) -> None:
+        """Let go of those who left long before their time, whenever twice as many are held as after the last look."""
+        if len(self._ends) > self._many:
+            self._ends = [entry for entry in self._ends if not entry[3].done()]
+            heapify(self._ends)
+            self._many = 2 * len(self._ends) + FEW
+
+    def _unwatch(self, id: str, ended: Ended) -> None:
+        waiting = self._watched.get(id, set())
+        waiting.discard(ended)
+        if not waiting:
+            self._watched.pop(id, None)
+
+    def _over(self, credential: Credential) -> UnauthorizedError | None:
+        if credential.expires_us is not None and self._clock.now_us() >= credential.expires_us:
+            return _unauthorized(f"the credential '{credential.name}' has expired")
+        record = self._book.get(credential.id.removeprefix(PREFIX)) if credential.id.startswith(PREFIX) else None
+        if record is not None and record.revoked_us is not None:
+            return _unauthorized(f"the key '{credential.name}' was revoked")
+        return None
+
+    # Changes
+
+    async def start(self) -> None:
+        """Take what waits in the inbox, then look at it now and then."""
+        await self.tick()
+        self._task = asyncio.create_task(self._keep_looking(), name="rights")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def tick(self) -> None:
+        """Take instructions over and end what has ended."""
+        for path, instruction in self._inbox.waiting() if self._inbox else ():
+            assert self._inbox is not None
+            if isinstance(instruction, Exception):
+                self._inbox.refuse(path)
+                self._signals(InstructionRefused(path.name, type(instruction).__name__))
+            else:
+                await self.obey(instruction)
+                await asyncio.to_thread(self._inbox.taken, path)
+        while self._ends and (self._ends[0][0] <= self._clock.now_us() or self._ends[0][3].done()):
+            _, _, credential, ended = heappop(self._ends)
+            if not ended.done():
+                ended.set_result(_unauthorized(f"the credential '{credential.name}' has expired"))
+
+    async def obey(self, instruction: Instruction) -> None:
+        """Durable on return. What was obeyed before changes nothing."""
+        known = self._book.get(instruction.id)
+        if instruction.do == "create":
+            if known is None and instruction.key is not None:
+                await self._put(instruction.key)
+                self._signals(KeyCreated(instruction.key.id, instruction.key.name))
+        elif known is not None and known.revoked_us is None:
+            revoked = msgspec.structs.replace(known, revoked_us=instruction.at_us)
+            await self._put(revoked)
+            self._signals(KeyRevoked(revoked.id, revoked.name))
+            why = _unauthorized(f"the key '{revoked.name}' was revoked")
+            for ended in list(self._watched.get(PREFIX + revoked.id, ())):
+                ended.set_result(why)
+
+    async def _put(self, record: KeyRecord) -> None:
+        if self._remember is not None:
+            await self._remember(stored(record))
+        self._book.put(record)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            with suppress(PenstockError, OSError):  # a full disk: the instruction waits until there is room
+                await self.tick()
+
+
+def _unauthorized(detail: str) -> UnauthorizedError:
+    return UnauthorizedError(
+        "this needs a credential that is valid",
+        detail=detail,
+        hint="send Authorization: Bearer <key> (on the command line: PENSTOCK_KEY or --key); "
+        "make a key with: penstock keys create APP --scope ...",
+    )
