@@ -115,7 +115,7 @@ def _invalid(text: str) -> Refused:
     match = _AT.fullmatch(text)
     what, path = (match["what"], match["path"] or "") if match else (text, "")
     if found := _GOT.fullmatch(what):
-        return _refused("wrong_type", path, found[1].replace(" | null", " or null"), found[2])
+        return _refused("wrong_type", path, found[1], found[2])
     if found := _MISSING.fullmatch(what):
         return _refused("missing_field", _path(path, found[1]), "a value", "nothing")
     if found := _UNKNOWN.fullmatch(what):

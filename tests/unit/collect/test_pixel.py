@@ -3,13 +3,15 @@ from __future__ import annotations
 import datetime as dt
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
+import pyarrow as pa
 import pytest
 from running_edge import Edge, running
-from test_contents import Reading
+from test_contents import Reading, stream_of
 
-from penstock import App
+from penstock import App, Event, Private
 from penstock.errors import DiskFullError
 from penstock.log.logs.sqlite import SqliteLog
 
@@ -137,3 +139,37 @@ async def test_prefer_respond_async_is_ack_none(path: Path) -> None:
         assert (stated.status, "Preference-Applied" in stated.headers) == (200, False)
         other = await edge.post("seen", b'{"n": 1}', headers={"Prefer": "return=minimal"})
         assert other.status == 200
+
+
+# Personal fields
+
+
+class Person(Event):
+    age: Private[Annotated[int, msgspec.Meta(le=150)]]
+    kind: Private[Literal["a", "b"]] = "a"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("text/csv", b"age,kind\n7777,a\nsecret,a\n1,secret\n"),
+        ("application/json", b'[{"age": 7777}, {"age": "secret"}, {"age": 1, "kind": "secret"}]'),
+        ("application/vnd.apache.arrow.stream", stream_of(pa.table({"age": [7777, 1], "kind": ["a", "secret"]}))),
+        ("pixel", b"age=7777"),
+        ("pixel", b"age=secret"),
+        ("pixel", b"age=1&kind=secret"),
+    ],
+)
+async def test_no_reason_tells_the_value_of_a_personal_field(path: Path, kind: str, body: bytes) -> None:
+    made = App("people")
+    made.stream("people", Person)
+    async with running(made, path) as edge:
+        if kind == "pixel":
+            await pixel(edge, body.decode(), "people")
+        else:
+            reply = await edge.post("people", body, headers={"Content-Type": kind})
+            assert reply.status == 422
+        told = " ".join(letter["detail"] for letter in edge.dead())
+        assert "expected" in told
+        assert "secret" not in told
+        assert "7777" not in told
