@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
@@ -16,6 +16,7 @@ import msgspec
 from penstock.config import duration_us, size_bytes
 from penstock.declaration import Application, FlowDef, Place, PullDef, Retention, StreamDef, Unknown, ViewDef
 from penstock.errors import DeclarationError, PenstockError
+from penstock.origin import origin
 from penstock.schema import EventSchema
 from penstock.signed import Signed
 
@@ -64,7 +65,8 @@ class App:
         """A stream of events that come in from outside.
 
         `key` chooses the partition, `time` is the field with the event's time (int: milliseconds), `id` the field or
-        fields that make an event unique. An event more than `late_after` behind the newest is late; one further
+        fields that make an event unique (`"fingerprint"`: a hash of its content). An event more than `late_after`
+        behind the newest is late; one further
         ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a size ("10 GB"). `unknown` fields are
         ignored, kept in the JSON column `_unknown`, or a reason to reject. `signed` says how webhooks into this stream
         are signed (`penstock.signed`); nothing else is taken then but what comes with a key.
@@ -101,23 +103,41 @@ class App:
     def pull(
         self,
         stream: StreamDef,
-        url: str,
+        source: str | Callable[..., Any],
         *,
         map: Callable[[Any], Any] | None = None,
         resume: str | None = None,
+        every: str | timedelta | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Read a source outside into a stream; the scheme of the address says how (`ws`, `wss`).
+        """Read a source outside into a stream; the scheme of the address says how (`ws`, `sse+http`, `file`, ...).
 
         `map` turns what the source sends into an event (or None, to leave it out). `resume="since=field"` asks the
         source, after a reconnect, from the largest value of that field so far, in the query parameter `since`.
+        `every` is how often a polled source is asked. `key` names an environment variable that holds a bearer key;
+        a value `"env:NAME"` in `headers` or `settings` (Kafka's) is taken from the environment too. Instead of an
+        address an async generator function will do: it is called with the last stored position.
+
+        >>> from penstock import App, Event
+        >>> app = App("shop")
+        >>> class Order(Event):
+        ...     order_id: int
+        >>> orders = app.stream("orders", Order, id="order_id")
+        >>> app.pull(orders, "poll+https://shop.example/orders.json", every="30 seconds", key="SHOP_KEY")
         """
         place = _caller()
         with _at(place):
-            if url.split("://")[0] not in ("ws", "wss"):
-                raise DeclarationError(f"the pull address '{url}' has a scheme that is not known", hint="use ws or wss")
-            if resume is not None and "=" not in resume:
-                raise DeclarationError(f"resume='{resume}'", hint="write 'parameter=field'")
-        self._pulls.append(PullDef(stream.name, url, resume, map, place))
+            found = origin(
+                source,
+                resume=resume,
+                every_us=None if every is None else duration_us(every),
+                key=key,
+                headers=headers,
+                settings=settings,
+            )
+        self._pulls.append(PullDef(stream.name, found, map, place))
 
     @overload
     def flow(self, function: F) -> F: ...

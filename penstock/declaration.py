@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from penstock import schema
+from penstock.origin import Origin
 from penstock.schema import EventSchema
 from penstock.signed import Signed
 
@@ -18,6 +20,9 @@ Unknown = Literal["ignore", "keep", "reject"]
 LEDGERS = ("dead", "late")
 """Streams that every app has: what was rejected, and what came too late."""
 CLOUDEVENT = "cloudevent"
+
+
+FINGERPRINT = "fingerprint"
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,11 @@ class StreamDef:
         """Whether a CloudEvent's source and id make an event unique: `id="cloudevent"`, and no field is called so."""
         return self.id == (CLOUDEVENT,) and CLOUDEVENT not in self.events.names
 
+    @property
+    def fingerprinted(self) -> bool:
+        """Whether an event's id is a hash of its content: `id="fingerprint"`, and no field is called so."""
+        return self.id == (FINGERPRINT,) and FINGERPRINT not in self.events.names
+
     @cached_property
     def stored(self) -> pa.Schema:
         keep, clocks = self.unknown == "keep", self.max_skew_us is not None
@@ -131,10 +141,14 @@ class PullDef:
     """A source outside that is read into a stream."""
 
     stream: str
-    url: str
-    resume: str | None
+    origin: Origin
     map: Callable[[Any], Any] | None = field(repr=False, compare=False)
     place: Place
+
+    @property
+    def url(self) -> str:
+        """What it is called wherever it is shown or stored: its address without secrets."""
+        return self.origin.name
 
 
 @dataclass(frozen=True)
@@ -202,7 +216,13 @@ class Application:
 
     def problems(self) -> list[Problem]:
         """What is wrong with the declarations, as far as it shows without Spark."""
-        return [*_name_problems(self), *_stream_problems(self), *_input_problems(self), *_cycle_problems(self)]
+        return [
+            *_name_problems(self),
+            *_stream_problems(self),
+            *_pull_problems(self),
+            *_input_problems(self),
+            *_cycle_problems(self),
+        ]
 
 
 def _error(code: str, message: str, place: Place, hint: str) -> Problem:
@@ -232,7 +252,7 @@ def _name_problems(app: Application) -> Iterator[Problem]:
 def _stream_problems(app: Application) -> Iterator[Problem]:
     for stream in app.streams:
         fields = {f.name: f.type for f in stream.events.fields}
-        ids = () if stream.identified_by_envelope else stream.id
+        ids = () if stream.identified_by_envelope or stream.fingerprinted else stream.id
         times = [(role, (name,)) for role, name in (("time", stream.time), ("sent", stream.sent)) if name]
         for role, names in (("key", stream.key), ("id", ids), *times):
             for name in names:
@@ -268,15 +288,55 @@ def _stream_problems(app: Application) -> Iterator[Problem]:
                 stream.place,
                 'add late_after="10 minutes" to let windows close',
             )
+
+
+def _pull_problems(app: Application) -> Iterator[Problem]:
+    seen: dict[tuple[str, str], Place] = {}
     for pull in app.pulls:
-        stream_ = app.stream(pull.stream)
-        if stream_ and pull.resume and not stream_.id:
+        stream = app.stream(pull.stream)
+        if first := seen.get((pull.stream, pull.url)):
+            yield _error(
+                "pull_twice",
+                f"'{pull.url}' is pulled into '{pull.stream}' twice; the first is at {first}",
+                pull.place,
+                "remove one of them: they would share one position",
+            )
+        seen.setdefault((pull.stream, pull.url), pull.place)
+        if pull.origin.scheme.name == "kafka" and find_spec("confluent_kafka") is None:
+            yield _error(
+                "missing_package",
+                f"the pull of '{pull.url}' needs the package confluent-kafka",
+                pull.place,
+                "pip install 'penstock[kafka]'",
+            )
+        if stream is None:
+            continue
+        resumed = pull.origin.resume and pull.origin.resume.partition("=")[2]
+        if resumed and resumed not in stream.events.names:
+            yield _error(
+                "unknown_field",
+                f"resume='{pull.origin.resume}' of the pull into '{stream.name}' names no field of "
+                f"{stream.events.kind.__name__}",
+                pull.place,
+                f"its fields are {', '.join(stream.events.names)}",
+            )
+        if pull.origin.holds == "repeats" and not stream.id:
             yield Problem(
                 "warning",
                 "pull_repeats",
-                f"the pull into '{pull.stream}' resumes from '{pull.resume}', and a source that repeats needs an id",
+                f"the pull of '{pull.url}' into '{pull.stream}' may bring an event again, and the stream has no id",
                 pull.place,
-                "add id=... to the stream",
+                'add id=... to the stream, or id="fingerprint" where events have none',
+            )
+        if pull.origin.holds == "loses":
+            yield Problem(
+                "note",
+                "pull_loses",
+                f"the pull of '{pull.url}' into '{pull.stream}' loses what is sent while this app is down",
+                pull.place,
+                "add resume= if the source can be asked from a point"
+                if "resume" in pull.origin.scheme.options
+                else "read a source that can be asked again where that matters",
             )
 
 

@@ -60,6 +60,12 @@ class DeclarationError(PenstockError):
     code = "bad_declaration"
 
 
+class MissingPackageError(PenstockError):
+    """The app uses something that needs a package which is not installed."""
+
+    code = "missing_package"
+
+
 class SchemaChangeError(PenstockError):
     """A stream's class no longer fits the events that its log already holds."""
 
@@ -183,6 +189,13 @@ class StaleTermError(PenstockError):
     """A newer writer has taken this log over; the writer that gets this must stop."""
 
     code = "stale_term"
+
+
+class LeaseLostError(PenstockError):
+    """Another edge runs this pull by now; nothing of the commit was written."""
+
+    code = "lease_lost"
+    retry = True
 
 
 class FencedError(PenstockError):

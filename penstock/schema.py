@@ -160,7 +160,7 @@ def _column(info: mi.Type, path: str) -> tuple[pa.DataType, Builder, bool]:
     if isinstance(info, mi.StructType):
         return (*_struct_column(info, path), False)
     if isinstance(info, mi.ListType | mi.SetType | mi.FrozenSetType | mi.VarTupleType):
-        return (*_list_column(info.item_type, path), False)
+        return (*_list_column(info.item_type, path, ordered=not isinstance(info, mi.SetType | mi.FrozenSetType)), False)
     if isinstance(info, mi.DictType):
         return (*_map_column(info, path), False)
     if isinstance(info, mi.EnumType | mi.LiteralType):
@@ -230,7 +230,8 @@ def _struct_column(info: mi.StructType, path: str) -> tuple[pa.DataType, Builder
     return kind, build
 
 
-def _list_column(item: mi.Type, path: str) -> tuple[pa.DataType, Builder]:
+def _list_column(item: mi.Type, path: str, *, ordered: bool) -> tuple[pa.DataType, Builder]:
+    """A set has another order in each process; it is stored in one."""
     kind, build_item, _ = _column(item, f"{path}[]")
     list_kind = pa.list_(pa.field("element", kind))
 
@@ -240,7 +241,7 @@ def _list_column(item: mi.Type, path: str) -> tuple[pa.DataType, Builder]:
         for value in values:
             offsets.append(None if value is None else len(flat))
             if value is not None:
-                flat.extend(value)
+                flat.extend(value if ordered else sorted(value, key=str))
         offsets.append(len(flat))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), build_item(flat), type=list_kind)
 

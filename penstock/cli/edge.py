@@ -140,6 +140,8 @@ async def _open(
         remember=_remember(group),
         rights=rights,
     )
+    serving.status.more["pulls"] = collect.pulls.status
+    collect.pulls.measure(observer)
     for stream in (found for declared in application.streams if (found := log.find(declared.name)) and declared.id):
         await asyncio.wrap_future(group.run(partial(log.horizon, stream)))  # else the first sender waits for the ids
     await views.start()

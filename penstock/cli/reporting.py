@@ -18,6 +18,10 @@ if TYPE_CHECKING:  # at run time this would load Spark, which `status` has no ne
 
 _STATES = {
     "running": "green",
+    "connected": "green",
+    "paused": "yellow",
+    "waiting": "yellow",
+    "disconnected": "bold red",
     "starting": "yellow",
     "rebuilding": "yellow",
     "retrying": "bold red",
@@ -86,7 +90,7 @@ def problem_count(problems: Sequence[Problem]) -> str:
 def status(body: Mapping[str, Any]) -> RenderableType:
     """The whole of `GET /status` on one screen."""
     parts: list[RenderableType] = [_heading(body)]
-    for table in (_processes(body), _streams(body), _flows(body)):
+    for table in (_processes(body), _streams(body), _pulls(body), _flows(body)):
         if table.row_count:
             parts += [Text(), table]
     parts += [_flow_error(flow["error"]) for flow in body.get("flows") or () if flow.get("error")]
@@ -140,6 +144,15 @@ def _streams(body: Mapping[str, Any]) -> Table:
         counts = [totals["accepted"], rate, totals["duplicates"], totals["dead"], totals["late"]]
         style = "dim" if stream.get("kind") == "ledger" else ""
         table.add_row(stream["stream"], *map(_number, counts), style=style)
+    return table
+
+
+def _pulls(body: Mapping[str, Any]) -> Table:
+    table = _grid("pull", "into", "state", "#events", "behind", "why")
+    for pull in body.get("pulls") or ():
+        behind = ", ".join(f"{_number(amount)} {unit}" for unit, amount in (pull.get("lag") or {}).items() if amount)
+        why = pull.get("paused") or pull.get("error") or ""
+        table.add_row(pull["url"], pull["stream"], _state(pull["state"]), _number(pull["events"]), behind, str(why))
     return table
 
 

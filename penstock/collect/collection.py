@@ -26,7 +26,8 @@ from penstock.collect.door import Door, WaitAbsorbed
 from penstock.collect.idempotency import Idempotency
 from penstock.collect.intake import Intake
 from penstock.collect.pixel import Pixel
-from penstock.collect.pull import Pulls, Sleep
+from penstock.collect.pull import Sleep
+from penstock.collect.pulls import Pulls
 from penstock.collect.receipts import Receipts
 from penstock.collect.reception import Reception
 from penstock.collect.signals import Signals
@@ -87,7 +88,9 @@ class Collect:
         )
         self._pixel = Pixel(self._door, clock)
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
-        self.pulls = Pulls(application, self.intakes, log.memory(), limits, clock, signals, random or Random(), sleep)
+        self.pulls = Pulls(
+            application, self.intakes, log, group, f"edge-{new_id()}", limits, clock, signals, random or Random(), sleep
+        )
 
     def _intake(
         self, declared: StreamDef, log: Log, group: Group, dead: DeadLedger, limits: Limits, signals: Signals

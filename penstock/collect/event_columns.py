@@ -57,7 +57,7 @@ class EventColumns:
         keeps = self._stream.unknown == "keep"
         texts = pa.nulls(rows, pa.string()) if arrived.unknown is None else pa.array(arrived.unknown, pa.string())
         kept = [texts] if keeps else []
-        system = self._system.build(columns, arrived)
+        system = self._system.build([*columns, *kept], arrived)
         return pa.RecordBatch.from_arrays([*columns, *kept, *system.columns], schema=stored), system.skewed
 
     def _without_future(self, built: Built, arrived: Arrived) -> Built:

@@ -99,11 +99,15 @@ class Intake:
         sender: Sender,
         producer: Producer | None = None,
         note: Note | None = None,
+        alone: bool = False,
     ) -> Outcome:
-        """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ..."""
+        """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ...
+
+        `alone`: in an append of its own, so that a `note` that raises fails nobody else.
+        """
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections))
-        if producer is not None or decoded.columns is not None:
+        if producer is not None or alone or decoded.columns is not None:
             self._begin_waiting()
             self._begin([claim])
         else:

@@ -75,6 +75,17 @@ class PullStateChanged(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class PullReset(Signal):
+    """A source no longer has what follows the stored position, so that events may be missing or come again."""
+
+    level = logging.ERROR
+    moves = (Counts("penstock_collect_pull_resets_total", "Pulls that lost their place in the source.", ("stream",)),)
+    stream: str
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReceiptLost(Signal):
     """Events that were sent with ack=none could not be written after the 202."""
 
@@ -103,6 +114,7 @@ SIGNALS: tuple[type[Signal], ...] = (
     EventsSkewed,
     RequestRefused,
     PullStateChanged,
+    PullReset,
     ReceiptLost,
     CollectFailed,
 )

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from penstock.clock import rfc3339
 from penstock.collect.arrival import Arrived, Mask, Micros
-from penstock.collect.id_texts import id_texts, key_texts
+from penstock.collect.content_hash import content_hashes
+from penstock.collect.id_texts import Texts, id_texts, key_texts
 from penstock.collect.rejection import Refused
 from penstock.collect.three_clocks import ThreeClocks
 from penstock.collect.time_columns import LAST_US, TimeField, micros, timestamps
@@ -34,11 +35,14 @@ class SystemColumns:
         self._clocks = None if stream.max_skew_us is None else ThreeClocks(stream, stream.max_skew_us)
         self._future_us = stream.future_us
         self._own_id = bool(stream.id) and not stream.identified_by_envelope
-        self._id = id_texts(stream, stream.id if self._own_id else ())
+        self._id = (
+            _fingerprints(stream) if stream.fingerprinted else id_texts(stream, stream.id if self._own_id else ())
+        )
         self._key = key_texts(stream, stream.key)
 
     def build(self, columns: Sequence[pa.Array], arrived: Arrived) -> System:
-        """Raises `Refused` for a time that no calendar holds."""
+        """From the columns of the fields, and of the undeclared ones where they are kept. Raises `Refused` for a time
+        that no calendar holds."""
         came = np.asarray(arrived.received, np.int64)
         occurred, known = self._occurred(columns, came, arrived.times)
         by_envelope = arrived.ids is not None and not self._own_id
@@ -70,3 +74,8 @@ class SystemColumns:
         limit = rfc3339(min(came_us + self._future_us, LAST_US))
         name = "time" if self._time is None else self._time.name
         return Refused("from_the_future", f"'{name}': expected at most {limit}, found {rfc3339(time_us)}")
+
+
+def _fingerprints(stream: StreamDef) -> Texts:
+    hashes = content_hashes(stream)
+    return lambda columns, rows: hashes(range(rows), columns)

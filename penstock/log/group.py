@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -281,12 +281,13 @@ def _shared_out(batch: Sequence[_Waiting], results: Results) -> Iterator[_Outcom
 
 def _resolve(outcome: _Outcome) -> None:
     waiting, results, error = outcome
-    if waiting.future.done():  # the caller has gone; its events are in the log all the same
+    if waiting.future.done():
         return
-    if error is not None:
-        waiting.future.set_exception(error)
-    elif results is not None:
-        waiting.future.set_result(results)
+    with suppress(InvalidStateError):  # the caller has gone; its events are in the log all the same
+        if error is not None:
+            waiting.future.set_exception(error)
+        elif results is not None:
+            waiting.future.set_result(results)
 
 
 def _resolve_all(outcomes: Sequence[_Outcome]) -> None:
@@ -308,15 +309,18 @@ def _warn(tidied: Future[int]) -> None:
 
 
 def _once(work: Callable[[], T], future: Future[T]) -> Iterator[None]:
-    try:
-        future.set_result(work())
-    except Exception as error:
-        future.set_exception(error)
+    if future.set_running_or_notify_cancel():  # else whoever asked has gone, and must not take the thread along
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
     yield from ()
 
 
 def _summed(steps: Iterator[int], future: Future[int]) -> Iterator[None]:
     total = 0
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         for count in steps:
             total += count

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -46,6 +46,8 @@ class Status:
         self._lags: dict[str, int] = {}
         self._processes: Any = {}
         self._task: asyncio.Task[None] | None = None
+        self.more: dict[str, Callable[[], Any]] = {}
+        """What other tiers of this process have to say, by the name under which it is shown."""
 
     async def start(self) -> None:
         with suppress(PenstockError):
@@ -70,6 +72,7 @@ class Status:
             "views": self.views(),
             "flows": self.flows(),
             "freshness": self._freshness(),
+            **{name: tell() for name, tell in self.more.items()},
         }
 
     def streams(self) -> list[dict[str, Any]]:

@@ -110,8 +110,9 @@ def stored_batch(stream: StreamDef, events: Sequence[Any]) -> pa.RecordBatch:
             wanted, found = stream.events.kind.__name__, type(event).__name__
             raise TypeError(f"events of the stream '{stream.name}' are instances of {wanted}, not of {found}")
     columns = stream.events.columns(events)
-    *sent, time, _, id, key = SystemColumns(stream).build(columns, Arrived(events, [0] * len(events))).columns
     unknown = [pa.nulls(len(events), pa.string())] if stream.unknown == "keep" else []
+    arrived = Arrived(events, [0] * len(events))
+    *sent, time, _, id, key = SystemColumns(stream).build([*columns, *unknown], arrived).columns
     batch = pa.RecordBatch.from_arrays([*columns, *unknown, *sent, time, time, id, key], schema=stream.stored)
     known: set[str] = set()
     first = [text is None or not (text in known or known.add(text)) for text in id.to_pylist()]  # type: ignore[func-returns-value]

@@ -19,6 +19,7 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 DOCTESTED = (
     "app",
     "config",
+    "origin",
     "position",
     "schema",
     "clock",

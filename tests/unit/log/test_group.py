@@ -274,3 +274,19 @@ def test_an_idle_log_is_tidied_up(monkeypatch: pytest.MonkeyPatch, log: SqliteLo
     group.submit([append(stream, 1)]).result(10)
     assert tidied.wait(10)
     group.close()
+
+
+async def test_a_caller_that_stops_waiting_does_not_take_the_writer_along(tmp_path: Any) -> None:
+    log = SqliteLog.open(tmp_path / "edge.db", app="x")
+    group = GroupCommit(log)
+    hold = threading.Event()
+    first = group.run(hold.wait)
+    gone = asyncio.ensure_future(asyncio.wrap_future(group.run(lambda: 1)))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    hold.set()
+    first.result(5)
+    assert group.run(lambda: 2).result(5) == 2
+    group.close()
+    log.close()

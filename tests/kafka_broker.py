@@ -1,0 +1,124 @@
+"""A real Kafka broker (KRaft, one node) for tests, from jars that stand in a cache folder.
+
+    python -m tests.kafka_broker fetch     # once: 43 MB from Maven Central, by the ivy that pyspark brings
+
+The folder is `$PENSTOCK_KAFKA_JARS`, or `penstock/kafka-4.1.1` in the user's cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+VERSION = "4.1.1"
+_IVY = f"""<ivy-module version="2.0"><info organisation="penstock" module="broker"/>
+<configurations><conf name="broker"/></configurations>
+<dependencies>
+<dependency org="org.apache.kafka" name="kafka_2.13" rev="{VERSION}" conf="broker->default"/>
+</dependencies>
+</ivy-module>"""
+
+
+def jars() -> Path:
+    given = os.environ.get("PENSTOCK_KAFKA_JARS")
+    return Path(given) if given else Path.home() / ".cache" / "penstock" / f"kafka-{VERSION}"
+
+
+def why_not() -> str | None:
+    """What is missing for a broker, if anything."""
+    if not list(jars().glob(f"kafka_2.13-{VERSION}.jar")):
+        return f"no broker jars in {jars()}: python -m tests.kafka_broker fetch"
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        return "confluent-kafka is not installed: pip install 'penstock[kafka]'"
+    return None
+
+
+def fetch() -> None:
+    import pyspark
+
+    (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "ivy.xml"
+        file.write_text(_IVY)
+        subprocess.run(
+            [
+                "java", "-jar", str(ivy), "-ivy", str(file), "-confs", "broker", "-types", "jar", "bundle",
+                "-cache", str(Path(scratch) / "cache"), "-retrieve", f"{jars()}/[artifact]-[revision].[ext]",
+            ],
+            check=True,
+        )  # fmt: skip
+
+
+class Broker:
+    """One broker over one folder; it can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.port, controller = _free_port(), _free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._settings = folder / "server.properties"
+        self._settings.write_text(
+            "process.roles=broker,controller\nnode.id=1\n"
+            f"controller.quorum.voters=1@127.0.0.1:{controller}\n"
+            f"listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}\n"
+            "controller.listener.names=CONTROLLER\n"
+            f"log.dirs={folder / 'log'}\n"
+            "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
+            "transaction.state.log.min.isr=1\ngroup.initial.rebalance.delay.ms=0\n"
+            "log.retention.check.interval.ms=500\n"
+        )
+        self._java(
+            "kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(self._settings)
+        ).wait()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = self._java("kafka.Kafka", str(self._settings))
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            time.sleep(0.1)
+        raise TimeoutError((self._folder / "broker.log").read_text()[-2000:])
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _java(self, *words: str) -> subprocess.Popen[bytes]:
+        with (self._folder / "broker.log").open("ab") as log:
+            return subprocess.Popen(
+                ["java", "-Xmx512m", "-cp", f"{jars()}/*", *words], stdout=log, stderr=log, cwd=self._folder
+            )
+
+
+@contextlib.contextmanager
+def running_broker(folder: Path) -> Iterator[Broker]:
+    broker = Broker(folder)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["fetch"]:
+        fetch()
+    print(why_not() or f"the jars are in {jars()}")
