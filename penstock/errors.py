@@ -29,7 +29,8 @@ class PenstockError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The error as it appears in an HTTP reply or a socket message."""
-        return {"code": self.code, "message": self.message, "detail": self.detail, "hint": self.hint}
+        texts = {"message": self.message, "detail": self.detail, "hint": self.hint}
+        return {"code": self.code} | {name: text and encodable(text) for name, text in texts.items()}
 
     def paragraph(self) -> str:
         """The error as a person reads it in a terminal."""
@@ -39,6 +40,11 @@ class PenstockError(Exception):
         if self.hint:
             lines.append(f"  What to do: {self.hint}")
         return "\n".join(lines)
+
+
+def encodable(text: str) -> str:
+    """A text that may quote a client: bytes that are no UTF-8 come as lone surrogates, which JSON cannot hold."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _revive(kind: type[PenstockError], message: str, detail: str | None, hint: str | None) -> PenstockError:
@@ -334,6 +340,20 @@ class UnknownAckError(PenstockError):
     """No request is known under this ack token."""
 
     code = "unknown_ack"
+    status = 404
+
+
+class UnknownLetterError(PenstockError):
+    """There is no dead letter of this name, or retention has removed it."""
+
+    code = "unknown_letter"
+    status = 404
+
+
+class UnknownVersionError(PenstockError):
+    """A stream's schema has no version of this number."""
+
+    code = "unknown_version"
     status = 404
 
 

@@ -7,8 +7,6 @@ whoever reads an older event, in any process, can fill in what the event did not
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import uuid
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -17,7 +15,6 @@ from typing import Any
 import msgspec
 import msgspec.inspect as mi
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError
 from penstock.private import private_fields
@@ -27,7 +24,8 @@ Builder = Callable[[Values], pa.Array]
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 DECIMAL = pa.decimal128(38, 18)
-_DEFAULT = b"default"
+DEFAULT = b"default"
+"""Metadata of a field: its default as JSON. A field without it is required."""
 
 TIME = "_time"
 RECEIVED = "_received"
@@ -76,7 +74,7 @@ class EventSchema:
 def stored_schema(fields: Sequence[pa.Field], *, keep_unknown: bool = False, clocks: bool = False) -> pa.Schema:
     """What the log stores for a stream: the event's fields, then the system's."""
     unknown = [pa.field(UNKNOWN, pa.string())] if keep_unknown else []
-    sent = [pa.field(SENT, TIMESTAMP, metadata={_DEFAULT: b"null"})] if clocks else []
+    sent = [pa.field(SENT, TIMESTAMP, metadata={DEFAULT: b"null"})] if clocks else []
     return pa.schema([*fields, *unknown, *sent, *SYSTEM])
 
 
@@ -141,10 +139,10 @@ def _struct(info: mi.StructType, path: str) -> tuple[list[pa.Field], list[tuple[
 
 def _default(field: mi.Field, nullable: bool) -> dict[bytes, bytes] | None:
     if field.default is not msgspec.NODEFAULT:
-        return {_DEFAULT: msgspec.json.encode(field.default)}
+        return {DEFAULT: msgspec.json.encode(field.default)}
     if field.default_factory is not msgspec.NODEFAULT:
-        return {_DEFAULT: msgspec.json.encode(field.default_factory())}
-    return {_DEFAULT: b"null"} if nullable else None
+        return {DEFAULT: msgspec.json.encode(field.default_factory())}
+    return {DEFAULT: b"null"} if nullable else None
 
 
 def _column(info: mi.Type, path: str) -> tuple[pa.DataType, Builder, bool]:
@@ -267,108 +265,3 @@ def _map_column(info: mi.DictType, path: str) -> tuple[pa.DataType, Builder]:
         return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(keys, pa.string()), build_item(items))
 
     return map_kind, build
-
-
-# From older columns to newer ones
-
-
-def changes_refused(old: pa.Schema | pa.StructType, new: pa.Schema | pa.StructType, path: str = "") -> list[str]:
-    """Why events stored under `old` cannot be read under `new`; empty when they can."""
-    before = {field.name: field for field in old}
-    problems: list[str] = []
-    for field in new:
-        where = f"{path}{field.name}"
-        if field.name not in before:
-            if _DEFAULT not in (field.metadata or {}):
-                problems.append(f"'{where}' is new and has no default, so older events cannot have it")
-        else:
-            problems += _type_refused(before[field.name].type, field.type, where)
-    return problems
-
-
-def _type_refused(old: pa.DataType, new: pa.DataType, path: str) -> list[str]:
-    if pa.types.is_struct(old) and pa.types.is_struct(new):
-        return changes_refused(old, new, f"{path}.")
-    if pa.types.is_list(old) and pa.types.is_list(new):
-        return _type_refused(old.value_type, new.value_type, f"{path}[]")
-    if pa.types.is_map(old) and pa.types.is_map(new):
-        return _type_refused(old.item_type, new.item_type, f"{path}{{}}")
-    if old.equals(new) or (str(old), str(new)) in _WIDER:
-        return []
-    return [f"'{path}' was {simple_type(old)} and is now {simple_type(new)}"]
-
-
-_WIDER = {("int64", "double"), ("int64", str(DECIMAL)), ("date32[day]", str(TIMESTAMP))}
-"""Changes of type that lose nothing which the old type could hold in practice."""
-
-
-def adapt(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """A stored batch under a newer (or narrower) schema: missing fields get their default, removed ones go."""
-    if batch.schema.equals(target):
-        return batch
-    columns = []
-    for field in target:
-        index = batch.schema.get_field_index(field.name)
-        columns.append(_adapt_array(batch.column(index) if index >= 0 else None, field, batch.num_rows))
-    return pa.RecordBatch.from_arrays(columns, schema=target)
-
-
-def _adapt_array(array: pa.Array | None, field: pa.Field, rows: int) -> pa.Array:
-    if array is None:
-        return filled(field, rows)
-    if array.type.equals(field.type):
-        return array
-    if pa.types.is_struct(field.type) and pa.types.is_struct(array.type):
-        children = [_adapt_array(_child(array, child.name), child, rows) for child in field.type]
-        return pa.StructArray.from_arrays(children, fields=list(field.type), mask=pc.is_null(array))
-    if pa.types.is_list(field.type) and pa.types.is_list(array.type):
-        values = _adapt_array(array.flatten(), field.type.value_field, len(array.flatten()))
-        return pa.ListArray.from_arrays(_list_offsets(array), values, type=field.type)
-    return array.cast(field.type)
-
-
-def _child(array: pa.StructArray, name: str) -> pa.Array | None:
-    index = array.type.get_field_index(name)
-    return array.field(index) if index >= 0 else None
-
-
-def _list_offsets(array: pa.ListArray) -> pa.Array:
-    """Offsets into `array.flatten()` that keep null lists null."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_pylist()
-    valid = array.is_valid().to_pylist()
-    offsets: list[int | None] = []
-    at = 0
-    for length, there in zip(lengths, valid, strict=True):
-        offsets.append(at if there else None)
-        at += length
-    return pa.array([*offsets, at], pa.int32())
-
-
-def has_default(field: pa.Field) -> bool:
-    """Whether an event may come without this field."""
-    return _DEFAULT in (field.metadata or {})
-
-
-def default_of(field: pa.Field) -> pa.Scalar:
-    """What the field is where an event does not have it; a null without a default."""
-    default = msgspec.json.decode((field.metadata or {}).get(_DEFAULT, b"null"))
-    return pa.scalar(_typed_default(default, field.type), field.type)
-
-
-def filled(field: pa.Field, rows: int) -> pa.Array:
-    """A column of the field's default."""
-    default = default_of(field)
-    return pa.repeat(default, rows) if default.is_valid and rows else pa.nulls(rows, field.type)
-
-
-def _typed_default(value: Any, kind: pa.DataType) -> Any:
-    """A default that went through JSON, as what Arrow takes for its type."""
-    if isinstance(value, str) and pa.types.is_decimal(kind):
-        return decimal.Decimal(value)
-    if isinstance(value, str) and pa.types.is_timestamp(kind):
-        return dt.datetime.fromisoformat(value)
-    if isinstance(value, str) and pa.types.is_date(kind):
-        return dt.date.fromisoformat(value)
-    if isinstance(value, dict) and pa.types.is_map(kind):
-        return list(value.items())
-    return value

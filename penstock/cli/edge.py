@@ -21,6 +21,7 @@ from typing import IO, Any
 import uvloop
 from aiohttp import web
 
+from penstock.cli.allocator import give_memory_back
 from penstock.cli.housekeeping import Retainer
 from penstock.cli.offspring import announce
 from penstock.cli.ownership import WAIT_S, check_folder, flock, holder
@@ -28,6 +29,7 @@ from penstock.cli.preflight import port_error
 from penstock.cli.securing import OPEN, PROBE, Security, refuse_open
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.dead_routes import DeadLetterOffice
 from penstock.collect.signals import SIGNALS, RequestRefused
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
@@ -43,6 +45,7 @@ from penstock.rights.rights import Rights
 from penstock.rights.signals import SIGNALS as RIGHTS_SIGNALS
 from penstock.rights.tokens import Tokens
 from penstock.serve.health import Checks
+from penstock.serve.noise import quieten
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
@@ -56,6 +59,7 @@ _log = logging.getLogger(__name__)
 
 def run(application: Application, folder: Folder, host: str, port: int, security: Security | None = None) -> None:
     """Blocks until SIGTERM or SIGINT."""
+    give_memory_back()
     check_folder(folder, application.name)
     with _held(folder):
         uvloop.run(_serve(application, folder, host, port, security or Security()))
@@ -150,6 +154,7 @@ async def _open(
     opened.push_async_callback(collect.close)
     keeping = asyncio.create_task(Retainer(application, log, group, reader.flows, clock).run())
     opened.push_async_callback(_cancel, keeping)
+    opened.callback(quieten(lambda: observer.emit(RequestRefused("", "bad_request"))))
     web_app = web.Application(middlewares=[errors_as_json(observer)])
     guard = Guard(
         rights,
@@ -160,6 +165,7 @@ async def _open(
     )
     guard.add_to(web_app)
     collect.add_routes(web_app)
+    DeadLetterOffice(reader, log.memory(), collect.intakes, limits, clock, observer.emit).add_routes(web_app)
     serving.add_routes(web_app)
     return web_app
 

@@ -63,7 +63,7 @@ def load(target: str, session: Session = stand_in) -> Loaded:
 
 
 def _import(path: str) -> ModuleType:
-    return _import_file(Path(path)) if _is_file(path) else _import_module(path)
+    return import_file(Path(path)) if _is_file(path) else _import_module(path)
 
 
 def _split(target: str) -> tuple[str, str | None]:
@@ -75,7 +75,8 @@ def _is_file(path: str) -> bool:
     return path.endswith(".py") or "/" in path or Path(path).exists()
 
 
-def _import_file(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
+    """A Python file of the user's; what is wrong with it is told with its line."""
     file = path.absolute()
     if file.is_dir():
         inside = file / "app.py"

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.cli import drawing, key_verbs, offspring, reporting
+from penstock.cli import dead, drawing, key_verbs, offspring, reporting
 from penstock.cli.loading import load
 from penstock.cli.options import (
     AppArgument,
@@ -47,6 +47,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(dead.app, name="dead")
 app.add_typer(key_verbs.app, name="keys")
 terminal = Terminal()
 

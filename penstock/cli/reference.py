@@ -18,7 +18,7 @@ _HEAD = """\
 This page is written by `python -m penstock.cli.reference`; a test compares the two.
 
 Data goes to stdout and notes to stderr, so that every verb can stand in a pipe. Verbs that print data take
-`--json`. `send`, `tail`, `watch`, `status` and `rebuild` talk to a running server (`--url`); `run`,
+`--json`. `send`, `tail`, `dead`, `watch`, `status` and `rebuild` talk to a running server (`--url`); `run`,
 `check`, `graph`, `verify` and `keys` take the app itself, and its data folder with `--data`.
 
 An error is one paragraph: its code, what failed, why, and what to do. What nobody expected is one paragraph
@@ -29,8 +29,8 @@ too; it names the file that holds the trace.
 | code | meaning |
 |---|---|
 | 0 | done; `run` and `demo`: stopped as asked; `verify`: every view equals its function over the log |
-| 1 | an error; `check`: `run` would refuse this app; `send`: some events were rejected; `verify`: a view differs; \
-`run`: a process could not be kept alive |
+| 1 | an error; `check`: `run` would refuse this app; `send`, `dead fix`, `dead replay`: some events were rejected; \
+`verify`: a view differs; `run`: a process could not be kept alive |
 | 2 | the command line cannot be read; `verify`: nothing differs, but something could not be proved |
 | 3 | only between processes: a child of `run` met an error that the next one would meet too |
 | 130 | ended by Ctrl-C; `run`: by a second one, which kills |

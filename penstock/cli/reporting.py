@@ -65,7 +65,7 @@ def sent(stream: str, sent: Sent) -> str:
     parts += [f"{sent.duplicates:,} already known"] if sent.duplicates else []
     parts += [f"{sent.unanswered:,} taken, though the reply was lost"] if sent.unanswered else []
     parts += [f"{sent.skipped_chunks:,} chunks sent by an earlier run"] if sent.skipped_chunks else []
-    parts += [f"{sent.rejected:,} rejected (penstock tail dead)"] if sent.rejected else []
+    parts += [f"{sent.rejected:,} rejected (penstock dead list)"] if sent.rejected else []
     return f"'{stream}': {', '.join(parts)}"
 
 

@@ -24,7 +24,7 @@ from penstock.collect.arrow_stream import read_stream
 from penstock.collect.arrow_suspects import can_tell, suspects
 from penstock.collect.cutting import MOST_REJECTED, hopeless
 from penstock.collect.rejection import Rejection
-from penstock.schema import default_of
+from penstock.evolution import default_of
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 

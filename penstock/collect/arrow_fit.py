@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from penstock.collect.rejection import short, unknown_detail
 from penstock.errors import BadBodyError
-from penstock.schema import filled, has_default, simple_type
+from penstock.evolution import filled, has_default
+from penstock.schema import simple_type
 
 Fields = Iterable[pa.Field]
 """Of a schema, or of a struct."""

@@ -16,7 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.declaration import StreamDef
-from penstock.schema import UNKNOWN, filled
+from penstock.evolution import filled
+from penstock.schema import UNKNOWN
 
 _encode_lines = msgspec.json.Encoder(order="deterministic").encode_lines
 _DEFAULT = b"default"

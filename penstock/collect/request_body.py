@@ -118,7 +118,8 @@ class Body:
     def _unpack(self, packed: bytes) -> bytes:
         try:
             with pa.CompressedInputStream(pa.BufferReader(packed), self._encoding) as stream:
-                body: bytes = stream.read(self._limits.body_bytes + 1)
+                # Not `read`, which never gives its 16 MiB back when what it reads turns out to be damaged.
+                body: bytes = stream.read_buffer(self._limits.body_bytes + 1).to_pybytes()
         except (OSError, pa.ArrowException) as error:
             raise BadBodyError(
                 f"the body is not {self._encoding}",

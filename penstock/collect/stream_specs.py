@@ -5,13 +5,14 @@ from __future__ import annotations
 from penstock.collect.counted import Group
 from penstock.declaration import StreamDef
 from penstock.errors import SchemaChangeError
+from penstock.log.evolving import WAY_OUT, judged, versioned
 from penstock.log.folder import DEAD
 from penstock.log.log import Log, Stream, StreamSpec
 
 
 def stream_spec(declared: StreamDef) -> StreamSpec:
     """How the log makes a declared stream."""
-    return StreamSpec(declared.name, declared.stored, declared.partitions, unique=bool(declared.id))
+    return StreamSpec(declared.name, versioned(declared), declared.partitions, unique=bool(declared.id))
 
 
 def make_dead(log: Log, group: Group) -> Stream:
@@ -21,13 +22,20 @@ def make_dead(log: Log, group: Group) -> Stream:
 
 def make_stream(log: Log, group: Group, declared: StreamDef) -> Stream:
     """Make it or find it; a class that cannot read the events already stored is refused with the user's line."""
+    there = log.find(declared.name)
+    refused = () if there is None else judged(declared, log.versions(there)).refused
+    if refused:
+        raise _refusal(declared, "; ".join(refused))
     try:
         return group.run(lambda: log.create(stream_spec(declared))).result()
     except SchemaChangeError as error:
-        kind = declared.events.kind.__name__
-        raise SchemaChangeError(
-            f"{declared.place}: the class {kind} no longer fits the events that '{declared.name}' holds",
-            detail=error.detail or error.message,
-            hint=f"give new fields a default (field: int = 0), keep the types of old ones, or declare a new stream "
-            f"for the new {kind}",
-        ) from error
+        raise _refusal(declared, error.detail or error.message) from error
+
+
+def _refusal(declared: StreamDef, why: str) -> SchemaChangeError:
+    kind = declared.events.kind.__name__
+    return SchemaChangeError(
+        f"{declared.place}: the class {kind} no longer fits the events that '{declared.name}' holds",
+        detail=why,
+        hint=WAY_OUT,
+    )

@@ -12,9 +12,10 @@ from penstock.errors import PenstockError
 from penstock.flows import building
 from penstock.flows.plan import Planned, Planner, flow_time
 from penstock.flows.session import open_session
+from penstock.log.evolving import WAY_OUT, judged
 from penstock.log.log import LogReader
 from penstock.log.logs.sqlite import SqliteLog
-from penstock.schema import TIME, changes_refused
+from penstock.schema import TIME
 
 
 def check(application: Application, folder: Folder | None) -> list[Problem]:
@@ -95,11 +96,20 @@ def stored_problems(stream: StreamDef, edge: LogReader) -> Iterator[Problem]:
             stream.place,
             f"write partitions={stored.partitions}, or use another stream or --data folder",
         )
-    for why in changes_refused(stored.schema, stream.stored):
+    found = judged(stream, edge.versions(stored))
+    for why in found.refused:
         yield Problem(
             "error",
             "incompatible_schema",
             f"the stream '{stream.name}' holds events that its class no longer fits: {why}",
             stream.place,
-            "give a new field a default; give a changed one a new name; or use another stream or --data folder",
+            f"{WAY_OUT}, or use another --data folder",
+        )
+    for why in found.warnings:
+        yield Problem(
+            "warning",
+            "narrower_class",
+            f"producers of '{stream.name}' that do not know of the change may be rejected: {why}",
+            stream.place,
+            "change the producers first, or let the class take both for a while",
         )

@@ -19,7 +19,6 @@ from penstock.flows.sink import with_op
 from penstock.flows.source import Feed
 from penstock.log.folder import DEAD
 from penstock.log.log import LogReader
-from penstock.protocol import wire
 
 MOST_EVENTS = 10
 MOST_SHARE = 0.01
@@ -91,8 +90,8 @@ def letters(
     for (name, partition, offset), said in found.items():
         stream = dataclasses.replace(feeds[name].stream)
         block = next(iter(logs[name].read(stream, partition, offset, offset + 1)))
-        event = block.batch.to_pylist()[0]
-        fields = {field: wire(value) for field, value in event.items() if not field.startswith("_")}
+        event = block.batch.to_pylist(maps_as_pydicts="lossy")[0]
+        fields = {field: value for field, value in event.items() if not field.startswith("_")}
         rows.append(
             {
                 "stream": name,

@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import FencedError, SequenceGapError
+from penstock.evolution import adapt
 from penstock.log import control
 from penstock.log.control import Mark, Producers, producer_key
 from penstock.log.ids import IdIndex
 from penstock.log.log import Append, Appended, Commit, Stream
 from penstock.position import Position
-from penstock.schema import ID, KEY, TIME, TIMESTAMP, adapt
+from penstock.schema import ID, KEY, TIME, TIMESTAMP
 
 PIECE_BYTES = 64 * 1024**2
 """A block is cut above this size: SQLite takes no blob above 1 GB, and a reader holds a whole block."""

@@ -141,11 +141,9 @@ class FolderLog:
         Blocks come in the order in which they were committed, so that no partition waits for another. A position of
         another epoch, or one that retention has passed, raises `PositionGoneError`.
         """
-        found = self.find(name)
-        bounds = found.bounds()
-        offsets = list(bounds.starts) if position is None else _offsets(found, position, bounds)
+        found, offsets, waiting = self.opened(name, position)
         blocks: list[Block] = []
-        for block in _merged(found, offsets):
+        for block in waiting:
             taken = _first(block, limit)
             limit -= taken.batch.num_rows
             offsets[taken.partition] = taken.end
@@ -153,6 +151,14 @@ class FolderLog:
             if not limit:
                 break
         return blocks, found.position(offsets)
+
+    def opened(self, name: str, position: Position | None) -> tuple[Found, list[int], Iterator[Block]]:
+        """The same for whoever does not know yet how many events it wants: the stream, the offsets at which it begins,
+        and its blocks, read as they are asked for."""
+        found = self.find(name)
+        bounds = found.bounds()
+        offsets = list(bounds.starts) if position is None else _offsets(found, position, bounds)
+        return found, offsets, _merged(found, list(offsets))
 
 
 def _offsets(found: Found, position: Position, bounds: Bounds) -> list[int]:

@@ -75,6 +75,18 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class Version:
+    """One of the schemas that a stream has had: 1, 2, ...; the last one is what is written now."""
+
+    number: int
+    schema: pa.Schema
+    made_us: int | None
+    """When it was declared; None in a file from before that was noted."""
+    held: bool
+    """Whether the stream may still hold events that were stored under it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Producer:
     """Who sends, which incarnation of it, and the number of this append (0, 1, 2, ... per stream and epoch)."""
 
@@ -174,6 +186,9 @@ class LogReader(Protocol):
 
     def find(self, name: str, epoch: str | None = None) -> Stream | None:
         """The stream of that name and epoch; without an epoch the one made last."""
+
+    def versions(self, stream: Stream) -> list[Version]:
+        """All versions of its schema, oldest first."""
 
     def bounds(self, stream: Stream) -> Bounds:
         """Where it begins and ends now. Cheap: the flows ask every few milliseconds."""

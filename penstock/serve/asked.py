@@ -83,8 +83,8 @@ def whole(fields: Mapping[str, str], name: str, default: int, most: int) -> int:
     text = fields.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-        raise BadRequestError(f"{name}={text} is not possible", hint=f"use a whole number from 1 to {most}")
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= most):
+        raise BadRequestError(f"{name}={text[:40]} is not possible", hint=f"use a whole number from 1 to {most}")
     return int(text)
 
 

@@ -7,6 +7,7 @@ plain request, and `docs/reference/http.md` has the messages. Paths have names i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.change import Column
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
 from penstock.serve.openapi_collect import pixel, post
+from penstock.serve.openapi_dead import dead_paths
 from penstock.serve.openapi_parts import (
     ACKS_REPLY,
     SCHEMAS,
@@ -38,7 +40,7 @@ Spec = dict[str, Any]
 def openapi(application: Application, views: Views, limits: Limits) -> Spec:
     """The whole document, as JSON types."""
     events, kinds = _event_schemas(application)
-    rows = {f"view.{v.name}": _row(v.content.columns) if v.content else {"type": "object"} for v in views}
+    rows = {f"view.{v.name}": row_spec(v.content.columns) if v.content else {"type": "object"} for v in views}
     paths: Spec = {}
     for view in views:
         paths |= _view_paths(view.name, limits)
@@ -113,7 +115,8 @@ def _rebuild(name: str, kind: str) -> Spec:
     }
 
 
-def _row(columns: tuple[Column, ...]) -> Spec:
+def row_spec(columns: Sequence[Column]) -> Spec:
+    """Rows or events with these columns, as they look in JSON."""
     return obj(**{column.name: _json_type(parse_type(column.type)) for column in columns})
 
 
@@ -160,6 +163,20 @@ def _stream_paths(name: str, limits: Limits) -> Spec:
         },
         f"/streams/{name}/events": _events(name, "stream", [after, *_QUERY[:2], *_LAST_EVENT_ID]),
         f"/streams/{name}/socket": _socket(f"stream {name}"),
+        f"/streams/{name}/schema": {"get": _schema(name)},
+    }
+
+
+def _schema(name: str) -> Spec:
+    number = {"type": "integer", "minimum": 1}
+    versions = array(obj(version=number, since={"type": ["string", "null"]}, held={"type": "boolean"}))
+    reply = obj(stream=text(), version=number, since={"type": ["string", "null"]}, schema={"type": "object"})
+    reply["properties"]["versions"] = versions
+    return {
+        "operationId": f"schema of {name}",
+        "summary": f"The JSON Schema of the events of the stream {name}, and its versions",
+        "parameters": [parameter("version", number)],
+        "responses": answers(reply, 400, 404, 503),
     }
 
 
@@ -222,6 +239,7 @@ def _fixed_paths(limits: Limits) -> Spec:
         "/streams": _plain("streams", "All streams", obj(streams=array(ref("Stream")))),
         "/status": _plain("status", "How everything is", ref("Status")),
         "/graph": _plain("graph", "What is made from what", ref("Graph")),
+        **dead_paths(),
         "/acks/{token}": _plain(
             "ack", "What became of a request", ACKS_REPLY, 400, 404, parameters=[token, _wait(limits)]
         ),

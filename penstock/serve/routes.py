@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -38,6 +39,7 @@ from penstock.serve.reads import ViewReads
 from penstock.serve.replies import json_reply
 from penstock.serve.sse import HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
 from penstock.serve.status import Status
+from penstock.serve.stream_schemas import schema_body
 from penstock.serve.subscription import POSITION_S, Hub
 from penstock.serve.visible import visible, visible_graph, visible_status
 from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, serve_socket
@@ -70,7 +72,7 @@ class Serving:
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
         self.status = Status(application, views, log, clock or SystemClock(), folder)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
-        self._streams = StreamReads(application, log)
+        self._streams, self._log = StreamReads(application, log), log
         self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s = heartbeat_s
@@ -90,6 +92,7 @@ class Serving:
         get("/socket", self._socket, allow_head=False)
         get("/streams", self._list_streams)
         get("/streams/{stream}", self._read_stream)
+        get("/streams/{stream}/schema", self._stream_schema)
         get("/streams/{stream}/events", self._stream_events, allow_head=False)
         get("/streams/{stream}/socket", self._stream_socket, allow_head=False)
         get("/status", self._status)
@@ -184,6 +187,12 @@ class Serving:
         asked = _asked(query, credential_of(request))
         page = await self._streams.page_within(name, after_in(query, name), asked, limit, wait_s)
         return json_reply({"stream": name, "events": page.events, "next": page.next.token()})
+
+    async def _stream_schema(self, request: web.Request) -> web.Response:
+        name = request.match_info["stream"]
+        self._streams.known(name)
+        number = whole(request.query, "version", 0, 2**31)
+        return json_reply(await asyncio.to_thread(schema_body, self._log, name, number))
 
     async def _stream_events(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["stream"]

@@ -18,13 +18,14 @@ import msgspec
 from penstock.clock import Clock, rfc3339
 from penstock.config import Folder
 from penstock.declaration import LEDGERS, Application, FlowDef, Node
-from penstock.errors import PenstockError, UnknownStreamError
+from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.folder import FolderLog
 from penstock.log.ids import HORIZON, KEEP_US
 from penstock.log.log import Bounds
 from penstock.position import frontier_body
 from penstock.serve.rates import Rates
+from penstock.serve.stream_schemas import newest_version
 from penstock.views.current import Views
 from penstock.views.store import View
 
@@ -44,6 +45,7 @@ class Status:
         self._accepted, self._absorbed = Rates(), Rates()
         self._streams: list[dict[str, Any]] = []
         self._lags: dict[str, int] = {}
+        self._versions: dict[str, int] = {}
         self._processes: Any = {}
         self._task: asyncio.Task[None] | None = None
         self.more: dict[str, Callable[[], Any]] = {}
@@ -187,6 +189,7 @@ class Status:
             "partitions": declared.partitions if declared else 2 if name == "dead" else 1,
             "key": declared.key if declared else (),
             "time": declared.time if declared else None,
+            "schema": self._schema_version(name) if definition else None,
             "private": definition.events.private if definition else (),
             "totals": {
                 "accepted": sum(bounds.ends) if bounds else 0,
@@ -199,6 +202,13 @@ class Status:
             "horizon": _HORIZON if definition and definition.id else None,
             "position": self._log.position_end(name).token() if bounds else None,
         }
+
+    def _schema_version(self, name: str) -> int | None:
+        """Which version of its class a stream has; asked once, because a new one needs another start of the edge."""
+        if name not in self._versions:
+            with suppress(NotReadyError):
+                self._versions[name] = newest_version(self._log, name)
+        return self._versions.get(name)
 
     def _flow_meta(self, node: FlowDef) -> BatchMeta | None:
         try:

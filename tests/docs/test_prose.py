@@ -40,6 +40,8 @@ DOCTESTED = (
     "client.backoff",
     "client.event_line",
     "cli.reporting",
+    "cli.letters",
+    "narrowing",
 )
 
 

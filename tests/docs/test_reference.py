@@ -18,6 +18,7 @@ import penstock
 from penstock import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.dead_routes import DeadLetterOffice
 from penstock.config import Folder, Limits
 from penstock.errors import PenstockError
 from penstock.log.folder import FolderLog
@@ -202,7 +203,9 @@ def routes(tmp_path: Path) -> Iterator[set[tuple[str, str]]]:
     async def remember(values: Any) -> None: ...
 
     app = web.Application()
-    Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit).add_routes(app)
+    collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
+    collect.add_routes(app)
+    DeadLetterOffice(reader, log.memory(), collect.intakes, limits, clock, observer.emit).add_routes(app)
     Serving(application, views, reader, remember=remember).add_routes(app)
     yield {(r.method, r.resource.canonical) for r in app.router.routes() if r.resource and r.method != "HEAD"}
     group.close()

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import DiskFullError, SchemaChangeError, StaleTermError
+from penstock.evolution import changes_refused
 from penstock.log import control
 from penstock.log.control import Memory, Producers
 from penstock.log.draft import Draft, Planner, Tail, draft
@@ -41,9 +42,9 @@ from penstock.log.logs.sqlite_file import (
     transaction,
     translated,
 )
-from penstock.log.logs.sqlite_reader import SqliteReader
+from penstock.log.logs.sqlite_reader import MADE_US, SqliteReader
 from penstock.log.logs.sqlite_removal import Removal, survey
-from penstock.schema import ID, changes_refused
+from penstock.schema import ID
 
 _IDS_AT_ONCE = 65_536
 """Ids that are taken over together when an index is rebuilt; block by block would take four times as long."""
@@ -108,7 +109,7 @@ class SqliteLog(SqliteReader):
         layout = (spec.partitions, spec.unique, spec.counts, _json(spec.compact_by), _json([0] * spec.partitions))
         with self._transaction():
             made = self._writer.execute(_INSERT_STREAM, (spec.name, epoch, *layout))
-            self._writer.execute(_INSERT_SCHEMA, (made.lastrowid, 1, _stored(spec.schema)))
+            self._writer.execute(_INSERT_SCHEMA, (made.lastrowid, 1, _stored(spec.schema, self._clock)))
         return epoch
 
     def _change(self, there: Stream, spec: StreamSpec) -> str:
@@ -137,12 +138,12 @@ class SqliteLog(SqliteReader):
     def _add_schema(self, stream: Stream, schema: pa.Schema) -> None:
         """A new version, if all events that the stream still holds can be read under it."""
         ident = self.ident(stream)
-        newest = self._version(ident)
-        oldest = self._rows("SELECT min(version) FROM blocks WHERE stream = ?", (ident,))[0][0]
-        for version in range(newest + 1 if oldest is None else oldest, newest + 1):
-            _refuse_schema(stream, self.schema(stream, ident, version), schema)
+        versions = self.versions(stream)
+        for version in versions:
+            if version.held:
+                _refuse_schema(stream, version.schema, schema)
         with self._transaction():
-            self._writer.execute(_INSERT_SCHEMA, (ident, newest + 1, _stored(schema)))
+            self._writer.execute(_INSERT_SCHEMA, (ident, versions[-1].number + 1, _stored(schema, self._clock)))
 
     # Appending
 
@@ -342,9 +343,10 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _stored(schema: pa.Schema) -> bytes:
-    """A schema with its fields' metadata, which holds their defaults."""
-    return bytes(schema.serialize())
+def _stored(schema: pa.Schema, clock: Clock) -> bytes:
+    """A schema with its metadata, which holds its fields' defaults, and with the time of its making."""
+    noted = {**(schema.metadata or {}), MADE_US: str(clock.now_us()).encode()}
+    return bytes(schema.with_metadata(noted).serialize())
 
 
 def _refuse_schema(stream: Stream, old: pa.Schema, new: pa.Schema) -> None:

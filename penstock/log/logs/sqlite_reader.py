@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CorruptBlockError, PositionGoneError
+from penstock.evolution import adapt
 from penstock.log.control import Recall
-from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream
+from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream, Version
 from penstock.log.logs.sqlite_file import checksum, failures, open_reader, translated
-from penstock.schema import adapt
 
 _PAGE_BLOCKS = 64
 _PAGE_BYTES = 4 * 1024**2
@@ -129,6 +129,15 @@ class SqliteReader:
             self._schemas[ident, version] = _read_schema(arrow)
         keys = tuple(msgspec.json.decode(compact_by))
         return Stream(name, epoch, partitions, bool(unique), counts, keys, self._schemas[ident, version])
+
+    def versions(self, stream: Stream) -> list[Version]:
+        ident = self.ident(stream)
+        oldest = self._rows("SELECT min(version) FROM blocks WHERE stream = ?", (ident,))[0][0]
+        rows = self._rows("SELECT version, arrow FROM schemas WHERE stream = ? ORDER BY version", (ident,))
+        return [
+            Version(number, _read_schema(arrow), made_us(arrow), oldest is not None and number >= oldest)
+            for number, arrow in rows
+        ]
 
     def schema(self, stream: Stream, ident: int, version: int) -> pa.Schema:
         """A version of a stream's schema, which never changes."""
@@ -369,8 +378,19 @@ FROM streams s LEFT JOIN commits c ON c.stream = s.id
 WHERE s.name = ? AND s.epoch = ? AND s.dropped = 0"""
 
 
+MADE_US = b"penstock.made_us"
+"""Metadata of a stored schema, and of no other: when it was declared."""
+
+
 def _read_schema(arrow: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(arrow))
+    schema = pa.ipc.read_schema(pa.py_buffer(arrow))
+    rest = {key: value for key, value in (schema.metadata or {}).items() if key != MADE_US}
+    return schema.with_metadata(rest or None)
+
+
+def made_us(arrow: bytes) -> int | None:
+    noted = (pa.ipc.read_schema(pa.py_buffer(arrow)).metadata or {}).get(MADE_US)
+    return None if noted is None else int(noted)
 
 
 def _target(stream: Stream, columns: Sequence[str] | None) -> pa.Schema:

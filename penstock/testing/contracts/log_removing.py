@@ -112,6 +112,21 @@ class Removing(LogFixtures):
         with pytest.raises(SchemaChangeError):
             log.create(StreamSpec("numbers", pa.schema([defaulted("n", pa.string(), b'"x"'), *without])))
 
+    def test_versions_are_numbered_and_say_whether_events_of_them_are_held(
+        self, log: Log, stream: Stream, reader: LogReader
+    ) -> None:
+        assert [(v.number, v.held) for v in reader.versions(stream)] == [(1, False)]
+        newer = log.create(StreamSpec("numbers", pa.schema([*SCHEMA, defaulted("mood", pa.string(), b"null")])))
+        log.append([Append(newer, events([1]).append_column(newer.schema.field("mood"), pa.nulls(1, pa.string())))])
+        log.create(StreamSpec("numbers", newer.schema))
+        one, two = reader.versions(stream)
+        assert (one.number, one.held, two.number, two.held) == (1, False, 2, True)
+        assert one.schema.equals(SCHEMA, check_metadata=True)
+        assert two.schema.equals(newer.schema, check_metadata=True)
+        assert one.made_us is not None
+        assert two.made_us is not None
+        assert one.made_us <= two.made_us
+
     def test_an_empty_stream_takes_any_schema(self, log: Log, stream: Stream) -> None:
         changed = log.create(StreamSpec("numbers", pa.schema([("other", pa.string())])))
         assert changed.schema.names == ["other"]

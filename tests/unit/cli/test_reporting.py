@@ -70,4 +70,4 @@ def test_a_report_names_what_differs():
 def test_what_was_sent_is_one_line():
     assert reporting.sent("s", Sent(accepted=1500)) == "'s': 1,500 accepted"
     line = reporting.sent("s", Sent(accepted=1, duplicates=2, rejected=3, skipped_chunks=4))
-    assert line == "'s': 1 accepted, 2 already known, 4 chunks sent by an earlier run, 3 rejected (penstock tail dead)"
+    assert line == "'s': 1 accepted, 2 already known, 4 chunks sent by an earlier run, 3 rejected (penstock dead list)"

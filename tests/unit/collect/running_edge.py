@@ -16,8 +16,10 @@ from aiohttp import ClientSession, web
 from penstock.app import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.dead_routes import DeadLetterOffice
 from penstock.collect.pull import Sleep
-from penstock.config import Limits
+from penstock.config import Folder, Limits
+from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
@@ -80,6 +82,16 @@ class Edge:
 
     async def ack(self, token: str, query: str = "") -> Reply:
         async with self.session.get(f"{self.url}/acks/{token}{query}") as reply:
+            return Reply(reply.status, await reply.read(), dict(reply.headers))
+
+    async def get(self, path: str) -> Reply:
+        async with self.session.get(f"{self.url}{path}") as reply:
+            return Reply(reply.status, await reply.read(), dict(reply.headers))
+
+    async def replay(self, *letters: Any, **options: Any) -> Reply:
+        """Letters by name, or as what the body holds of them."""
+        named = [letter if isinstance(letter, dict) else {"letter": letter} for letter in letters]
+        async with self.session.post(f"{self.url}/dead/replay", json={"letters": named, **options}) as reply:
             return Reply(reply.status, await reply.read(), dict(reply.headers))
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -147,6 +159,11 @@ async def running(
     edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep)
     site = web.Application()
     edge.collect.add_routes(site)
+    reader = FolderLog(Folder(path.parent))
+    office = DeadLetterOffice(
+        reader, edge.log.memory(), edge.collect.intakes, limits or Limits(), clock or SystemClock(), edge.observer.emit
+    )
+    office.add_routes(site)
     runner = web.AppRunner(site, access_log=None, auto_decompress=decompress, lingering_time=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -158,4 +175,5 @@ async def running(
     finally:
         await runner.cleanup()
         await edge.collect.close()
+        reader.close()
         edge.close_log()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
+import pyarrow as pa
 import pytest
 
 from penstock.app import App
@@ -12,6 +15,7 @@ from penstock.collect.stream_specs import stream_spec
 from penstock.declaration import Problem, StreamDef
 from penstock.event import Event
 from penstock.flows.check import stored_problems
+from penstock.log.log import Append
 from penstock.log.logs.sqlite import SqliteLog
 
 
@@ -60,5 +64,17 @@ def test_another_number_of_partitions_is_told_with_the_users_line(log: SqliteLog
 
 
 def test_a_class_and_partitions_that_changed_are_both_told(log: SqliteLog) -> None:
-    log.create(stream_spec(declared()))
+    stream = log.create(stream_spec(declared()))
+    row = pa.RecordBatch.from_pylist([{"amount": 1}], schema=stream.schema)  # an empty stream takes any class
+    log.append([Append(stream, row)])
     assert [p.code for p in found(log, declared(Changed, 2))] == ["partitions_changed", "incompatible_schema"]
+
+
+def test_a_narrower_class_is_warned_of(log: SqliteLog) -> None:
+    class Bounded(Event):
+        amount: Annotated[int, msgspec.Meta(ge=0)]
+
+    log.create(stream_spec(declared()))
+    (problem,) = found(log, declared(Bounded))
+    assert (problem.level, problem.code) == ("warning", "narrower_class")
+    assert "'amount' now has minimum 0" in problem.message

@@ -19,6 +19,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from penstock.cli.edge import _open, _remember
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
+from penstock.collect.dead_routes import DeadLetterOffice
 from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
@@ -72,6 +73,9 @@ class Edge:
         self.rights = Rights()
         Guard(self.rights).add_to(self.web)
         self.collect.add_routes(self.web)
+        DeadLetterOffice(
+            self.reader, self.log.memory(), self.collect.intakes, LIMITS, clock, self.observer.emit
+        ).add_routes(self.web)
         serving.add_routes(self.web)
         self.seen: dict[Operation, set[int]] = defaultdict(set)
         self.http: ClientSession
@@ -128,7 +132,9 @@ async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> No
         there = set()
         for path, item in described["paths"].items():
             for method in item:
-                route = await app.router.resolve(make_mocked_request(method.upper(), path.replace("{token}", "t")))
+                route = await app.router.resolve(
+                    make_mocked_request(method.upper(), path.replace("{", "").replace("}", ""))
+                )
                 assert route.http_exception is None, f"{method} {path} is described and not served"
                 there.add((method.upper(), route.route.resource.canonical if route.route.resource else path))
     served = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
@@ -161,6 +167,7 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
         ack = await post_all_kinds(edge)
         await read_views(edge, ack)
         await read_streams(edge)
+        await look_at_dead_letters(edge)
         await subscribe(edge)
         await when_the_log_fails(edge)
         await without_a_right(edge, spec)
@@ -168,6 +175,7 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
         assert seen == described
         for (method, path), statuses in edge.seen.items():
             template = "/acks/{token}" if path.startswith("/acks/") else path
+            template = "/dead/{letter}" if path.startswith("/dead/0-") else template
             assert statuses <= {int(status) for status in spec["paths"][template][method]["responses"]}, path
 
 
@@ -175,11 +183,16 @@ async def without_a_right(edge: Edge, spec: Spec) -> None:
     """Everything that is not open to all: under a foreign name, and once there is a key, without one."""
     closed = [(method, path) for path, item in spec["paths"].items() for method in item if path not in OPEN]
     for method, path in closed:
-        await edge.expect(403, method.upper(), path.replace("{token}", "t"), headers={"Host": "evil.example"})
+        await edge.expect(
+            403,
+            method.upper(),
+            path.replace("{token}", "t").replace("{letter}", "0-0"),
+            headers={"Host": "evil.example"},
+        )
     _, record = make_key("", ("read:*",), {}, 0, None)
     await edge.rights.obey(Instruction("create", record.id, record))
     for method, path in closed:
-        await edge.expect(401, method.upper(), path.replace("{token}", "t"))
+        await edge.expect(401, method.upper(), path.replace("{token}", "t").replace("{letter}", "0-0"))
 
 
 async def ask_for_the_state_of_things(edge: Edge) -> None:
@@ -237,6 +250,10 @@ async def read_views(edge: Edge, ack: str) -> None:
 
 async def read_streams(edge: Edge) -> None:
     await edge.expect(503, "GET", "/streams/yes")
+    await edge.expect(503, "GET", "/streams/yes/schema")
+    await edge.expect(200, "GET", "/streams/rsvps/schema")
+    await edge.expect(400, "GET", "/streams/rsvps/schema", params={"version": "newest"})
+    await edge.expect(404, "GET", "/streams/rsvps/schema", params={"version": 9})
     position = (await edge.expect(200, "GET", "/streams/rsvps"))["next"]
     await edge.expect(400, "GET", "/streams/rsvps", params={"limit": "-1"})
     stream = edge.flows.flow()
@@ -246,6 +263,25 @@ async def read_streams(edge: Edge) -> None:
     edge.flows.flow()
     await edge.expect(410, "GET", "/streams/yes", params={"after": gone})
     await edge.expect(400, "GET", "/streams/yes", params={"after": position})
+
+
+MENDED = {"letters": [{"letter": "0-0", "events": [{"topic": "a" * 50_000}]}]}
+
+
+async def look_at_dead_letters(edge: Edge) -> None:
+    await edge.expect(200, "GET", "/dead")
+    await edge.expect(400, "GET", "/dead", params={"limit": "all"})
+    await edge.expect(410, "GET", "/dead", params={"after": Position("stream", "dead", "x.y", (0, 0)).token()})
+    await edge.expect(200, "GET", "/dead/0-0")
+    await edge.expect(404, "GET", "/dead/0-99")
+    edge.seen["get", "/dead/0-0"].add(400)
+    async with edge.http.get("/dead/none") as reply:
+        assert reply.status == 400
+    path = "/dead/replay"
+    await edge.expect(200, "POST", path, MENDED | {"dry_run": True})
+    await edge.expect(400, "POST", path, {"letters": "all"})
+    await edge.expect(413, "POST", path, {"letters": ["a" * 200_000]})
+    await edge.expect(415, "POST", path, b"<a/>", headers={"Content-Type": "text/xml"})
 
 
 async def subscribe(edge: Edge) -> None:
@@ -268,6 +304,7 @@ async def when_the_log_fails(edge: Edge) -> None:
         while 507 not in edge.seen["post", "/streams/rsvps"]:
             await edge.ask("POST", "/streams/rsvps", {"topic": "a" * 50_000})
         await edge.expect(507, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a" * 5_000})
+        await edge.expect(507, "POST", "/dead/replay", MENDED)
         for path in rebuilds:
             async with asyncio.timeout(20):
                 while 507 not in edge.seen["post", path]:
@@ -275,5 +312,6 @@ async def when_the_log_fails(edge: Edge) -> None:
     await asyncio.to_thread(edge.group.close)
     await edge.expect(503, "POST", "/streams/rsvps", {"topic": "a"})
     await edge.expect(503, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a"})
+    await edge.expect(503, "POST", "/dead/replay", MENDED)
     for path in rebuilds:
         await edge.expect(503, "POST", path)
