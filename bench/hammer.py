@@ -18,7 +18,7 @@ from typing import cast
 import uvloop
 
 from bench import processes
-from bench.narrow import Lines
+from bench.bodies import FORMS, bodies
 from bench.percentile import spread
 
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
@@ -86,11 +86,11 @@ class Connection(asyncio.Protocol):
 
 async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
     tally = Tally()
-    lines = Lines(asked.events, time.time_ns() // 1_000_000, asked.first_id)
-    request = _requests(asked.path, lines)
+    made = bodies(asked.form, asked.events, time.time_ns() // 1_000_000, asked.first_id)
+    request = _requests(asked.path, FORMS[asked.form], made.body)
     loop = asyncio.get_running_loop()
     local = (asked.from_address, 0) if asked.from_address else None
-    made = [
+    connected = [
         await loop.create_connection(lambda: Connection(request, tally), "127.0.0.1", asked.port, local_addr=local)
         for _ in range(asked.connections)
     ]
@@ -102,7 +102,7 @@ async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
     seconds, own = time.perf_counter() - began, time.process_time() - own
     theirs = processes.cpu_s(asked.pid) - theirs
     tally.over = True
-    await asyncio.wait_for(asyncio.gather(*(connection.done for _, connection in made)), 30)
+    await asyncio.wait_for(asyncio.gather(*(connection.done for _, connection in connected)), 30)
     latency = spread(tally.latency_ms)
     return {
         "requests": tally.good,
@@ -116,12 +116,11 @@ async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
     }
 
 
-def _requests(path: str, lines: Lines) -> Callable[[], bytes]:
-    kind = b"application/json" if lines.events == 1 else b"application/x-ndjson"
-    size = str(len(lines.body())).encode()
+def _requests(path: str, kind: str, body: Callable[[], bytes]) -> Callable[[], bytes]:
+    size = str(len(body())).encode()
     head = b"POST %s HTTP/1.1\r\nHost: bench\r\nContent-Type: %s\r\nContent-Length: %s\r\n\r\n"
-    filled = head % (path.encode(), kind, size)
-    return lambda: filled + lines.body()
+    filled = head % (path.encode(), kind.encode(), size)
+    return lambda: filled + body()
 
 
 def main() -> None:
@@ -129,6 +128,7 @@ def main() -> None:
     for name in ("port", "pid", "connections", "events", "first_id"):
         parser.add_argument(name, type=int)
     parser.add_argument("path")
+    parser.add_argument("--form", choices=FORMS, default="lines")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--warm", type=float, default=2.0)
     parser.add_argument("--from", dest="from_address", help="the address to send from: another is another account")

@@ -16,6 +16,8 @@ from bench.results import Figure, Result
 
 BATCH = 500
 BATCH_CONNECTIONS = 8
+ARROW_BATCH = 50_000
+ARROW_CONNECTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,18 @@ class Case:
     events: int
     path: str = "/streams/readings"
     aim: str = ""
+    form: str = "lines"
 
 
 CASES = (
-    Case("single events, 64 connections", 64, 1),
-    Case("single events, 256 connections", 256, 1),
+    Case("single events, 64 connections", 64, 1, form="json"),
+    Case("single events, 256 connections", 256, 1, form="json"),
+    Case("single events, unique ids", 256, 1, "/streams/unique", form="json"),
     Case(f"batches of {BATCH}", BATCH_CONNECTIONS, BATCH, aim="200,000"),
     Case(f"batches of {BATCH}, unique ids", BATCH_CONNECTIONS, BATCH, "/streams/unique"),
+    Case(f"CSV of {BATCH}", BATCH_CONNECTIONS, BATCH, form="csv"),
+    Case(f"Arrow of {ARROW_BATCH}", ARROW_CONNECTIONS, ARROW_BATCH, aim="1,000,000", form="arrow"),
+    Case(f"Arrow of {ARROW_BATCH}, unique ids", ARROW_CONNECTIONS, ARROW_BATCH, "/streams/unique", form="arrow"),
 )
 
 
@@ -54,7 +61,8 @@ def run(options: Options) -> Result:
 def measured(case: Case, port: int, pid: int, first_id: int, seconds: float) -> dict[str, Any]:
     """Hammer a server; the client is a process of its own."""
     numbers = map(str, (port, pid, case.connections, case.events, first_id))
-    command = [sys.executable, "-m", "bench.hammer", *numbers, case.path, "--seconds", str(seconds)]
+    command = [sys.executable, "-m", "bench.hammer", *numbers, case.path]
+    command += ["--form", case.form, "--seconds", str(seconds)]
     with server.started(command, subprocess.PIPE) as (process, _):
         output, _ = process.communicate(timeout=seconds + 60)
     text = output.decode()

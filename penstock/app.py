@@ -64,6 +64,8 @@ class App:
         burst: int | None = None,
         overload: str = "refuse",
         shed: str | None = None,
+        sent: str | None = None,
+        max_skew: str | timedelta | None = None,
         signed: Signed | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
@@ -76,6 +78,10 @@ class App:
         send, `burst` how many events at once. `overload="shed"` drops events where others would get 503, by the rule
         `shed`: "newest", "random", "sample" (keeps whole keys) or "priority:<field>". `signed` says how webhooks into
         this stream are signed (`penstock.signed`); nothing else is taken then but what comes with a key.
+
+        `id="cloudevent"` takes a CloudEvent's source and id. `sent` is the field in which the sender's clock says when
+        it sent (or the header `Penstock-Sent` does): `_time` is then corrected by how wrong that clock is, up to
+        `max_skew` ("1 day" unless given). With neither of the two nothing is corrected.
         """
         place = _caller()
         with _at(place):
@@ -97,6 +103,8 @@ class App:
                 place=place,
                 rate=parse_rate(rate, burst),
                 shed=parse_shed(overload, shed, keyed=key is not None),
+                sent=sent,
+                max_skew_us=_skew(sent, max_skew),
                 signed=signed,
             )
         self._streams.append(made)
@@ -329,6 +337,12 @@ def _names(names: Names) -> tuple[str, ...]:
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
+
+
+def _skew(sent: str | None, max_skew: str | timedelta | None) -> int | None:
+    if max_skew is not None:
+        return duration_us(max_skew)
+    return None if sent is None else duration_us("1 day")
 
 
 def _retention(retain: str | timedelta | None) -> Retention:

@@ -20,6 +20,7 @@ from penstock.signed import Signed
 Unknown = Literal["ignore", "keep", "reject"]
 LEDGERS = ("dead", "late")
 """Streams that every app has: what was rejected, and what came too late."""
+CLOUDEVENT = "cloudevent"
 
 
 FINGERPRINT = "fingerprint"
@@ -73,6 +74,14 @@ class StreamDef:
     rate: Rate | None = None
     shed: Shed | None = None
     signed: Signed | None = None
+    sent: str | None = None
+    max_skew_us: int | None = None
+    """How wrong a sender's clock may be and still be corrected; None: no clock is corrected."""
+
+    @property
+    def identified_by_envelope(self) -> bool:
+        """Whether a CloudEvent's source and id make an event unique: `id="cloudevent"`, and no field is called so."""
+        return self.id == (CLOUDEVENT,) and CLOUDEVENT not in self.events.names
 
     @property
     def fingerprinted(self) -> bool:
@@ -81,7 +90,8 @@ class StreamDef:
 
     @cached_property
     def stored(self) -> pa.Schema:
-        return schema.stored_schema(self.events.fields, keep_unknown=self.unknown == "keep")
+        keep, clocks = self.unknown == "keep", self.max_skew_us is not None
+        return schema.stored_schema(self.events.fields, keep_unknown=keep, clocks=clocks)
 
 
 @dataclass(frozen=True)
@@ -258,8 +268,9 @@ def _name_problems(app: Application) -> Iterator[Problem]:
 def _stream_problems(app: Application) -> Iterator[Problem]:
     for stream in app.streams:
         fields = {f.name: f.type for f in stream.events.fields}
-        ids = () if stream.fingerprinted else stream.id
-        for role, names in (("key", stream.key), ("id", ids), ("time", (stream.time,) if stream.time else ())):
+        ids = () if stream.identified_by_envelope or stream.fingerprinted else stream.id
+        times = [(role, (name,)) for role, name in (("time", stream.time), ("sent", stream.sent)) if name]
+        for role, names in (("key", stream.key), ("id", ids), *times):
             for name in names:
                 if name not in fields:
                     yield _error(
@@ -270,13 +281,21 @@ def _stream_problems(app: Application) -> Iterator[Problem]:
                         f"its fields are {', '.join(fields)}",
                     )
         yield from _priority_problems(stream, fields)
-        kind = fields.get(stream.time) if stream.time else None
-        if kind is not None and not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+        for role, (name,) in times:
+            kind = fields.get(name)
+            if kind is not None and not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+                yield _error(
+                    "bad_time",
+                    f"{role}='{name}' of the stream '{stream.name}' is {schema.simple_type(kind)}",
+                    stream.place,
+                    "a time is an int (milliseconds since 1970) or a datetime",
+                )
+        if stream.max_skew_us is not None and stream.time is None:
             yield _error(
-                "bad_time",
-                f"time='{stream.time}' of the stream '{stream.name}' is {schema.simple_type(kind)}",
+                "nothing_to_correct",
+                f"the stream '{stream.name}' has sent= or max_skew= but no time=: there is no time to correct",
                 stream.place,
-                "a time is an int (milliseconds since 1970) or a datetime",
+                "name the field with the time of the event: time=...",
             )
         if stream.late_after_us is None and any(True for _ in app.downstream(stream.name)):
             yield Problem(

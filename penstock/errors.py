@@ -429,6 +429,21 @@ class LaggingError(PenstockError):
     retry = True
 
 
+class IdempotencyReusedError(PenstockError):
+    """An Idempotency-Key came again with another body."""
+
+    code = "idempotency_key_reused"
+    status = 422
+
+
+class IdempotencyBusyError(PenstockError):
+    """A request with the same Idempotency-Key is still under way."""
+
+    code = "idempotency_key_in_use"
+    status = 409
+    retry = True
+
+
 class OverloadedError(PenstockError):
     """The server holds as much unwritten data as it may; nothing of this request was taken."""
 

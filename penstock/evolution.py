@@ -162,11 +162,21 @@ def _offsets(array: pa.ListArray) -> pa.Array:
     return pa.array(offsets, pa.int32(), mask=missing) if missing.any() else pa.array(offsets, pa.int32())
 
 
+def has_default(field: pa.Field) -> bool:
+    """Whether an event may come without this field."""
+    return DEFAULT in (field.metadata or {})
+
+
+def default_of(field: pa.Field) -> pa.Scalar:
+    """What the field is where an event does not have it; a null without a default."""
+    default = msgspec.json.decode((field.metadata or {}).get(DEFAULT, b"null"))
+    return pa.scalar(_typed_default(default, field.type), field.type)
+
+
 def filled(field: pa.Field, rows: int) -> pa.Array:
     """So many rows of a field's default."""
-    default = msgspec.json.decode((field.metadata or {}).get(DEFAULT, b"null"))
-    value = _typed_default(default, field.type)
-    return pa.array([value] * rows, field.type) if value is not None else pa.nulls(rows, field.type)
+    default = default_of(field)
+    return pa.repeat(default, rows) if default.is_valid and rows else pa.nulls(rows, field.type)
 
 
 def _typed_default(value: Any, kind: pa.DataType) -> Any:

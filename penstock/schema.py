@@ -32,6 +32,7 @@ RECEIVED = "_received"
 ID = "_id"
 KEY = "_key"
 UNKNOWN = "_unknown"
+SENT = "_sent"
 PARTITION = "_partition"
 OFFSET = "_offset"
 
@@ -70,10 +71,11 @@ class EventSchema:
         return msgspec.json.schema(self.kind)
 
 
-def stored_schema(fields: Sequence[pa.Field], *, keep_unknown: bool = False) -> pa.Schema:
+def stored_schema(fields: Sequence[pa.Field], *, keep_unknown: bool = False, clocks: bool = False) -> pa.Schema:
     """What the log stores for a stream: the event's fields, then the system's."""
     unknown = [pa.field(UNKNOWN, pa.string())] if keep_unknown else []
-    return pa.schema([*fields, *unknown, *SYSTEM])
+    sent = [pa.field(SENT, TIMESTAMP, metadata={DEFAULT: b"null"})] if clocks else []
+    return pa.schema([*fields, *unknown, *sent, *SYSTEM])
 
 
 def read_schema(stored: pa.Schema) -> pa.Schema:

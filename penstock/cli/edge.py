@@ -7,6 +7,7 @@ stops listening, answers what it has begun, writes what waits, and ends.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -50,6 +51,7 @@ from penstock.serve.noise import quieten
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
+from penstock.views.rows_after import RowsAfter
 
 CONNECTIONS = web.AppKey("connections", Connections)
 BACKLOG = 1_024
@@ -92,6 +94,7 @@ async def _serve(application: Application, folder: Folder, host: str, port: int,
         certificate = security.certificate(folder, host)
         tls = certificate.context() if certificate else None
         web_app = await _open(application, folder, opened, host, security)
+        _collect_garbage_seldom()
         bound = await _listen(web_app, host, port, opened, tls)
         announce(folder, "edge", {"scheme": security.scheme, "host": host, "port": bound})
         _log.info("listening on %s://%s:%d", security.scheme, host, bound)
@@ -133,7 +136,15 @@ async def _open(
     opened.callback(reader.close)
     views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
     collect = Collect(
-        application, log, group, views.wait_absorbed, limits, clock, observer.emit, absorbed=views.absorbed
+        application,
+        log,
+        group,
+        views.wait_absorbed,
+        limits,
+        clock,
+        observer.emit,
+        absorbed=views.absorbed,
+        rows=RowsAfter(views),
     )
     connections = Connections(limits, clock, observer.emit)
     collect.measure(observer, connections)
@@ -227,6 +238,13 @@ async def _listen(
     except OSError as error:
         raise port_error(host, port, error) from None
     return int(runner.addresses[0][1])
+
+
+def _collect_garbage_seldom() -> None:
+    """Requests leave no cycles behind; looking for some after every 700 objects costs a tenth of the edge's time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

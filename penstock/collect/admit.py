@@ -1,65 +1,41 @@
-"""Judges the events of one stream: from bytes to typed columns and rejections, with no effect on anything else.
+"""Judges the events of one stream: from bytes to typed events and rejections, with no effect on anything else.
 
 1. Every event of a body is either a row or a rejection, in its place; none disappears.
 2. A body is first decoded whole. Only when that fails is each event judged alone, so that one bad event costs its
    neighbours time but not their place.
-3. What the columns cannot hold (an integer beyond 64 bits, a decimal with too many digits) is the event's fault and
-   rejected here, never an error of the server.
 
-Nothing here knows of HTTP, of the log or of other requests: `intake.py` joins the events of many requests and asks
-for their columns once, because the cost of building columns lies in the calls, not in the rows.
+Nothing here knows of HTTP, of the log or of other requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
-from penstock.collect.cutting import MOST_REJECTED, Form, Raws, lines_of, slices, split
+from penstock.collect.arrival import Decoded
+from penstock.collect.blame import completed
+from penstock.collect.cutting import MOST_REJECTED, Form, Raws, hopeless, lines_of, slices, split
+from penstock.collect.event_columns import EventColumns
 from penstock.collect.nesting import count, deeper_than, opening_brackets
 from penstock.collect.rejection import Refused, Rejection, concealed, refused, unknown_detail
-from penstock.collect.system_columns import SystemColumns
+from penstock.collect.typed_texts import TypedTexts
 from penstock.collect.unknown_fields import unknown_fields
 from penstock.config import Limits
 from penstock.declaration import StreamDef
-from penstock.errors import BadBodyError
-from penstock.schema import simple_type
 
 _encode_raw = msgspec.json.Encoder().encode
 
 
-@dataclass(slots=True)
-class Decoded:
-    """Events of the right shape, and those that are not; `places` says where each event stood (None: one by one)."""
+class _Found(NamedTuple):
+    """What the judgement has found so far."""
 
     events: list[Any]
-    raw: Callable[[int], bytes]
-    rejections: list[Rejection] = field(default_factory=list)
-    unknown: list[str | None] | None = None
-    places: list[int] | None = None
-
-    @property
-    def received(self) -> int:
-        return len(self.events) + len(self.rejections)
-
-    def place(self, row: int) -> int:
-        return row if self.places is None else self.places[row]
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """The columns of the events that fit them; `faults` names the others by their row."""
-
-    batch: pa.RecordBatch
-    rows: Sequence[int]
-    """For each row of the batch the event that it came from."""
-    faults: list[tuple[int, Refused]]
+    rejections: list[Rejection]
+    places: list[int]
+    unknown: list[str | None]
 
 
 class Judge:
@@ -67,10 +43,16 @@ class Judge:
 
     def __init__(self, stream: StreamDef, limits: Limits) -> None:
         self.stream = stream
-        self._limits = limits
+        self.limits = limits
         self._one = msgspec.json.Decoder(stream.events.kind)
         self._many = msgspec.json.Decoder(list[stream.events.kind])  # type: ignore[name-defined]
-        self._system = SystemColumns(stream)
+        self._columns = EventColumns(stream)
+        self.build, self.build_apart = self._columns.build, self._columns.build_apart
+
+    @cached_property
+    def texts(self) -> TypedTexts:
+        """How its events are read from texts."""
+        return TypedTexts(self.stream.events.kind)
 
     @cached_property
     def _undeclared(self) -> Callable[[bytes], dict[str, msgspec.Raw]] | None:
@@ -89,15 +71,16 @@ class Judge:
 
     def decode_each(self, raws: Sequence[bytes]) -> Decoded:
         """Judge events that were cut apart already."""
-        found = Decoded([], raws.__getitem__, [], None if self.stream.unknown != "keep" else [], [])
+        found = _Found([], [], [], [])
         for start, part in slices(raws):
             events = self._decode_lines(part) if self._undeclared is None else None
             if events is None:
                 self._decode_alone(found, start, part)
             else:
-                found.events += events
-                found.places += range(start, start + len(part))  # type: ignore[operator]
-        return found
+                found.events.extend(events)
+                found.places.extend(range(start, start + len(part)))
+        unknown = found.unknown if self.stream.unknown == "keep" else None
+        return Decoded(found.events, raws.__getitem__, found.rejections, unknown, found.places)
 
     def _decode_whole(self, body: bytes, form: Form) -> list[Any] | None:
         try:
@@ -119,30 +102,38 @@ class Judge:
 
     def _within_limits(self, body: bytes, form: Form, events: int) -> bool:
         """Whether no event can be too large, too deep or ill-encoded, asked of all of them at once."""
-        if not _is_utf8(body) or len(body) > self._limits.event_bytes:
+        if not _is_utf8(body) or len(body) > self.limits.event_bytes:
             return False
-        if opening_brackets(body) - (form == "json") - max(events - 1, 0) <= self._limits.nesting:
+        if opening_brackets(body) - (form == "json") - max(events - 1, 0) <= self.limits.nesting:
             return True
-        return all(opening_brackets(raw) <= self._limits.nesting for raw in split(body, form))
+        return all(opening_brackets(raw) <= self.limits.nesting for raw in split(body, form))
 
-    def _decode_alone(self, found: Decoded, start: int, raws: Sequence[bytes]) -> None:
+    def _decode_alone(self, found: _Found, start: int, raws: Sequence[bytes]) -> None:
         for place, raw in enumerate(raws, start):
             try:
                 event = self._decode_one(raw)
                 unknown = self._unknown_of(raw)
             except Exception as error:
-                why = self._said(refused(error))
+                why = self.said(self._completed(refused(error), raw))
                 found.rejections.append(Rejection(place, why.reason, why.detail, raw))
                 if len(found.rejections) > MOST_REJECTED:
-                    raise _hopeless(why) from None
+                    raise hopeless(why.reason, why.detail) from None
             else:
                 found.events.append(event)
-                found.places.append(place)  # type: ignore[union-attr]
-                if found.unknown is not None:
-                    found.unknown.append(unknown)
+                found.places.append(place)
+                found.unknown.append(unknown)
+
+    def said(self, why: Refused) -> Refused:
+        """What may be said of a fault: never the value of a private field."""
+        return concealed(why, self.stream.events.kind) if self.stream.events.private else why
+
+    def _completed(self, why: Refused, raw: bytes) -> Refused:
+        if why.expected is None or why.found is not None:
+            return why
+        return completed(why, self.stream.events.kind, raw)
 
     def _decode_one(self, raw: bytes) -> Any:
-        limits = self._limits
+        limits = self.limits
         if len(raw) > limits.event_bytes:
             raise Refused("too_large", f"the event: expected at most {limits.event_bytes} bytes, found {len(raw)}")
         raw.decode()
@@ -157,93 +148,6 @@ class Judge:
         if self.stream.unknown == "reject":
             raise Refused("unknown_field", unknown_detail(list(unknown)))
         return _encode_raw(unknown).decode()
-
-    # From events to columns
-
-    def build(
-        self, events: Sequence[Any], unknown: Sequence[str | None] | None, received: Sequence[int]
-    ) -> Built | None:
-        """Columns of all events, `received` (microseconds) being one for each; None when some events do not fit."""
-        try:
-            batch = self._columns(events, unknown, received)
-        except Exception:
-            return None
-        return self._without_future(Built(batch, range(len(events)), []))
-
-    def build_apart(
-        self, events: Sequence[Any], unknown: Sequence[str | None] | None, received: Sequence[int]
-    ) -> Built:
-        """Columns of the events that fit, after finding those that do not; slow when there are many."""
-        faults = list(self._faults(range(len(events)), events, unknown, received))
-        bad = {row for row, _ in faults}
-        rows = [row for row in range(len(events)) if row not in bad]
-        return self._without_future(Built(self._columns(*_pick(rows, events, unknown, received)), rows, faults))
-
-    def _columns(
-        self, events: Sequence[Any], unknown: Sequence[str | None] | None, received: Sequence[int]
-    ) -> pa.RecordBatch:
-        if not events:
-            return pa.RecordBatch.from_pylist([], self.stream.stored)
-        columns = self.stream.events.columns(events)
-        kept = [pa.array(unknown, pa.string())] if unknown is not None else []
-        system = self._system.build(events, [*columns, *kept], received)
-        return pa.RecordBatch.from_arrays([*columns, *kept, *system], schema=self.stream.stored)
-
-    def _without_future(self, built: Built) -> Built:
-        ahead = self._system.ahead(built.batch)
-        if not ahead:
-            return built
-        faults = [*built.faults, *((built.rows[at], self._said(why)) for at, why in ahead)]
-        kept = sorted(set(range(built.batch.num_rows)) - {at for at, _ in ahead})
-        batch = built.batch.take(pa.array(kept, pa.int64()))
-        return Built(batch, [built.rows[at] for at in kept], sorted(faults, key=lambda fault: fault[0]))
-
-    def _faults(self, rows: range, *what: Any) -> Iterator[tuple[int, Refused]]:
-        """The rows that do not fit, found by halving until each stands alone."""
-        try:
-            self._columns(*_pick(rows, *what))
-        except Exception as error:
-            if len(rows) == 1:
-                yield rows[0], self._said(self._blame(what[0][rows[0]], error))
-            else:
-                yield from self._faults(rows[: len(rows) // 2], *what)
-                yield from self._faults(rows[len(rows) // 2 :], *what)
-
-    def _blame(self, event: Any, error: Exception) -> Refused:
-        """The fault, with the name of the field that has it."""
-        why = refused(error)
-        nothing = dict.fromkeys(self.stream.events.names)
-        for name in () if isinstance(error, Refused) else nothing:
-            try:
-                self.stream.events.columns([SimpleNamespace(**nothing | {name: getattr(event, name)})])
-            except Exception:
-                kind = simple_type(self.stream.events.arrow.field(name).type)
-                found = _short(repr(getattr(event, name)))
-                return Refused(why.reason, f"'{name}': expected what fits {kind}, found {found}")
-        return why
-
-    def _said(self, why: Refused) -> Refused:
-        """What may be said of a fault: never the value of a private field."""
-        return concealed(why, self.stream.events.kind) if self.stream.events.private else why
-
-
-def _hopeless(last: Refused) -> BadBodyError:
-    return BadBodyError(
-        f"more than {MOST_REJECTED} events of the body were rejected",
-        detail=f"the last one: {last.reason}: {last.detail}",
-        hint="see whether this is the right stream, or send smaller bodies",
-    )
-
-
-def _pick(
-    rows: Sequence[int], events: Sequence[Any], unknown: Sequence[str | None] | None, received: Sequence[int]
-) -> tuple[list[Any], list[str | None] | None, list[int]]:
-    kept = None if unknown is None else [unknown[row] for row in rows]
-    return [events[row] for row in rows], kept, [received[row] for row in rows]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _one_per_line(body: bytes, events: int) -> bool:

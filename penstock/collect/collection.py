@@ -24,8 +24,10 @@ from penstock.collect.counted import Group
 from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger
 from penstock.collect.door import Door, WaitAbsorbed
+from penstock.collect.idempotency import Idempotency
 from penstock.collect.intake import Intake
 from penstock.collect.lags import Absorbed
+from penstock.collect.pixel import Pixel
 from penstock.collect.pressure import Pressure
 from penstock.collect.publish import Publishing
 from penstock.collect.pull import Sleep
@@ -37,6 +39,7 @@ from penstock.collect.slow_bodies import SlowBodies
 from penstock.collect.stream_specs import make_dead, make_stream
 from penstock.collect.udp import Udps
 from penstock.collect.unanswered import Unanswered
+from penstock.collect.view_reply import MayRead, Rows, ViewReplies, by_credential
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.log.log import Log
@@ -65,9 +68,12 @@ class Collect:
         sleep: Sleep = asyncio.sleep,
         new_id: Callable[[], str] = _receipt_id,
         absorbed: Absorbed | None = None,
+        rows: Rows | None = None,
+        may_read: MayRead = by_credential,
         signatures: Signatures | None = None,
     ) -> None:
-        """Raises `SchemaChangeError` when a stream's class no longer fits its stored events."""
+        """Raises `SchemaChangeError` when a stream's class no longer fits its stored events. `rows` and `may_read` are
+        for senders that ask for a view's row."""
         self.counts = Counts(log.memory())
         self.pressure = Pressure(application, limits, clock, signals, random or Random())
         self._slow = SlowBodies(limits, clock)
@@ -82,6 +88,8 @@ class Collect:
             self.intakes,
             reception,
             self._unanswered,
+            Idempotency(log.memory(), clock),
+            ViewReplies(rows, may_read),
             log.memory(),
             wait_absorbed,
             limits,
@@ -90,6 +98,7 @@ class Collect:
             self._slow,
             self.signatures,
         )
+        self._pixel = Pixel(self._door, clock)
         self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
         self.pulls = Pulls(
             application, self.intakes, log, group, f"edge-{new_id()}", limits, clock, signals, random or Random(), sleep
@@ -112,6 +121,7 @@ class Collect:
         app.router.add_post("/streams/{stream}", self._door.post)
         app.router.add_get("/streams/{stream}/publish", self.publishing.serve, allow_head=False)
         app.on_shutdown.append(self.publishing.end)
+        app.router.add_get("/streams/{stream}/pixel.gif", self._pixel.get, allow_head=False)
         app.router.add_get("/acks/{token}", self._acks.get)
 
     def measure(self, observer: Observer, connections: Connections) -> None:

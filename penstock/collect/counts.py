@@ -1,4 +1,4 @@
-"""Keeps how many events of each stream were duplicates, died or were shed, in the log, so that totals survive.
+"""Keeps how many events of each stream were duplicates, died, were shed or skewed, in the log, so that totals survive.
 
 What was accepted is the stream's own length. The numbers here are written in the commit that they count, under
 `count/<stream>` in the control stream, and only when they change.
@@ -24,7 +24,7 @@ class Counts:
         }
 
     def of(self, stream: str) -> dict[str, int]:
-        """`{"duplicates": n, "dead": n, "shed": n}` since the stream was made."""
+        """`{"duplicates": n, "dead": n, "shed": n}` since the stream was made, and `skewed` where there are any."""
         with self._lock:
             return _NOTHING | self._totals.get(stream, {})
 
@@ -35,5 +35,6 @@ class Counts:
         with self._lock:
             total = self._totals.setdefault(stream, dict(_NOTHING))
             for name, number in more.items():
-                total[name] = total.get(name, 0) + number
+                if number:
+                    total[name] = total.get(name, 0) + number
             return {f"{_PREFIX}{stream}": dict(total)}

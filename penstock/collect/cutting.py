@@ -10,7 +10,8 @@ import msgspec
 from penstock.collect.nesting import balanced, count, elements, elements_in
 from penstock.errors import BadBodyError, TooLargeError
 
-Form = Literal["json", "lines"]
+Form = Literal["json", "lines", "text", "csv", "arrow", "cloudevent", "cloudevents"]
+"""What a body holds; `text` is JSON or lines of it, whichever it looks like."""
 SLICE_BYTES = 256 * 1024
 """Larger bodies are judged in slices, so that no single call holds the interpreter for more than a few milliseconds."""
 MOST_EVENTS = 200_000
@@ -24,13 +25,22 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
 def split(body: bytes, form: Form) -> list[bytes]:
     """The JSON of each event, in order. Raises `BadBodyError` when that cannot be told."""
-    if form == "lines":
+    text = body.strip()
+    if form == "lines" or (form == "text" and not _is_whole(text)):
         _refuse_more(count(body, b"\n"))
         return lines_of(body)
-    text = body.strip()
     if text[:1] == b"[" and count(text, b",") >= MOST_EVENTS:
         _refuse_more(elements_in(text))
     return _values(text)
+
+
+def _is_whole(text: bytes) -> bool:
+    """Whether it is one JSON value, or meant to be an array."""
+    try:
+        _raw.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text[:1] == b"[" or not text
+    return True
 
 
 class Raws:
@@ -79,6 +89,14 @@ def _bad_body(detail: str) -> BadBodyError:
         "the body is not JSON",
         detail=detail,
         hint="send an object, an array of objects, or one object per line as application/x-ndjson",
+    )
+
+
+def hopeless(reason: str, detail: str) -> BadBodyError:
+    return BadBodyError(
+        f"more than {MOST_REJECTED} events of the body were rejected",
+        detail=f"one of them: {reason}: {detail}",
+        hint="see whether this is the right stream, or send smaller bodies",
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.collect.admit import Decoded
+from penstock.collect.arrival import Decoded
 from penstock.collect.buckets import Buckets
 from penstock.collect.room import Room
 from penstock.collect.sender import Sender
@@ -73,9 +73,8 @@ class Guard:
 
 def _values(decoded: Decoded, name: str) -> list[Any]:
     """A field of every event, whether they are objects or came as columns."""
-    columns = getattr(decoded, "columns", None)
-    if columns is not None:
-        values: list[Any] = columns.column(name).to_pylist()
+    if decoded.columns is not None:
+        values: list[Any] = decoded.columns.column(name).to_pylist()
         return values
     return [getattr(event, name) for event in decoded.events]
 
@@ -90,6 +89,8 @@ def _only(decoded: Decoded, kept: Sequence[int]) -> Decoded:
             picked[name] = values.take(pa.array(kept, pa.int64()))
         elif isinstance(values, Sequence) and name not in ("rejections", "places"):
             picked[name] = [values[at] for at in kept]
+    if decoded.columns is not None:
+        picked["events"] = range(len(kept))
     return replace(decoded, **picked)
 
 

@@ -2,7 +2,8 @@
 
 1. A request is answered when its events, its dead letters and their counts are durable, never before.
 2. Requests that wait for the same commit become one append: building columns and appending cost per call, not per
-   event. A request with a producer's number is an append of its own, because the number stands for it alone.
+   event. A request with a producer's number is an append of its own, because the number stands for it alone; so is one
+   whose events came as columns, because there is nothing to gain.
 3. Events and dead letters of a request go into one commit. A producer's number that is refused (gap, fenced) or was
    taken before leaves no letters.
 4. The events of a stream reach the log in the order in which their requests were taken in.
@@ -16,14 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.collect.admit import Built, Decoded, Judge
+import numpy as np
+
+from penstock.collect.admit import Judge
+from penstock.collect.arrival import Arrived, Built, Decoded
 from penstock.collect.counted import Counted, Group, Tally, write
 from penstock.collect.counts import Counts
 from penstock.collect.dead_letters import DeadLedger, Letter
 from penstock.collect.guard import Guard
 from penstock.collect.rejection import Rejection
 from penstock.collect.sender import Sender, Way
-from penstock.collect.signals import EventsTaken, Signals
+from penstock.collect.signals import EventsSkewed, EventsTaken, Signals
 from penstock.log.log import Appended, Producer, Stream
 from penstock.position import Position
 
@@ -66,10 +70,12 @@ class Claim:
     rejections: list[Rejection] = field(default_factory=list)
     accepted: int = 0
     shed: int = 0
+    known: int = 0
+    """Events of a request that was taken before."""
 
     @property
     def received(self) -> int:
-        return self.decoded.received + self.shed
+        return self.decoded.received + self.shed + self.known
 
 
 class Intake:
@@ -105,28 +111,39 @@ class Intake:
         producer: Producer | None = None,
         note: Note | None = None,
         alone: bool = False,
+        begun: Callable[[], None] | None = None,
     ) -> Outcome:
         """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ...,
         and what the stream's guard raises: `TooManyError`, `LaggingError`.
 
-        `alone`: in an append of its own, so that a `note` that raises fails nobody else.
+        `alone`: in an append of its own, so that a `note` that raises fails nobody else. `begun` is called when the
+        events are on their way: what is taken after that comes after them.
         """
         shed = 0
         if self._guard is not None:
             decoded, shed = self._guard.admit(decoded, sender)
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections), shed=shed)
-        if producer is not None or alone:
+        if producer is not None or alone or decoded.columns is not None:
+            self._begin_waiting()
             self._begin([claim])
         else:
             self._join(claim)
+        if begun is not None:
+            begun()
         return await done
 
     async def drop(self, events: int, sender: Sender) -> Outcome:
         """Count events that had to be dropped before they were judged; the count is durable on return."""
+        return await self._count(sender, shed=events)
+
+    async def repeated(self, events: int, sender: Sender) -> Outcome:
+        """Count a request that was taken before under its key: all of its events are known. Durable on return."""
+        return await self._count(sender, known=events)
+
+    async def _count(self, sender: Sender, shed: int = 0, known: int = 0) -> Outcome:
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        nothing = Decoded([], bytes, [], [] if self.judge.stream.unknown == "keep" else None, [])
-        self._join(Claim(nothing, 0, sender, done, shed=events))
+        self._join(Claim(Decoded([], bytes), 0, sender, done, shed=shed, known=known))
         return await done
 
     async def drain(self) -> None:
@@ -173,11 +190,11 @@ class Intake:
 
     async def _build(self, claims: list[Claim]) -> Built:
         what = _joined(claims)
-        events = len(what[0])
+        events = len(what.events)
         build, apart = self.judge.build, self.judge.build_apart
-        built = build(*what) if events <= INLINE_EVENTS else await asyncio.to_thread(build, *what)
+        built = build(what) if events <= INLINE_EVENTS else await asyncio.to_thread(build, what)
         if built is None:
-            built = apart(*what) if events <= INLINE_APART_EVENTS else await asyncio.to_thread(apart, *what)
+            built = apart(what) if events <= INLINE_APART_EVENTS else await asyncio.to_thread(apart, what)
         self._settle(claims, built)
         return built
 
@@ -199,7 +216,7 @@ class Intake:
 
     async def _append(self, claims: list[Claim], built: Built) -> Appended:
         letters = [Letter(self.stream.name, r, c.sender, c.producer) for c in claims for r in c.rejections]
-        if built.batch.num_rows or claims[0].producer is not None or any(claim.shed for claim in claims):
+        if built.batch.num_rows or claims[0].producer is not None or any(c.shed or c.known for c in claims):
             appends = [self._events(claims, built)]
             if letters:
                 appends.append(self._dead.append(letters, follows=True))
@@ -215,8 +232,13 @@ class Intake:
         def remember(appended: Appended, tally: Tally) -> Mapping[str, Any]:
             if appended.repeated:
                 return tally.add(self.stream.name, duplicates=sum(claim.received for claim in claims))
-            shed = sum(claim.shed for claim in claims)
-            keys = tally.add(self.stream.name, duplicates=len(appended.duplicates), shed=shed)
+            known, shed = sum(claim.known for claim in claims), sum(claim.shed for claim in claims)
+            keys = tally.add(
+                self.stream.name,
+                duplicates=len(appended.duplicates) + known,
+                shed=shed,
+                skewed=built.skewed_without(appended.duplicates),
+            )
             return keys | _noted(claims, self._outcomes(claims, built, appended)) if noting else keys
 
         return Counted.make(self.stream, built.batch, self._counts, remember, claims[0].producer)
@@ -229,6 +251,8 @@ class Intake:
         outcomes = self._outcomes(claims, built, appended)
         for way in {claim.sender.way for claim in claims}:
             self._signals(self._taken(way, [o for c, o in zip(claims, outcomes, strict=True) if c.sender.way == way]))
+        if skewed := 0 if appended.repeated else built.skewed_without(appended.duplicates):
+            self._signals(EventsSkewed(self.stream.name, skewed))
         for claim, outcome in zip(claims, outcomes, strict=True):
             if not claim.done.done():
                 claim.done.set_result(outcome)
@@ -236,14 +260,16 @@ class Intake:
     def _outcomes(self, claims: list[Claim], built: Built, appended: Appended) -> list[Outcome]:
         at, token = appended.position, appended.position.token()
         duplicates = [0] * len(claims)
-        if appended.duplicates:
+        if len(claims) == 1:
+            duplicates = [len(appended.duplicates)]
+        elif appended.duplicates:
             starts = _starts(claims)
             for row in appended.duplicates:
                 duplicates[bisect_right(starts, built.rows[row]) - 1] += 1
         if appended.repeated:
             return [Outcome(at, 0, c.received, repeated=True, token=token) for c in claims]
         return [
-            Outcome(at, claim.accepted - known, known, claim.rejections, shed=claim.shed, token=token)
+            Outcome(at, claim.accepted - known, known + claim.known, claim.rejections, shed=claim.shed, token=token)
             for claim, known in zip(claims, duplicates, strict=True)
         ]
 
@@ -258,16 +284,43 @@ class Intake:
         )
 
 
-def _joined(claims: list[Claim]) -> tuple[list[Any], list[str | None] | None, list[int]]:
-    """The events of all requests, their undeclared fields, and when each event came."""
+def _joined(claims: list[Claim]) -> Arrived:
+    """The events of all requests, and what came with each."""
+    if len(claims) == 1:
+        return _arrived(claims[0])
     events: list[Any] = []
     received: list[int] = []
     for claim in claims:
         events += claim.decoded.events
         received += [claim.received_us] * len(claim.decoded.events)
-    if claims[0].decoded.unknown is None:
-        return events, None, received
-    return events, [text for claim in claims for text in claim.decoded.unknown or ()], received
+    return Arrived(
+        events,
+        received,
+        _each(claims, lambda claim: claim.decoded.unknown),
+        _each(claims, _sent),
+        _each(claims, lambda claim: claim.decoded.ids),
+        _each(claims, lambda claim: claim.decoded.times),
+    )
+
+
+def _arrived(claim: Claim) -> Arrived:
+    found, sent_us, rows = claim.decoded, claim.sender.sent_us, len(claim.decoded.events)
+    received = np.full(rows, claim.received_us)
+    sent = None if sent_us is None else np.full(rows, sent_us)
+    return Arrived(found.events, received, found.unknown, sent, found.ids, found.times, found.columns)
+
+
+def _sent(claim: Claim) -> list[int | None] | None:
+    return None if claim.sender.sent_us is None else [claim.sender.sent_us] * len(claim.decoded.events)
+
+
+def _each(claims: list[Claim], known: Callable[[Claim], Sequence[Any] | None]) -> list[Any] | None:
+    """What is known of each event of all requests; None when it is known of none."""
+    found = [known(claim) for claim in claims]
+    if all(values is None for values in found):
+        return None
+    nothing = (values or [None] * len(claim.decoded.events) for claim, values in zip(claims, found, strict=True))
+    return [value for values in nothing for value in values]
 
 
 def _starts(claims: list[Claim]) -> list[int]:

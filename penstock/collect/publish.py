@@ -20,7 +20,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from penstock.clock import Clock
 from penstock.collect import publish_messages as messages
-from penstock.collect.admit import Decoded
+from penstock.collect.arrival import Decoded
 from penstock.collect.cutting import SLICE_BYTES
 from penstock.collect.door_replies import error_reply
 from penstock.collect.intake import Intake

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Literal
 
 from penstock.clock import Clock, rfc3339
-from penstock.collect.admit import Decoded
+from penstock.collect.arrival import Decoded
 from penstock.collect.credentials import Credentials
 from penstock.collect.event_age import EventAge
 from penstock.collect.intake import Intake, Outcome

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.collect.admit import Decoded, Judge
+from penstock.collect.admit import Judge
+from penstock.collect.arrival import Decoded
 from penstock.collect.cutting import SLICE_BYTES
 from penstock.collect.rejection import Rejection
 
@@ -34,7 +35,7 @@ class PullEvents:
         whole = Decoded([], raws.__getitem__, [], None, [])
         for start in range(0, len(raws), AT_ONCE_EVENTS):
             some = self._judge.decode_each(raws[start : start + AT_ONCE_EVENTS])
-            whole.events += some.events
+            whole.events = [*whole.events, *some.events]
             whole.rejections += [replace(r, index=r.index + start) for r in some.rejections]
             whole.places = [*(whole.places or ()), *(some.place(row) + start for row in range(len(some.events)))]
             whole.unknown = None if some.unknown is None else [*(whole.unknown or ()), *some.unknown]

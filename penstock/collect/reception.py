@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.clock import Clock
-from penstock.collect.admit import Decoded
+from penstock.collect.arrival import Decoded
+from penstock.collect.contents import decoded_as
 from penstock.collect.cutting import SLICE_BYTES, Form
 from penstock.collect.dead_letters import DeadLedger, Letter
 from penstock.collect.intake import Intake, Note, Outcome
@@ -24,6 +25,13 @@ INLINE_BYTES = 8 * 1024
 
 BadNote = Callable[[BadBodyError], Mapping[str, Any]]
 """What to remember in the commit that keeps an unreadable body."""
+
+
+class Judged(NamedTuple):
+    """The events of a body, and when it came."""
+
+    decoded: Decoded
+    received_us: int
 
 
 class Reception:
@@ -48,9 +56,7 @@ class Reception:
         Its events are held in `share`, which the caller gives back.
         """
         received_us = self._clock.now_us()
-        account = sender.account
-        if not self._turns.begin(account, len(raw)):
-            await self._turns.wait(account, len(raw))
+        await self._turn(sender, raw)
         try:
             decoded = await self._decode(intake, raw, form)
             if share is not None:
@@ -60,7 +66,48 @@ class Reception:
             await self.bury(intake, error, raw, sender, bad_note)
             raise
         finally:
-            self._turns.end(account, len(raw))
+            self._turns.end(sender.account, len(raw))
+
+    # In two halves, for who wants to look at the events before they are written
+
+    async def judged(
+        self, intake: Intake, raw: bytes, form: Form, sender: Sender, bad_note: BadNote | None = None
+    ) -> Judged:
+        """The events of a body, before anything is written. Raises `BadBodyError` after the body is in `dead`."""
+        received_us = self._clock.now_us()
+        await self._turn(sender, raw)
+        try:
+            return Judged(await self._decode(intake, raw, form), received_us)
+        except BadBodyError as error:
+            await self.bury(intake, error, raw, sender, bad_note)
+            raise
+        finally:
+            self._turns.end(sender.account, len(raw))
+
+    async def take_judged(
+        self,
+        intake: Intake,
+        judged: Judged,
+        raw: bytes,
+        sender: Sender,
+        note: Note | None = None,
+        bad_note: BadNote | None = None,
+        begun: Callable[[], None] | None = None,
+    ) -> Outcome:
+        """Durable on return. Raises what `take` raises."""
+        await self._turn(sender, raw)
+        try:
+            return await intake.take(judged.decoded, judged.received_us, sender, None, note, begun=begun)
+        except BadBodyError as error:
+            await self.bury(intake, error, raw, sender, bad_note)
+            raise
+        finally:
+            self._turns.end(sender.account, len(raw))
+
+    async def _turn(self, sender: Sender, raw: bytes) -> None:
+        """Wait for the account's turn, which must be ended."""
+        if not self._turns.begin(sender.account, len(raw)):
+            await self._turns.wait(sender.account, len(raw))
 
     async def bury(
         self, intake: Intake, error: BadBodyError, raw: bytes, sender: Sender, bad_note: BadNote | None = None
@@ -72,9 +119,11 @@ class Reception:
         self._signals(EventsTaken(stream, sender.way, 0, 0, 1))
 
     async def _decode(self, intake: Intake, raw: bytes, form: Form) -> Decoded:
-        decoded = intake.judge.decode(raw, form) if len(raw) <= SLICE_BYTES else None
-        if decoded is not None:
-            return decoded
+        judge = intake.judge
+        if form in ("json", "lines", "text"):
+            decoded = judge.decode(raw, form) if len(raw) <= SLICE_BYTES else None
+            if decoded is not None:
+                return decoded
         if len(raw) <= INLINE_BYTES:
-            return intake.judge.decode_apart(raw, form)
-        return await asyncio.to_thread(intake.judge.decode_apart, raw, form)
+            return decoded_as(judge, raw, form)
+        return await asyncio.to_thread(decoded_as, judge, raw, form)

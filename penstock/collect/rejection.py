@@ -21,6 +21,7 @@ Reason = Literal[
     "out_of_range",
     "from_the_future",
     "bad_utf8",
+    "bad_cloudevent",
     "bad_body",
     "map_failed",
 ]
@@ -44,10 +45,16 @@ class Rejection:
 class Refused(Exception):
     """Raised while one event is judged; it never leaves the stage."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(
+        self, reason: Reason, detail: str, *, path: str = "", expected: str | None = None, found: str | None = None
+    ) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+        self.path = path
+        """Of the field: `group.topics[2].name`; empty for the event itself."""
+        self.expected, self.found = expected, found
+        """As far as the decoder tells; `blame.py` looks for the rest in the event."""
 
 
 _NAMED = re.compile(r"'([^']*)':")
@@ -94,34 +101,56 @@ def concealed(why: Refused, kind: type[msgspec.Struct]) -> Refused:
     return Refused(why.reason, f"{expected}, found {MASK}")
 
 
+_EXPECTED = {
+    "RFC3339 encoded datetime": "an RFC 3339 time",
+    "RFC3339 encoded date": "a date (2024-05-01)",
+    "RFC3339 encoded time": "an RFC 3339 time",
+    "base64 encoded string": "base64",
+    "decimal string": "a decimal number",
+    "UUID": "a UUID",
+}
+
+
 def _invalid(text: str) -> Refused:
     match = _AT.fullmatch(text)
     what, path = (match["what"], match["path"] or "") if match else (text, "")
     if found := _GOT.fullmatch(what):
-        return Refused("wrong_type", f"{_field(path)}: expected {found[1]}, found {found[2]}")
+        return _refused("wrong_type", path, found[1], found[2])
     if found := _MISSING.fullmatch(what):
-        return Refused("missing_field", f"{_field(path, found[1])}: expected a value, found nothing")
+        return _refused("missing_field", _path(path, found[1]), "a value", "nothing")
     if found := _UNKNOWN.fullmatch(what):
-        return Refused("unknown_field", unknown_detail([_path(path, found[1])]))
+        return Refused("unknown_field", unknown_detail([_path(path, found[1])]), path=_path(path, found[1]))
     if what.endswith("out of range"):
-        return Refused("out_of_range", f"{_field(path)}: expected a number that fits, found: {what.lower()}")
+        return _refused("out_of_range", path, "a number that fits")
     if found := _BOUND.fullmatch(what):
-        return Refused("out_of_range", f"{_field(path)}: expected {found[1]} {found[2]}")
+        return _refused("out_of_range", path, f"{found[1]} {found[2]}")
+    if what.startswith("Invalid enum value"):
+        return _refused("wrong_type", path, "one of its values")
     if found := _INVALID.fullmatch(what):
-        return Refused("wrong_type", f"{_field(path)}: invalid {found[1]}")
-    return Refused("wrong_type", f"{_field(path)}: {what}")
+        return _refused("wrong_type", path, _EXPECTED.get(found[1], f"a valid {found[1]}"))
+    return Refused("wrong_type", f"{field_name(path)}: {short(what)}", path=path)
+
+
+def _refused(reason: Reason, path: str, expected: str, found: str | None = None) -> Refused:
+    detail = f"{field_name(path)}: expected {expected}" + (f", found {found}" if found else "")
+    return Refused(reason, detail, path=path, expected=expected, found=found)
+
+
+def short(text: str) -> str:
+    """What was found, never more of it than helps."""
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def unknown_detail(paths: list[str]) -> str:
     """Which fields are not declared; a hundred of them help nobody."""
     more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
-    return f"{', '.join(map(_field, paths[:5]))}{more}: not declared"
+    return f"{', '.join(map(field_name, paths[:5]))}{more}: not declared"
 
 
 def _path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _field(path: str, name: str = "") -> str:
-    whole = _path(path, name) if name else path
-    return f"'{whole}'" if whole else "the event"
+def field_name(path: str) -> str:
+    """A field as reasons name it."""
+    return f"'{path}'" if path else "the event"

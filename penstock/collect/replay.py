@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.clock import Clock
-from penstock.collect.admit import Decoded, Judge
+from penstock.collect.admit import Judge
+from penstock.collect.arrival import Arrived, Decoded
 from penstock.collect.cutting import split
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.rejection import Rejection
@@ -149,8 +150,8 @@ def _raws(letter: StoredLetter) -> list[bytes]:
 
 def _misfit(judge: Judge, decoded: Decoded, now_us: int) -> Rejection | None:
     """The first event that its columns cannot hold, as the intake would find it at this moment."""
-    what = (decoded.events, decoded.unknown, [now_us] * len(decoded.events))
-    built = judge.build(*what) or judge.build_apart(*what)
+    arrived = Arrived(decoded.events, [now_us] * len(decoded.events), decoded.unknown)
+    built = judge.build(arrived) or judge.build_apart(arrived)
     return (
         Rejection(built.faults[0][0], built.faults[0][1].reason, built.faults[0][1].detail, b"")
         if built.faults

@@ -7,10 +7,12 @@ cannot take the process's memory. Unpacking is done here, bounded: aiohttp's own
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 
 import pyarrow as pa
 from aiohttp import web
 
+from penstock.collect.cloudevents import enveloped, is_binary
 from penstock.collect.cutting import SLICE_BYTES, Form
 from penstock.collect.room import Room
 from penstock.collect.slow_bodies import SlowBodies
@@ -29,6 +31,11 @@ _FORMS: dict[str, Form] = {
     "application/x-ndjson": "lines",
     "application/ndjson": "lines",
     "application/jsonl": "lines",
+    "text/plain": "text",
+    "text/csv": "csv",
+    "application/vnd.apache.arrow.stream": "arrow",
+    "application/cloudevents+json": "cloudevent",
+    "application/cloudevents-batch+json": "cloudevents",
 }
 AT_ONCE_BYTES = 64 * 1024
 """A larger body takes room as it comes: what is only announced would let slow senders keep all of it."""
@@ -45,11 +52,16 @@ class Body:
         self.share = room.share(account)
         self.packed = b""
         """As it was sent."""
-        self.form = _form(request.headers.get("Content-Type", ""))
+        self._enveloped = is_binary(request.headers)
+        self.form: Form = "cloudevent" if self._enveloped else _form(request.headers.get("Content-Type", ""))
         self._encoding = _encoding(request.headers.get("Content-Encoding", ""))
 
     async def read(self) -> bytes:
         """The unpacked bytes. Raises `TooLargeError`, `OverloadedError`, and `BadBodyError` where unpacking fails."""
+        content = await self._read()
+        return enveloped(self._request.headers, content) if self._enveloped else content
+
+    async def _read(self) -> bytes:
         packed = self.packed = await self._read_packed()
         magic = _MAGIC.get(self._encoding or "")
         # Without the magic number it was unpacked on the way here, or it is not what it says, which its JSON will show.
@@ -78,7 +90,10 @@ class Body:
                 raise self._too_large()
             if length is not None and length <= AT_ONCE_BYTES and self._encoding is None:
                 self._grow(length)
-                return await request.content.read()
+                content = request.content
+                if content.is_eof() and content.exception() is None:  # all of it came with the headers
+                    return content.read_nowait()
+                return await content.read()
             parts = []
             while part := await request.content.readany():
                 self._grow(len(part))
@@ -114,6 +129,7 @@ class Body:
         )
 
 
+@lru_cache(256)
 def _form(content_type: str) -> Form:
     kind, _, parameters = content_type.partition(";")
     form = _FORMS.get(kind.strip().lower())
@@ -121,17 +137,20 @@ def _form(content_type: str) -> Form:
     if form is None or charset not in ("", "utf-8", "utf8"):
         raise UnsupportedContentError(
             f"'{content_type[:80]}' is not a content type that streams take",
-            hint="send -H 'Content-Type: application/json' (an object or an array, UTF-8) or application/x-ndjson",
+            hint="send -H 'Content-Type: application/json' (an object or an array, UTF-8), application/x-ndjson, "
+            "text/csv, application/vnd.apache.arrow.stream or application/cloudevents+json",
         )
     return form
 
 
 def _encoding(text: str) -> str | None:
+    if not text:
+        return None
     encoding = text.strip().lower()
     if encoding in ("", "identity"):
         return None
     if encoding not in _MAGIC:
         raise UnsupportedContentError(
-            f"'{text[:80]}' is not a content encoding that streams take", hint="use gzip, zstd or none"
+            f"'{text[:80]}' is not a content encoding that streams take", hint="use one of gzip and zstd, or none"
         )
     return encoding

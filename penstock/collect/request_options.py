@@ -1,11 +1,14 @@
-"""Reads what a request asks for in its query and headers: the level of the ack, how long to wait, and the producer."""
+"""Reads what a request asks for in its query and headers: how sure, how long to wait, who sends, and when."""
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import dataclass
 from typing import Literal, cast
 
 from aiohttp import web
 
+from penstock.collect.time_columns import FIRST_US, LAST_US
 from penstock.errors import BadRequestError
 from penstock.log.log import Producer
 
@@ -15,6 +18,93 @@ APPLIED_WAIT_S = 5.0
 _PRODUCER = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 _LONGEST_ID = 200
 _LARGEST = 2**53
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one POST asks for."""
+
+    level: AckLevel
+    wait_s: float
+    producer: Producer | None
+    once: str | None
+    """The Idempotency-Key."""
+    reply: str | None
+    """The view whose row the sender wants to see."""
+    preferred: bool
+    """It said `Prefer: respond-async` instead of `ack=none`."""
+    sent_us: int | None
+
+
+def asked_of(request: web.Request, most_s: float) -> Asked:
+    """Raises `BadRequestError` for what cannot be had, or not together."""
+    headers = request.headers
+    if not request.query_string and not any(name in headers for name in _ASKING):
+        return _NOTHING_SPECIAL
+    preferred = "Prefer" in headers and _prefers_async(headers["Prefer"]) and "ack" not in request.query
+    asked = Asked(
+        "none" if preferred else ack_level(request),
+        wait_s(request, APPLIED_WAIT_S, most_s),
+        producer_of(request),
+        _once(headers["Idempotency-Key"]) if "Idempotency-Key" in headers else None,
+        request.query.get("reply") if request.query_string else None,
+        preferred,
+        _sent_us(headers["Penstock-Sent"]) if "Penstock-Sent" in headers else None,
+    )
+    if asked.producer is not None and asked.once is not None:
+        raise BadRequestError(
+            "Idempotency-Key and Producer-Seq both make a request happen once", hint="send one of the two"
+        )
+    if asked.level == "none":
+        _refuse_without_answer(asked)
+    return asked
+
+
+_NOTHING_SPECIAL = Asked("logged", APPLIED_WAIT_S, None, None, None, False, None)
+_ASKING = (*_PRODUCER, "Idempotency-Key", "Prefer", "Penstock-Sent")
+"""Headers by which a request asks for something."""
+
+
+def _refuse_without_answer(asked: Asked) -> None:
+    wants = (
+        ("a producer's sequence", asked.producer),
+        ("an Idempotency-Key", asked.once),
+        ("reply=", asked.reply),
+    )
+    for what, given in wants:
+        if given is not None:
+            raise BadRequestError(f"{what} needs an answer", detail="ack=none", hint="use ack=logged with it")
+
+
+def _prefers_async(text: str) -> bool:
+    return any(part.strip().lower() == "respond-async" for part in text.split(","))
+
+
+def _once(text: str) -> str:
+    """The key may stand in double quotes, as the header's draft has it."""
+    key = text.strip().removeprefix('"').removesuffix('"')
+    if not key or len(key) > _LONGEST_ID or not key.isprintable():
+        raise BadRequestError("Idempotency-Key is not a key", hint=f"use 1 to {_LONGEST_ID} printable characters")
+    return key
+
+
+def _sent_us(text: str) -> int:
+    """Milliseconds since 1970, or RFC 3339."""
+    try:
+        if text.lstrip("-").isdigit() and len(text) <= 16:
+            sent_us = int(text) * 1000
+        else:
+            moment = dt.datetime.fromisoformat(text)
+            aware = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+            sent_us = (aware - _EPOCH) // dt.timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        sent_us = LAST_US + 1
+    if not FIRST_US <= sent_us <= LAST_US:
+        raise BadRequestError(
+            f"Penstock-Sent '{text[:40]}' is not a time", hint="use milliseconds since 1970, or RFC 3339"
+        )
+    return sent_us
 
 
 def ack_level(request: web.Request) -> AckLevel:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from penstock.collect.admit import Decoded
+from penstock.collect.arrival import Decoded
 from penstock.collect.intake import Outcome
 from penstock.collect.pull_source import Ask, Parts
 from penstock.declaration import PullDef

@@ -21,6 +21,8 @@ class Sender:
     address: str | None = None
     credential: str | None = None
     """The id of its credential (`key/<id>`, `jwt/<sub>`, `signed/<stream>`); None: nobody asked who it is."""
+    sent_us: int | None = None
+    """When its clock says that it sent this request."""
 
     def __str__(self) -> str:
         """As dead letters tell it."""
@@ -32,7 +34,7 @@ class Sender:
         return f"key/{self.credential}" if self.credential is not None else f"address/{self.address or ''}"
 
 
-def sender_of(request: web.Request, way: Way) -> Sender:
+def sender_of(request: web.Request, way: Way, sent_us: int | None = None) -> Sender:
     """Who sends a request that has passed the guard."""
     credential = credential_of(request)
-    return Sender(way, request.remote, None if credential.is_anonymous else credential.id)
+    return Sender(way, request.remote, None if credential.is_anonymous else credential.id, sent_us)

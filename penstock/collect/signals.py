@@ -45,6 +45,15 @@ class EventsTaken(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class EventsSkewed(Signal):
+    """Events were taken whose sender's clock is too wrong to be corrected."""
+
+    moves = (Counts("penstock_collect_events_skewed_total", "Events beyond max_skew.", ("stream",), by="skewed"),)
+    stream: str
+    skewed: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRefused(Signal):
     """A request was turned away whole: nothing of it was received. `stream` is empty when there is none of its name."""
 
@@ -127,6 +136,7 @@ class CollectFailed(Signal):
 
 SIGNALS: tuple[type[Signal], ...] = (
     EventsTaken,
+    EventsSkewed,
     RequestRefused,
     LagSwitched,
     ConnectionClosed,

@@ -2,110 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from penstock.clock import rfc3339
+from penstock.collect.arrival import Arrived, Mask, Micros
 from penstock.collect.content_hash import content_hashes
+from penstock.collect.id_texts import Texts, id_texts, key_texts
 from penstock.collect.rejection import Refused
+from penstock.collect.three_clocks import ThreeClocks
+from penstock.collect.time_columns import LAST_US, TimeField, micros, timestamps
 from penstock.declaration import StreamDef
-from penstock.schema import RECEIVED, TIME, TIMESTAMP
+from penstock.schema import RECEIVED, TIME
 
-FIRST_US = -62_135_596_800_000_000
-"""The year 0001, before which no calendar here reaches."""
-LAST_US = 253_402_300_799_999_999
-"""The end of the year 9999."""
 
-_encode_lines = msgspec.json.Encoder().encode_lines
-Texts = Callable[[Sequence[Any], Sequence[pa.Array]], pa.Array]
-Micros = np.ndarray[tuple[int], np.dtype[np.int64]]
+@dataclass(frozen=True, slots=True)
+class System:
+    """The columns in their order, and which rows came from a clock that is too wrong to be corrected."""
+
+    columns: list[pa.Array]
+    skewed: Mask | None = None
 
 
 class SystemColumns:
-    """`_time`, `_received`, `_id` and `_key` of one stream."""
+    """`_sent` where clocks are corrected, `_time`, `_received`, `_id` and `_key` of one stream."""
 
     def __init__(self, stream: StreamDef) -> None:
-        names = stream.events.names
-        self._time = None if stream.time is None else names.index(stream.time)
-        self._time_name = stream.time
-        self._milliseconds = self._time is not None and pa.types.is_integer(stream.events.arrow.types[self._time])
+        self._time = None if stream.time is None else TimeField(stream, stream.time)
+        self._clocks = None if stream.max_skew_us is None else ThreeClocks(stream, stream.max_skew_us)
         self._future_us = stream.future_us
-        self._id = content_hashes(stream) if stream.fingerprinted else _texts(stream, stream.id, _json_texts)
-        self._key = _texts(stream, stream.key, _plain_texts)
+        self._own_id = bool(stream.id) and not stream.identified_by_envelope
+        self._id = (
+            _fingerprints(stream) if stream.fingerprinted else id_texts(stream, stream.id if self._own_id else ())
+        )
+        self._key = key_texts(stream, stream.key)
 
-    def build(self, events: Sequence[Any], columns: Sequence[pa.Array], received: Sequence[int]) -> list[pa.Array]:
-        """The four columns, in their order. Raises `Refused` for a time that no calendar holds."""
-        came = np.array(received, np.int64)
-        time = came if self._time is None else self._event_time(columns[self._time], came)
-        return [_timestamps(time), _timestamps(came), self._id(events, columns), self._key(events, columns)]
+    def build(self, columns: Sequence[pa.Array], arrived: Arrived) -> System:
+        """From the columns of the fields, and of the undeclared ones where they are kept. Raises `Refused` for a time
+        that no calendar holds."""
+        came = np.asarray(arrived.received, np.int64)
+        occurred, known = self._occurred(columns, came, arrived.times)
+        by_envelope = arrived.ids is not None and not self._own_id
+        ids = pa.array(arrived.ids, pa.string()) if by_envelope else self._id(columns, len(came))
+        rest = [timestamps(came), ids, self._key(columns, len(came))]
+        if self._clocks is None:
+            return System([timestamps(occurred), *rest])
+        time, sent, skewed = self._clocks.correct(occurred, known, came, columns, arrived.sent)
+        return System([sent, timestamps(time), *rest], skewed)
+
+    def _occurred(
+        self, columns: Sequence[pa.Array], came: Micros, times: Sequence[int | None] | None
+    ) -> tuple[Micros, Mask | None]:
+        """Where an event has no time of its own, it happened when it came."""
+        if self._time is not None:
+            time, known = self._time.read(columns)
+            return (time, None) if known is None else (np.where(known, time, came), known)
+        if times is None:
+            return came, None
+        return np.array([us if time is None else time for time, us in zip(times, came, strict=True)], np.int64), None
 
     def ahead(self, batch: pa.RecordBatch) -> list[tuple[int, Refused]]:
         """The rows whose time is further ahead of their arrival than the stream allows."""
-        if self._time is None:
-            return []
-        time, came = (_micros(batch.column(name)) for name in (TIME, RECEIVED))
+        time, came = (micros(batch.column(name)) for name in (TIME, RECEIVED))
         rows = np.flatnonzero(time - came > self._future_us).tolist()
         return [(row, self._too_early(int(time[row]), int(came[row]))) for row in rows]
 
-    def _event_time(self, column: pa.Array, came: Micros) -> Micros:
-        """Where an event has no time of its own, it happened when it came."""
-        time = _micros(column)
-        first, last = (FIRST_US // 1000, LAST_US // 1000) if self._milliseconds else (FIRST_US, LAST_US)
-        if len(time) and (time.min() < first or time.max() > last):
-            raise Refused("out_of_range", f"'{self._time_name}': expected a time in the years 0001 to 9999")
-        time = time * 1000 if self._milliseconds else time
-        return np.where(column.is_null().to_numpy(zero_copy_only=False), came, time) if column.null_count else time
-
     def _too_early(self, time_us: int, came_us: int) -> Refused:
         limit = rfc3339(min(came_us + self._future_us, LAST_US))
-        return Refused("from_the_future", f"'{self._time_name}': expected at most {limit}, found {rfc3339(time_us)}")
+        name = "time" if self._time is None else self._time.name
+        return Refused("from_the_future", f"'{name}': expected at most {limit}, found {rfc3339(time_us)}")
 
 
-def _micros(column: pa.Array) -> Micros:
-    """A column of integers or timestamps as numbers; a null is 0."""
-    plain = column if column.null_count == 0 else column.fill_null(0 if pa.types.is_integer(column.type) else _EPOCH)
-    micros: Micros = plain.view(pa.int64()).to_numpy()
-    return micros
-
-
-_EPOCH = pa.scalar(0, TIMESTAMP)
-
-
-def _timestamps(time: Micros) -> pa.Array:
-    return pa.Array.from_buffers(TIMESTAMP, len(time), [None, pa.py_buffer(np.ascontiguousarray(time))])
-
-
-# Ids and keys
-
-
-def _texts(stream: StreamDef, names: tuple[str, ...], texts: Callable[[list[Any]], Sequence[str | None]]) -> Texts:
-    """How to build a column of texts from the fields `names`; whole columns where their type allows it."""
-    if not names:
-        return lambda events, _: pa.nulls(len(events), pa.string())
-    if len(names) > 1:
-        return lambda events, _: pa.array(_arrays([[getattr(e, n) for n in names] for e in events]), pa.string())
-    name, index = names[0], stream.events.names.index(names[0])
-    kind = stream.events.arrow.types[index]
-    if pa.types.is_string(kind):
-        return lambda _, columns: columns[index]
-    if pa.types.is_integer(kind):
-        return lambda _, columns: columns[index].cast(pa.string())
-    return lambda events, _: pa.array(texts([getattr(e, name) for e in events]), pa.string())
-
-
-def _arrays(values: list[list[Any]]) -> list[str]:
-    """Each as a JSON array. JSON has no bare line ends, so that all of them can be encoded at once and cut apart."""
-    return _encode_lines(values).decode().split("\n")[:-1]
-
-
-def _json_texts(values: list[Any]) -> list[str | None]:
-    texts = _arrays(values)
-    return [None if value is None else text for value, text in zip(values, texts, strict=True)]
-
-
-def _plain_texts(values: list[Any]) -> list[str | None]:
-    return [None if value is None else str(getattr(value, "value", value)) for value in values]
+def _fingerprints(stream: StreamDef) -> Texts:
+    hashes = content_hashes(stream)
+    return lambda columns, rows: hashes(range(rows), columns)

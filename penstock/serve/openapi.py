@@ -15,11 +15,11 @@ import msgspec
 
 from penstock.change import Column
 from penstock.config import Limits
-from penstock.declaration import LEDGERS, Application, StreamDef
+from penstock.declaration import LEDGERS, Application
+from penstock.serve.openapi_collect import pixel, post
 from penstock.serve.openapi_dead import dead_paths
 from penstock.serve.openapi_parts import (
     ACKS_REPLY,
-    POST_REPLY,
     SCHEMAS,
     SECURITY,
     answers,
@@ -48,8 +48,9 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
         paths[f"/flows/{node.name}/rebuild"] = {"post": _rebuild(node.name, "flow")}
     for stream in application.streams:
         paths |= _stream_paths(stream.name, limits)
-        paths[f"/streams/{stream.name}"]["post"] = _post(stream, events[stream.name])
+        paths[f"/streams/{stream.name}"]["post"] = post(stream, events[stream.name], limits)
         paths[f"/streams/{stream.name}/publish"] = _socket(f"publishing to {stream.name}")
+        paths[f"/streams/{stream.name}/pixel.gif"] = {"get": pixel(stream)}
     for name in (*(flow.name for flow in application.flows), *LEDGERS):
         paths |= _stream_paths(name, limits)
     return {
@@ -177,27 +178,6 @@ def _schema(name: str) -> Spec:
         "summary": f"The JSON Schema of the events of the stream {name}, and its versions",
         "parameters": [parameter("version", number)],
         "responses": answers(reply, 400, 404, 503),
-    }
-
-
-def _post(stream: StreamDef, event: Spec) -> Spec:
-    content = {
-        "application/json": {"schema": {"oneOf": [event, array(event)]}},
-        "application/x-ndjson": {"schema": text("One event per line.")},
-    }
-    levels = {"type": "string", "enum": ["none", "logged", "applied"], "default": "logged"}
-    headers = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
-    limited = (429,) if stream.rate else ()
-    return {
-        "operationId": f"post to {stream.name}",
-        "summary": f"Send events to the stream {stream.name}",
-        "parameters": [parameter("ack", levels), *(parameter(name, text(), place="header") for name in headers)],
-        "requestBody": {"required": True, "content": content},
-        "responses": answers(POST_REPLY, 400, 403, 408, 409, 413, 415, 422, *limited, 503, 507)
-        | {
-            "202": {"description": "ack=none: taken, not yet durable", "content": _json(POST_REPLY)},
-            "204": {"description": "This sequence number of the producer was taken before"},
-        },
     }
 
 

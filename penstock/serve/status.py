@@ -21,6 +21,7 @@ from penstock.declaration import LEDGERS, Application, FlowDef, Node
 from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.folder import FolderLog
+from penstock.log.ids import HORIZON, KEEP_US
 from penstock.log.log import Bounds
 from penstock.position import frontier_body
 from penstock.serve.rates import Rates
@@ -200,8 +201,10 @@ class Status:
                 "duplicates": mine.get("duplicates", 0),
                 "dead": mine.get("dead", 0) + sum(count.get("dead", 0) for count in theirs),
                 "shed": mine.get("shed", 0),
+                "skewed": mine.get("skewed", 0),
                 "late": sum(count.get("late", 0) for count in theirs),
             },
+            "horizon": _HORIZON if definition and definition.id else None,
             "position": self._log.position_end(name).token() if bounds else None,
         }
 
@@ -240,3 +243,7 @@ def duration_text(us: int) -> str:
         if us >= unit and us % unit == 0:
             return f"{us // unit} {name}{'s' if us > unit else ''}"
     return f"{us / 1000:g} ms"
+
+
+_HORIZON = {"ids": HORIZON, "age": duration_text(KEEP_US)}
+"""How long the ids of a stream's events are known: so many of the newest, or so long, whichever ends first."""

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from penstock import schema
 from penstock.app import App
 from penstock.change import DELETE, OP, UPSERT, Column
+from penstock.collect.arrival import Arrived
 from penstock.collect.system_columns import SystemColumns
 from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Node, StreamDef, ViewDef
@@ -109,9 +110,10 @@ def stored_batch(stream: StreamDef, events: Sequence[Any]) -> pa.RecordBatch:
             wanted, found = stream.events.kind.__name__, type(event).__name__
             raise TypeError(f"events of the stream '{stream.name}' are instances of {wanted}, not of {found}")
     columns = stream.events.columns(events)
-    time, _, id, key = SystemColumns(stream).build(events, columns, [0] * len(events))
     unknown = [pa.nulls(len(events), pa.string())] if stream.unknown == "keep" else []
-    batch = pa.RecordBatch.from_arrays([*columns, *unknown, time, time, id, key], schema=stream.stored)
+    arrived = Arrived(events, [0] * len(events))
+    *sent, time, _, id, key = SystemColumns(stream).build([*columns, *unknown], arrived).columns
+    batch = pa.RecordBatch.from_arrays([*columns, *unknown, *sent, time, time, id, key], schema=stream.stored)
     known: set[str] = set()
     first = [text is None or not (text in known or known.add(text)) for text in id.to_pylist()]  # type: ignore[func-returns-value]
     return batch.filter(pa.array(first, pa.bool_()))

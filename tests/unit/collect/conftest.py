@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest_asyncio
 from running_edge import Edge, running
 from shop_app import shop
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "views"))
 
 
 @pytest_asyncio.fixture

@@ -203,7 +203,7 @@ async def test_packed_data_that_breaks_off_is_a_bad_body(edge: Edge, packed: byt
     "headers",
     [
         {"Content-Type": "application/octet-stream"},
-        {"Content-Type": "text/csv"},
+        {"Content-Type": "text/html"},
         {"Content-Type": "application/json; charset=latin-1"},
         {"Content-Encoding": "br"},
         {"Content-Encoding": "gzip, gzip"},

@@ -10,6 +10,7 @@ import pytest
 
 from penstock import App, Event, Private, Struct
 from penstock.collect.admit import Judge
+from penstock.collect.arrival import Arrived
 from penstock.config import Limits
 from penstock.private import MASK, is_private, mask, private_fields
 from penstock.schema import EventSchema, simple_type
@@ -127,9 +128,9 @@ def test_paths_of_error_messages_are_recognised(path, private):
 REJECTED = {
     '{"amount": "x"}': "'amount': expected int, found str",
     '{"amount": 1, "email": 5}': "'email': expected str | null, found int",
-    '{"amount": 1, "mood": "ann@example.org"}': "'mood': does not fit, found ***",
+    '{"amount": 1, "mood": "ann@example.org"}': "'mood': expected one of bad, good, found ***",
     '{"amount": 1, "best": {"phone": ["ann@example.org"]}}': "'best.phone': expected str, found array",
-    '{"amount": 1, "born": "ann@example.org"}': "'born': does not fit, found ***",
+    '{"amount": 1, "born": "ann@example.org"}': "'born': expected a date (2024-05-01), found ***",
     '{"amount": 1, "card": "12345678901234567890.5"}': "'card': expected what fits decimal(10,2), found ***",
     '{"amount": 99999999999999999999, "email": "ann@example.org"}': "'amount': expected what fits bigint, found 9999",
     '{"email": "ann@example.org"}': "'amount': expected a value, found nothing",
@@ -143,8 +144,8 @@ def test_a_rejection_says_what_is_wrong_and_not_what_is_private(raw):
     decoded = judge.decode(raw.encode(), "json") or judge.decode_apart(raw.encode(), "json")
     faults = [rejection.detail for rejection in decoded.rejections]
     if not faults:
-        assert judge.build(decoded.events, None, [0]) is None
-        faults = [why.detail for _, why in judge.build_apart(decoded.events, None, [0]).faults]
+        assert judge.build(Arrived(decoded.events, [0])) is None
+        faults = [why.detail for _, why in judge.build_apart(Arrived(decoded.events, [0])).faults]
     (detail,) = faults
     assert detail.startswith(REJECTED[raw])
     assert SECRET not in detail

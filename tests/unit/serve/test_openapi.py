@@ -34,6 +34,7 @@ from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.testing.contracts.log_backends import BACKENDS
 from penstock.views.current import Views
+from penstock.views.rows_after import RowsAfter
 
 Spec = dict[str, Any]
 Operation = tuple[str, str]
@@ -56,7 +57,14 @@ class Edge:
         self.views = Views(self.application, self.reader.flows, limits=LIMITS, observer=self.observer)
         clock = SystemClock()
         self.collect = Collect(
-            self.application, self.log, self.group, self.views.wait_absorbed, LIMITS, clock, self.observer.emit
+            self.application,
+            self.log,
+            self.group,
+            self.views.wait_absorbed,
+            LIMITS,
+            clock,
+            self.observer.emit,
+            rows=RowsAfter(self.views),
         )
         checks = {"collect": lambda: self.group.problem or True}
         remember = _remember(self.group)
@@ -79,7 +87,8 @@ class Edge:
         async with self.http.request(method, path, data=data, headers=headers, **more) as reply:
             self.seen[method.lower(), path].add(reply.status)
             endless = reply.content_type == "text/event-stream"
-            text = "" if endless or reply.status == 101 else await reply.text()
+            image = reply.content_type == "image/gif"
+            text = "" if endless or image or reply.status == 101 else await reply.text()
         return json.loads(text) if text.startswith("{") else text
 
     async def stall(self, path: str) -> None:
@@ -215,6 +224,9 @@ async def post_all_kinds(edge: Edge) -> str:
     await edge.expect(403, post, path, {"topic": "a"}, headers=producer | {"Producer-Epoch": "0"})
     await edge.expect(409, post, path, {"topic": "a"}, headers=producer | {"Producer-Seq": "5"})
     await edge.expect(400, post, path, b"{")
+    await edge.expect(404, post, path, {"topic": "a"}, params={"reply": "nope"})
+    await edge.expect(202, post, path, {"topic": "a"}, params={"reply": "topics", "wait": 0})
+    await edge.expect(200, "GET", f"{path}/pixel.gif", params={"topic": "a"})
     await edge.expect(413, post, path, {"topic": "a" * 200_000})
     await edge.expect(415, post, path, b"<a/>", headers={"Content-Type": "text/xml"})
     await edge.expect(422, post, path, {"topic": 1})
@@ -303,6 +315,7 @@ async def when_the_log_fails(edge: Edge) -> None:
     with BACKENDS["sqlite"].starved(edge.log):
         while 507 not in edge.seen["post", "/streams/rsvps"]:
             await edge.ask("POST", "/streams/rsvps", {"topic": "a" * 50_000})
+        await edge.expect(507, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a" * 5_000})
         await edge.expect(507, "POST", "/dead/replay", MENDED)
         for path in rebuilds:
             async with asyncio.timeout(20):
@@ -310,6 +323,7 @@ async def when_the_log_fails(edge: Edge) -> None:
                     await edge.ask("POST", path)
     await asyncio.to_thread(edge.group.close)
     await edge.expect(503, "POST", "/streams/rsvps", {"topic": "a"})
+    await edge.expect(503, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a"})
     await edge.expect(503, "POST", "/dead/replay", MENDED)
     for path in rebuilds:
         await edge.expect(503, "POST", path)

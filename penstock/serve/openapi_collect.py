@@ -1,0 +1,76 @@
+"""Describes the ways in over HTTP: what a POST may carry and ask for, and the pixel."""
+
+from __future__ import annotations
+
+from penstock.config import Limits
+from penstock.declaration import StreamDef
+from penstock.serve.openapi_parts import POST_REPLY, Spec, answers, array, obj, parameter, ref, text
+
+_LEVELS = {"type": "string", "enum": ["none", "logged", "applied"], "default": "logged"}
+_HEADERS = {
+    "Producer-Id": "Who sends; with the other two, or none of them.",
+    "Producer-Epoch": "Which incarnation of it.",
+    "Producer-Seq": "The number of this request.",
+    "Idempotency-Key": "Makes this request happen once.",
+    "Penstock-Sent": "When the sender's clock says that it sends: milliseconds since 1970, or RFC 3339.",
+    "Prefer": "`respond-async` is `ack=none`.",
+    "Content-Encoding": "`gzip` or `zstd`.",
+}
+_ENVELOPE = ("specversion", "id", "source", "type")
+
+
+def post(stream: StreamDef, event: Spec, limits: Limits) -> Spec:
+    wait = {"type": "number", "minimum": 0, "maximum": limits.wait_s, "description": "Seconds."}
+    row = {"type": ["object", "null"], "description": "With reply=: the view's row."}
+    more = obj(view=text(), row=row, position=ref("Position"))
+    good = {"allOf": [POST_REPLY, more]}
+    return {
+        "operationId": f"post to {stream.name}",
+        "summary": f"Send events to the stream {stream.name}",
+        "parameters": [
+            parameter("ack", _LEVELS),
+            parameter("reply", text("A view: answer with its row at the first commit past the event.")),
+            parameter("wait", wait),
+            *(parameter(name, text(what), place="header") for name, what in _HEADERS.items()),
+        ],
+        "requestBody": {"required": True, "content": _contents(event)},
+        "responses": answers(good, 400, 403, 404, 408, 409, 413, 415, 422, *_limited(stream), 503, 507)
+        | {
+            "202": {
+                "description": "ack=none: taken, not yet durable; reply=: durable, the view not yet there",
+                "content": {"application/json": {"schema": POST_REPLY}},
+            },
+            "204": {"description": "This sequence number of the producer was taken before"},
+        },
+    }
+
+
+def _contents(event: Spec) -> Spec:
+    envelope = obj(**{name: text() for name in _ENVELOPE}, time=text(), data=event, data_base64=text())
+    envelope["required"] = list(_ENVELOPE)
+    several = {"oneOf": [event, array(event)]}
+    return {
+        "application/json": {"schema": several},
+        "application/x-ndjson": {"schema": text("One event per line.")},
+        "text/plain": {"schema": text("JSON or lines of it, as navigator.sendBeacon sends it.")},
+        "text/csv": {"schema": text("A header with the names of the fields, then one event per row.")},
+        "application/vnd.apache.arrow.stream": {"schema": {"type": "string", "format": "binary"}},
+        "application/cloudevents+json": {"schema": envelope},
+        "application/cloudevents-batch+json": {"schema": array(envelope)},
+    }
+
+
+def pixel(stream: StreamDef) -> Spec:
+    image = {"description": "A transparent image, once the event or its dead letter is durable"}
+    rejected = {"Penstock-Rejected": {"description": "Why the event was rejected, if it was.", "schema": text()}}
+    good = image | {"headers": rejected, "content": {"image/gif": {"schema": {"type": "string", "format": "binary"}}}}
+    return {
+        "operationId": f"pixel of {stream.name}",
+        "summary": f"Send one event to the stream {stream.name} in the address of an image",
+        "parameters": [parameter(name, text()) for name in stream.events.names],
+        "responses": {"200": good} | {str(code): image for code in (*_limited(stream), 503, 507)},
+    }
+
+
+def _limited(stream: StreamDef) -> tuple[int, ...]:
+    return (429,) if stream.rate else ()

@@ -1,0 +1,87 @@
+"""Bodies of every content, mutated by a seed, through judgement and columns: `python mutated_bodies.py SEED COUNT`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from random import Random
+
+from test_contents import GOOD, app
+
+from penstock.collect.admit import Judge
+from penstock.collect.arrival import Arrived, Decoded
+from penstock.collect.contents import decoded_as
+from penstock.collect.cutting import Form
+from penstock.config import Limits
+from penstock.errors import BadBodyError, TooLargeError
+
+NOW_US = 1_700_000_000_000_000
+LONGEST_DETAIL = 400
+PIECES = (
+    *(b'",{}[]:-', b'"', b",", b"\n", b"{", b"}", b"[", b"]", b":", b"-", b"\x00", b"\xff"),
+    *(b"9" * 25, b"null", b"true", b"1e999", b"NaN", b'"\\ud800"'),
+    *(b"9999-12-31T23:59:59-23:59", b"0001-01-01T00:00:00+23:59"),
+)
+
+
+def mutated(body: bytes, seeded: Random) -> bytes:
+    made = bytearray(body)
+    for _ in range(seeded.randint(0, 4)):
+        at = seeded.randrange(len(made) + 1)
+        what = seeded.random()
+        if what < 0.4 and made:
+            made[at % len(made)] = seeded.randrange(256)
+        elif what < 0.7:
+            made[at:at] = seeded.choice(PIECES)
+        elif what < 0.85:
+            del made[at : at + seeded.randint(1, 8)]
+        else:
+            made[at : at + 4] = seeded.choice(PIECES)
+    return bytes(made if seeded.random() > 0.05 else made[: seeded.randrange(len(made) + 1)])
+
+
+def judged(judge: Judge, body: bytes, form: Form) -> str:
+    """What became of a body; every event of it is a row, a fault or a rejection."""
+    try:
+        decoded = judge.decode(body, form) if form in ("json", "lines", "text") else None
+        decoded = decoded or decoded_as(judge, body, form)
+    except (BadBodyError, TooLargeError):
+        return "refused"
+    _check(judge, decoded)
+    return "judged"
+
+
+def _check(judge: Judge, decoded: Decoded) -> None:
+    count = len(decoded.events)
+    arrived = Arrived(
+        decoded.events, [NOW_US] * count, decoded.unknown, None, decoded.ids, decoded.times, decoded.columns
+    )
+    built = judge.build(arrived) or judge.build_apart(arrived)
+    built.batch.validate(full=True)
+    assert built.batch.num_rows + len(built.faults) == count
+    for row, why in built.faults:
+        assert decoded.raw(decoded.place(row)) is not None
+        assert len(why.detail) < LONGEST_DETAIL, why.detail
+    for rejection in decoded.rejections:
+        assert len(rejection.detail) < LONGEST_DETAIL, rejection.detail
+        json.dumps(rejection.body())
+
+
+def run(seed: int, count: int) -> Counter[str]:
+    seeded = Random(seed)
+    judges = [Judge(stream, Limits()) for stream in app().declared().streams]
+    found: Counter[str] = Counter()
+    for number in range(count):
+        form, body = seeded.choice(GOOD)
+        sent = mutated(body, seeded)
+        asked = seeded.choice(GOOD)[0] if seeded.random() < 0.05 else form
+        try:
+            found[judged(seeded.choice(judges), sent, asked)] += 1
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, round {number}, {asked}: {sent!r}") from error
+    return found
+
+
+if __name__ == "__main__":
+    print(run(int(sys.argv[1]), int(sys.argv[2])))
