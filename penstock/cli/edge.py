@@ -29,9 +29,9 @@ from penstock.cli.preflight import port_error
 from penstock.cli.securing import OPEN, PROBE, Security, refuse_open
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.connections import Connections
-from penstock.collect.dead_routes import DeadLetterOffice
+from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.collect.signals import SIGNALS, RequestRefused
+from penstock.collect.ways.connections import Connections
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError

@@ -17,29 +17,29 @@ from random import Random
 from aiohttp import web
 
 from penstock.clock import Clock
-from penstock.collect.acks import Acks
-from penstock.collect.admit import Judge
-from penstock.collect.connections import Connections
 from penstock.collect.counted import Group
 from penstock.collect.counts import Counts
-from penstock.collect.dead_letters import DeadLedger
-from penstock.collect.door import Door, WaitAbsorbed
-from penstock.collect.idempotency import Idempotency
 from penstock.collect.intake import Intake
-from penstock.collect.lags import Absorbed
-from penstock.collect.pixel import Pixel
-from penstock.collect.pressure import Pressure
-from penstock.collect.publish import Publishing
-from penstock.collect.pull import Sleep
-from penstock.collect.pulls import Pulls
-from penstock.collect.receipts import Receipts
+from penstock.collect.judging.admit import Judge
+from penstock.collect.letters.dead_letters import DeadLedger
+from penstock.collect.limits.lags import Absorbed
+from penstock.collect.limits.pressure import Pressure
+from penstock.collect.pulling.pull import Sleep
+from penstock.collect.pulling.pulls import Pulls
 from penstock.collect.reception import Reception
 from penstock.collect.signals import Signals
-from penstock.collect.slow_bodies import SlowBodies
 from penstock.collect.stream_specs import make_dead, make_stream
-from penstock.collect.udp import Udps
-from penstock.collect.unanswered import Unanswered
-from penstock.collect.view_reply import MayRead, Rows, ViewReplies, by_credential
+from penstock.collect.ways.acks import Acks
+from penstock.collect.ways.connections import Connections
+from penstock.collect.ways.door import Door, WaitAbsorbed
+from penstock.collect.ways.idempotency import Idempotency
+from penstock.collect.ways.pixel import Pixel
+from penstock.collect.ways.publish import Publishing
+from penstock.collect.ways.receipts import Receipts
+from penstock.collect.ways.slow_bodies import SlowBodies
+from penstock.collect.ways.udp import Udps
+from penstock.collect.ways.unanswered import Unanswered
+from penstock.collect.ways.view_reply import MayRead, Rows, ViewReplies, by_credential
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.log.log import Log

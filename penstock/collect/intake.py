@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.collect.admit import Judge
-from penstock.collect.arrival import Arrived, Built, Decoded
 from penstock.collect.counted import Counted, Group, Tally, write
 from penstock.collect.counts import Counts
-from penstock.collect.dead_letters import DeadLedger, Letter
-from penstock.collect.guard import Guard
-from penstock.collect.rejection import Rejection
+from penstock.collect.judging.admit import Judge
+from penstock.collect.judging.arrival import Arrived, Built, Decoded
+from penstock.collect.judging.rejection import Rejection
+from penstock.collect.letters.dead_letters import DeadLedger, Letter
+from penstock.collect.limits.guard import Guard
 from penstock.collect.sender import Sender, Way
 from penstock.collect.signals import EventsSkewed, EventsTaken, Signals
 from penstock.log.log import Appended, Producer, Stream

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from penstock.clock import Clock
-from penstock.collect.arrival import Decoded
-from penstock.collect.contents import decoded_as
-from penstock.collect.cutting import SLICE_BYTES, Form
-from penstock.collect.dead_letters import DeadLedger, Letter
+from penstock.collect.contents.choice import decoded_as
 from penstock.collect.intake import Intake, Note, Outcome
-from penstock.collect.rejection import Rejection
-from penstock.collect.room import Share
+from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.cutting import SLICE_BYTES, Form
+from penstock.collect.judging.rejection import Rejection
+from penstock.collect.letters.dead_letters import DeadLedger, Letter
+from penstock.collect.limits.room import Share
+from penstock.collect.limits.turns import Turns
 from penstock.collect.sender import Sender
 from penstock.collect.signals import EventsTaken, Signals
-from penstock.collect.turns import Turns
 from penstock.errors import BadBodyError
 from penstock.log.log import Producer
 

@@ -18,7 +18,7 @@ import penstock
 from penstock import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.dead_routes import DeadLetterOffice
+from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.config import Folder, Limits
 from penstock.errors import PenstockError
 from penstock.log.folder import FolderLog

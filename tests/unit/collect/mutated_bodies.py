@@ -9,10 +9,10 @@ from random import Random
 
 from test_contents import GOOD, app
 
-from penstock.collect.admit import Judge
-from penstock.collect.arrival import Arrived, Decoded
-from penstock.collect.contents import decoded_as
-from penstock.collect.cutting import Form
+from penstock.collect.contents.choice import decoded_as
+from penstock.collect.judging.admit import Judge
+from penstock.collect.judging.arrival import Arrived, Decoded
+from penstock.collect.judging.cutting import Form
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
 

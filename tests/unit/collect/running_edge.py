@@ -17,9 +17,9 @@ from aiohttp import ClientSession, web
 from penstock.app import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.connections import Connections
-from penstock.collect.dead_routes import DeadLetterOffice
-from penstock.collect.pull import Sleep
+from penstock.collect.letters.routes import DeadLetterOffice
+from penstock.collect.pulling.pull import Sleep
+from penstock.collect.ways.connections import Connections
 from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit

@@ -9,7 +9,7 @@ import pytest
 from running_edge import Absorbing, Edge, running
 from shop_app import shop
 
-from penstock.collect import receipts, unanswered
+from penstock.collect.ways import receipts, unanswered
 from penstock.config import Limits
 from penstock.errors import DiskFullError
 from penstock.log.logs.sqlite import SqliteLog

@@ -11,9 +11,9 @@ import pytest
 from shop_app import Order, Place, Visit
 
 from penstock import App, Event
-from penstock.collect.admit import Judge
-from penstock.collect.arrival import Arrived, Decoded
-from penstock.collect.cutting import SLICE_BYTES, split
+from penstock.collect.judging.admit import Judge
+from penstock.collect.judging.arrival import Arrived, Decoded
+from penstock.collect.judging.cutting import SLICE_BYTES, split
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
 

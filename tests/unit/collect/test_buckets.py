@@ -6,7 +6,7 @@ from running_edge import running
 from shop_app import Order
 
 from penstock import App
-from penstock.collect.buckets import Buckets
+from penstock.collect.limits.buckets import Buckets
 from penstock.errors import DeclarationError, TooManyError
 from penstock.overload import Rate
 

@@ -18,9 +18,10 @@ import pytest_asyncio
 from running_edge import Edge, Reply, running
 
 from penstock import App, Event, Struct
-from penstock.collect import arrow_body, arrow_stream
-from penstock.collect.admit import Judge
-from penstock.collect.contents import decoded_as
+from penstock.collect.contents import arrow as arrow_body
+from penstock.collect.contents import arrow_stream
+from penstock.collect.contents.choice import decoded_as
+from penstock.collect.judging.admit import Judge
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
 

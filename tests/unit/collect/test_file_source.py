@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.collect.pull_source import NotNow, Reset
-from penstock.collect.sources import file as file_source
-from penstock.collect.sources.file import _Tail
+from penstock.collect.pulling.source import NotNow, Reset
+from penstock.collect.pulling.sources import file as file_source
+from penstock.collect.pulling.sources.file import _Tail
 
 MOST = 1000
 

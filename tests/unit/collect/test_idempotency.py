@@ -10,7 +10,7 @@ from hands import Hands
 from running_edge import Edge, Reply, running
 from shop_app import shop
 
-from penstock.collect import idempotency
+from penstock.collect.ways import idempotency
 from penstock.errors import DiskFullError
 from penstock.log.logs.sqlite import SqliteLog
 

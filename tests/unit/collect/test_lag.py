@@ -9,7 +9,7 @@ from running_edge import Edge, running
 from shop_app import Order
 
 from penstock import App
-from penstock.collect.lag import Lag, Look, Marks
+from penstock.collect.limits.lag import Lag, Look, Marks
 from penstock.errors import DeclarationError
 from penstock.overload import MaxLag
 from penstock.position import Frontier

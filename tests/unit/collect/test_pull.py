@@ -12,7 +12,7 @@ from feed_server import Feed, serving, until
 from running_edge import Edge, running
 
 from penstock import App, Event
-from penstock.collect import pull_buffer
+from penstock.collect.pulling import buffer as pull_buffer
 from penstock.errors import DiskFullError
 from penstock.log.logs.sqlite import SqliteLog
 

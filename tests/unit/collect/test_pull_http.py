@@ -14,7 +14,7 @@ from feed_server import until
 from running_edge import Edge, running
 
 from penstock import App, Event
-from penstock.collect import http_get
+from penstock.collect.pulling import http_get
 from penstock.config import Limits
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -14,7 +14,7 @@ from running_edge import Edge, running
 
 from penstock import App, Event
 from penstock.clock import SystemClock
-from penstock.collect.lease import LEASE_US, Leases
+from penstock.collect.pulling.lease import LEASE_US, Leases
 from penstock.errors import DeclarationError, LeaseLostError
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog

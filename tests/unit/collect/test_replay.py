@@ -15,9 +15,9 @@ from shop_app import shop
 
 from penstock import App, Event
 from penstock.clock import SystemClock
-from penstock.collect.replay import Replayer, Wish
+from penstock.collect.letters.replay import Replayer, Wish
+from penstock.collect.letters.stored_letters import SCAN_LETTERS, StoredLetters, Wanted
 from penstock.collect.sender import Sender
-from penstock.collect.stored_letters import SCAN_LETTERS, StoredLetters, Wanted
 from penstock.config import Folder
 from penstock.log.folder import DEAD, FolderLog
 from penstock.log.log import Append, StreamSpec
@@ -273,7 +273,7 @@ async def test_a_page_that_finds_little_ends_and_goes_on(tmp_path: Path) -> None
 
 
 def edge_replayed(edge: Edge) -> Any:
-    from penstock.collect.replayed import Replayed
+    from penstock.collect.letters.replayed import Replayed
 
     return Replayed(edge.log.memory())
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.collect.replayed import TOGETHER, Place, Replayed
+from penstock.collect.letters.replayed import TOGETHER, Place, Replayed
 
 
 def test_neighbours_share_a_key_and_none_marks_another() -> None:

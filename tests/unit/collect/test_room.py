@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from manual_clock import ManualClock
 
-from penstock.collect.room import Room
+from penstock.collect.limits.room import Room
 from penstock.errors import OverloadedError
 
 

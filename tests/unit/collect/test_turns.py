@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.collect.turns import Turns
+from penstock.collect.limits.turns import Turns
 
 KB = 1_000
 

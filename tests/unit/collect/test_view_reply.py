@@ -14,7 +14,7 @@ from fake_flows import FakeFlows, small_app, topic
 
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.view_reply import MayRead, by_credential
+from penstock.collect.ways.view_reply import MayRead, by_credential
 from penstock.config import Folder, Limits
 from penstock.errors import ReadOnlyStreamError
 from penstock.log.folder import FolderLog

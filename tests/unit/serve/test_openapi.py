@@ -19,7 +19,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from penstock.cli.edge import _open, _remember
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.dead_routes import DeadLetterOffice
+from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit

@@ -1,0 +1,165 @@
+"""Judges the events of one stream: from bytes to typed events and rejections, with no effect on anything else.
+
+1. Every event of a body is either a row or a rejection, in its place; none disappears.
+2. A body is first decoded whole. Only when that fails is each event judged alone, so that one bad event costs its
+   neighbours time but not their place.
+
+Nothing here knows of HTTP, of the log or of other requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.blame import completed
+from penstock.collect.judging.cutting import MOST_REJECTED, Form, Raws, hopeless, lines_of, slices, split
+from penstock.collect.judging.event_columns import EventColumns
+from penstock.collect.judging.nesting import count, deeper_than, opening_brackets
+from penstock.collect.judging.rejection import Refused, Rejection, concealed, refused, unknown_detail
+from penstock.collect.judging.typed_texts import TypedTexts
+from penstock.collect.judging.unknown_fields import unknown_fields
+from penstock.config import Limits
+from penstock.declaration import StreamDef
+
+_encode_raw = msgspec.json.Encoder().encode
+
+
+class _Found(NamedTuple):
+    """What the judgement has found so far."""
+
+    events: list[Any]
+    rejections: list[Rejection]
+    places: list[int]
+    unknown: list[str | None]
+
+
+class Judge:
+    """Knows one stream's class, its choices and the limits. Stateless: any thread may ask."""
+
+    def __init__(self, stream: StreamDef, limits: Limits) -> None:
+        self.stream = stream
+        self.limits = limits
+        self._one = msgspec.json.Decoder(stream.events.kind)
+        self._many = msgspec.json.Decoder(list[stream.events.kind])  # type: ignore[name-defined]
+        self._columns = EventColumns(stream)
+        self.build, self.build_apart = self._columns.build, self._columns.build_apart
+
+    @cached_property
+    def texts(self) -> TypedTexts:
+        """How its events are read from texts."""
+        return TypedTexts(self.stream.events.kind)
+
+    @cached_property
+    def _undeclared(self) -> Callable[[bytes], dict[str, msgspec.Raw]] | None:
+        return unknown_fields(self.stream.events.kind) if self.stream.unknown != "ignore" else None
+
+    # From bytes to events
+
+    def decode(self, body: bytes, form: Form) -> Decoded | None:
+        """All events at once, in microseconds; None when some of them must be judged alone."""
+        events = self._decode_whole(body, form) if self._undeclared is None else None
+        return None if events is None else Decoded(events, Raws(body, form))
+
+    def decode_apart(self, body: bytes, form: Form) -> Decoded:
+        """Each event alone where it must be. Raises `BadBodyError` when the body as a whole is not JSON."""
+        return self.decode_each(split(body, form))
+
+    def decode_each(self, raws: Sequence[bytes]) -> Decoded:
+        """Judge events that were cut apart already."""
+        found = _Found([], [], [], [])
+        for start, part in slices(raws):
+            events = self._decode_lines(part) if self._undeclared is None else None
+            if events is None:
+                self._decode_alone(found, start, part)
+            else:
+                found.events.extend(events)
+                found.places.extend(range(start, start + len(part)))
+        unknown = found.unknown if self.stream.unknown == "keep" else None
+        return Decoded(found.events, raws.__getitem__, found.rejections, unknown, found.places)
+
+    def _decode_whole(self, body: bytes, form: Form) -> list[Any] | None:
+        try:
+            if form == "lines":
+                events = self._one.decode_lines(body)
+                whole = _one_per_line(body, len(events))
+            elif body[:1] == b"[" or body.lstrip()[:1] == b"[":
+                events, whole = self._many.decode(body), True
+            else:
+                events, whole = [self._one.decode(body)], True
+        except Exception:
+            return None
+        return events if whole and self._within_limits(body, form, len(events)) else None
+
+    def _decode_lines(self, raws: Sequence[bytes]) -> list[Any] | None:
+        body = b"\n".join(raws)
+        events = self._decode_whole(body, "lines")
+        return events if events is not None and len(events) == len(raws) else None
+
+    def _within_limits(self, body: bytes, form: Form, events: int) -> bool:
+        """Whether no event can be too large, too deep or ill-encoded, asked of all of them at once."""
+        if not _is_utf8(body) or len(body) > self.limits.event_bytes:
+            return False
+        if opening_brackets(body) - (form == "json") - max(events - 1, 0) <= self.limits.nesting:
+            return True
+        return all(opening_brackets(raw) <= self.limits.nesting for raw in split(body, form))
+
+    def _decode_alone(self, found: _Found, start: int, raws: Sequence[bytes]) -> None:
+        for place, raw in enumerate(raws, start):
+            try:
+                event = self._decode_one(raw)
+                unknown = self._unknown_of(raw)
+            except Exception as error:
+                why = self.said(self._completed(refused(error), raw))
+                found.rejections.append(Rejection(place, why.reason, why.detail, raw))
+                if len(found.rejections) > MOST_REJECTED:
+                    raise hopeless(why.reason, why.detail) from None
+            else:
+                found.events.append(event)
+                found.places.append(place)
+                found.unknown.append(unknown)
+
+    def said(self, why: Refused) -> Refused:
+        """What may be said of a fault: never the value of a private field."""
+        return concealed(why, self.stream.events.kind) if self.stream.events.private else why
+
+    def _completed(self, why: Refused, raw: bytes) -> Refused:
+        if why.expected is None or why.found is not None:
+            return why
+        return completed(why, self.stream.events.kind, raw)
+
+    def _decode_one(self, raw: bytes) -> Any:
+        limits = self.limits
+        if len(raw) > limits.event_bytes:
+            raise Refused("too_large", f"the event: expected at most {limits.event_bytes} bytes, found {len(raw)}")
+        raw.decode()
+        if deeper_than(raw, limits.nesting):
+            raise Refused("too_deep", f"the event: expected at most {limits.nesting} levels of nesting, found more")
+        return self._one.decode(raw)
+
+    def _unknown_of(self, raw: bytes) -> str | None:
+        unknown = self._undeclared(raw) if self._undeclared else None
+        if not unknown:
+            return None
+        if self.stream.unknown == "reject":
+            raise Refused("unknown_field", unknown_detail(list(unknown)))
+        return _encode_raw(unknown).decode()
+
+
+def _one_per_line(body: bytes, events: int) -> bool:
+    """Whether no line holds two events, and no event takes two lines."""
+    return events == count(body, b"\n") + (not body.endswith(b"\n")) or events == len(lines_of(body))
+
+
+def _is_utf8(body: bytes) -> bool:
+    if body.isascii():
+        return True
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

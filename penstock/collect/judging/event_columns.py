@@ -1,0 +1,106 @@
+"""Builds the stored columns of a stream's events, and finds those that columns cannot hold.
+
+1. What the columns cannot hold (an integer beyond 64 bits, a decimal with too many digits, a time outside of all
+   calendars) is the event's fault and rejected here, never an error of the server.
+2. All events are tried at once. Only when that fails are the bad ones looked for.
+
+`intake.py` joins the events of many requests and asks for their columns once, because the cost of building columns lies
+in the calls, not in the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.collect.judging.arrival import Arrived, Built, Mask
+from penstock.collect.judging.cutting import MOST_REJECTED, hopeless
+from penstock.collect.judging.rejection import Refused, concealed, refused, short
+from penstock.collect.judging.system_columns import SystemColumns
+from penstock.declaration import StreamDef
+from penstock.schema import simple_type
+
+
+class EventColumns:
+    """The columns of one stream. Stateless: any thread may ask."""
+
+    def __init__(self, stream: StreamDef) -> None:
+        self._stream = stream
+        self._system = SystemColumns(stream)
+
+    def build(self, arrived: Arrived) -> Built | None:
+        """Columns of all events; None when some events do not fit."""
+        try:
+            batch, skewed = self._columns(arrived)
+        except Exception:
+            return None
+        return self._without_future(Built(batch, range(len(arrived.events)), [], skewed), arrived)
+
+    def build_apart(self, arrived: Arrived) -> Built:
+        """Columns of the events that fit, after finding those that do not; slow when there are many."""
+        faults = list(self._faults(range(len(arrived.events)), arrived))
+        bad = {row for row, _ in faults}
+        rows = [row for row in range(len(arrived.events)) if row not in bad]
+        batch, skewed = self._columns(arrived.pick(rows))
+        return self._without_future(Built(batch, rows, faults, skewed), arrived)
+
+    def _columns(self, arrived: Arrived) -> tuple[pa.RecordBatch, Mask | None]:
+        stored, rows = self._stream.stored, len(arrived.events)
+        if not rows:
+            return pa.RecordBatch.from_pylist([], stored), None
+        given = arrived.columns
+        columns = self._stream.events.columns(arrived.events) if given is None else given.columns
+        keeps = self._stream.unknown == "keep"
+        texts = pa.nulls(rows, pa.string()) if arrived.unknown is None else pa.array(arrived.unknown, pa.string())
+        kept = [texts] if keeps else []
+        system = self._system.build([*columns, *kept], arrived)
+        return pa.RecordBatch.from_arrays([*columns, *kept, *system.columns], schema=stored), system.skewed
+
+    def _without_future(self, built: Built, arrived: Arrived) -> Built:
+        ahead = self._system.ahead(built.batch)
+        if not ahead:
+            return built
+        if len(ahead) > MOST_REJECTED and arrived.columns is not None:  # they are of one request
+            first = self._said(ahead[0][1])
+            raise hopeless(first.reason, first.detail)
+        faults = [*built.faults, *((int(built.rows[at]), self._said(why)) for at, why in ahead)]
+        kept = np.ones(built.batch.num_rows, np.bool_)
+        kept[[at for at, _ in ahead]] = False
+        return Built(
+            built.batch.filter(pa.array(kept)),
+            np.asarray(built.rows)[kept].tolist(),
+            sorted(faults, key=lambda fault: fault[0]),
+            None if built.skewed is None else built.skewed[kept],
+        )
+
+    def _faults(self, rows: Sequence[int], arrived: Arrived) -> Iterator[tuple[int, Refused]]:
+        """The rows that do not fit, found by halving until each stands alone."""
+        try:
+            self._columns(arrived.pick(rows))
+        except Exception as error:
+            if len(rows) == 1:
+                yield rows[0], self._said(self._blame(arrived.events[rows[0]], error))
+            else:
+                yield from self._faults(rows[: len(rows) // 2], arrived)
+                yield from self._faults(rows[len(rows) // 2 :], arrived)
+
+    def _said(self, why: Refused) -> Refused:
+        """What may be said of a fault: never the value of a private field."""
+        return concealed(why, self._stream.events.kind) if self._stream.events.private else why
+
+    def _blame(self, event: Any, error: Exception) -> Refused:
+        """The fault, with the name of the field that has it."""
+        why = refused(error)
+        nothing = dict.fromkeys(self._stream.events.names)
+        for name in () if isinstance(error, Refused) else nothing:
+            try:
+                self._stream.events.columns([SimpleNamespace(**nothing | {name: getattr(event, name)})])
+            except Exception:
+                kind = simple_type(self._stream.events.arrow.field(name).type)
+                found = short(repr(getattr(event, name)))
+                return Refused(why.reason, f"'{name}': expected what fits {kind}, found {found}")
+        return why

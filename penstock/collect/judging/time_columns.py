@@ -1,0 +1,53 @@
+"""Reads a field that holds a time as microseconds, whole columns at a time, and makes columns of times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.collect.judging.arrival import Mask, Micros
+from penstock.collect.judging.rejection import Refused
+from penstock.declaration import StreamDef
+from penstock.schema import TIMESTAMP
+
+FIRST_US = -62_135_596_800_000_000
+"""The year 0001, before which no calendar here reaches."""
+LAST_US = 253_402_300_799_999_999
+"""The end of the year 9999."""
+
+_EPOCH = pa.scalar(0, TIMESTAMP)
+
+
+class TimeField:
+    """A field of a stream's class that holds a time: integers are in milliseconds."""
+
+    def __init__(self, stream: StreamDef, name: str) -> None:
+        self.name = name
+        self._index = stream.events.names.index(name)
+        self._milliseconds = pa.types.is_integer(stream.events.arrow.types[self._index])
+
+    def read(self, columns: Sequence[pa.Array]) -> tuple[Micros, Mask | None]:
+        """The times, and which events have one (None: all). Raises `Refused` for a time that no calendar holds."""
+        column = columns[self._index]
+        time = micros(column)
+        first, last = (FIRST_US // 1000, LAST_US // 1000) if self._milliseconds else (FIRST_US, LAST_US)
+        if len(time) and (time.min() < first or time.max() > last):
+            found = int(time.min()) if time.min() < first else int(time.max())
+            raise Refused("out_of_range", f"'{self.name}': expected a time in the years 0001 to 9999, found {found}")
+        known = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+        return time * 1000 if self._milliseconds else time, known
+
+
+def micros(column: pa.Array) -> Micros:
+    """A column of integers or timestamps as numbers; a null is 0."""
+    plain = column if column.null_count == 0 else column.fill_null(0 if pa.types.is_integer(column.type) else _EPOCH)
+    numbers: Micros = plain.view(pa.int64()).to_numpy()
+    return numbers
+
+
+def timestamps(time: Micros, missing: Mask | None = None) -> pa.Array:
+    if missing is not None and missing.any():
+        return pa.array(np.where(missing, 0, time), pa.int64(), mask=missing).view(TIMESTAMP)
+    return pa.Array.from_buffers(TIMESTAMP, len(time), [None, pa.py_buffer(np.ascontiguousarray(time))])

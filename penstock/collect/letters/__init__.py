@@ -1,0 +1,1 @@
+"""Dead letters: how they are kept, found again, mended and replayed once."""

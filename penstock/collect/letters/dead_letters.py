@@ -1,0 +1,85 @@
+"""Turns rejections into events of the stream `dead`, so that what was not taken can be seen and sent again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.clock import Clock
+from penstock.collect.counted import Counted, Group, Tally, write
+from penstock.collect.counts import Counts
+from penstock.collect.judging.rejection import Rejection
+from penstock.collect.sender import Sender
+from penstock.log.log import Appended, Producer, Stream
+from penstock.schema import ID, KEY, RECEIVED, TIME, TIMESTAMP
+
+RAW_BYTES = 1024**2
+"""A dead letter keeps this much of what was sent: enough for any event within the limits, and a bound for the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One rejection and whose it was. With a producer it has an id, so that a retried request leaves it once."""
+
+    stream: str
+    rejection: Rejection
+    sender: Sender
+    producer: Producer | None = None
+
+    @property
+    def id(self) -> str | None:
+        if self.producer is None:
+            return None
+        sender = self.producer
+        return f"{self.stream}/{sender.id}/{sender.epoch}/{sender.sequence}/{self.rejection.index}"
+
+
+def dead_batch(letters: Sequence[Letter], now_us: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The letters under the schema of `dead`."""
+    now = pa.array([now_us] * len(letters), TIMESTAMP)
+    columns = {
+        "stream": [letter.stream for letter in letters],
+        "reason": [letter.rejection.reason for letter in letters],
+        "detail": [letter.rejection.detail for letter in letters],
+        "raw": [letter.rejection.raw[:RAW_BYTES] for letter in letters],
+        "sender": [str(letter.sender) or None for letter in letters],
+        "flow": [None] * len(letters),
+        TIME: now,
+        RECEIVED: now,
+        ID: [letter.id for letter in letters],
+        KEY: [None] * len(letters),
+    }
+    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+class DeadLedger:
+    """The stream `dead` of this process."""
+
+    def __init__(self, stream: Stream, group: Group, counts: Counts, clock: Clock) -> None:
+        self._stream, self._group, self._counts, self._clock = stream, group, counts, clock
+
+    def append(
+        self, letters: Sequence[Letter], note: Callable[[], Mapping[str, Any]] | None = None, *, follows: bool = False
+    ) -> Counted:
+        """To be written; `note` gives more keys to remember with it, `follows` as in `Append`."""
+        batch = dead_batch(letters, self._clock.now_us(), self._stream.schema)
+        counted = Counter(letter.stream for letter in letters)
+
+        def remember(appended: Appended, tally: Tally) -> Mapping[str, Any]:
+            if appended.repeated:
+                return {}
+            new = counted - Counter(letters[row].stream for row in appended.duplicates)
+            keys = {} if note is None else dict(note())
+            for stream, dead in new.items():
+                keys |= tally.add(stream, dead=dead)
+            return keys
+
+        return Counted.make(self._stream, batch, self._counts, remember, follows=follows)
+
+    async def keep(self, letters: Sequence[Letter], note: Callable[[], Mapping[str, Any]] | None = None) -> None:
+        """Durable on return."""
+        await write(self._group, [self.append(letters, note)])

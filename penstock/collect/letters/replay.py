@@ -1,0 +1,196 @@
+"""Sends dead letters again, as they are or mended, into the stream that they were meant for: each letter once.
+
+1. A letter is replayed whole or not at all: if one of its events is rejected again, none is taken, nothing is written,
+   and the caller is told why. It stays open, and makes no second letter.
+2. That a letter was replayed is remembered in the commit of its events (`replayed.py`). A replay that was answered, or
+   was not because somebody was killed, is found there by the next one, which leaves the letter alone.
+3. One replay runs at a time, and its streams one after another: no two commits can mark the same letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from penstock.clock import Clock
+from penstock.collect.intake import Intake, Outcome
+from penstock.collect.judging.admit import Judge
+from penstock.collect.judging.arrival import Arrived, Decoded
+from penstock.collect.judging.cutting import split
+from penstock.collect.judging.rejection import Rejection
+from penstock.collect.letters.replayed import Replayed
+from penstock.collect.letters.stored_letters import StoredLetter, StoredLetters
+from penstock.collect.sender import Sender
+from penstock.errors import BadBodyError, BadRequestError, ReadOnlyStreamError, TooLargeError, UnknownLetterError
+
+Verdict = Literal["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter", "forbidden"]
+MOST_LETTERS = 1_000
+"""In one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A letter to be replayed; `events` are what to send in its place."""
+
+    name: str
+    events: Sequence[bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one letter."""
+
+    name: str
+    verdict: Verdict
+    stream: str | None = None
+    reason: str | None = None
+    detail: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        said = {"letter": self.name, "result": self.verdict, "stream": self.stream}
+        return said if self.reason is None else said | {"reason": self.reason, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What became of one request: a result for each letter, in its order."""
+
+    results: list[Result]
+    accepted: int
+    duplicates: int
+    acks: dict[str, str]
+    """By stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A letter whose events were judged and found good."""
+
+    letter: StoredLetter
+    decoded: Decoded
+
+
+class Replayer:
+    """Lives on the edge's loop."""
+
+    def __init__(self, letters: StoredLetters, replayed: Replayed, intakes: Mapping[str, Intake], clock: Clock) -> None:
+        self._letters, self._replayed, self._intakes, self._clock = letters, replayed, intakes, clock
+        self._one_at_a_time = asyncio.Lock()
+
+    async def replay(
+        self, wishes: Sequence[Wish], sender: Sender, may: Callable[[str], bool], *, dry_run: bool = False
+    ) -> Replay:
+        """Durable on return. `may` says whether the caller may write to a stream."""
+        _refuse_twice(wishes)
+        async with self._one_at_a_time:
+            now_us = self._clock.now_us()
+            judged = await asyncio.to_thread(lambda: [self._judged(wish, now_us, may) for wish in wishes])
+            ready = [found for found in judged if isinstance(found, _Ready)]
+            outcomes = {} if dry_run else await self._taken(ready, now_us, sender)
+        return _replay(judged, outcomes, dry_run)
+
+    async def _taken(self, ready: Sequence[_Ready], now_us: int, sender: Sender) -> dict[str, Outcome]:
+        outcomes = {}
+        for stream in dict.fromkeys(found.letter.stream for found in ready):
+            theirs = [found for found in ready if found.letter.stream == stream]
+            places = [found.letter.place for found in theirs]
+            outcomes[stream] = await self._intakes[stream].take(
+                _joined([found.decoded for found in theirs]),
+                now_us,
+                sender,
+                note=lambda _, places=places: self._replayed.marked(places),  # type: ignore[misc]
+            )
+        return outcomes
+
+    # In a thread
+
+    def _judged(self, wish: Wish, now_us: int, may: Callable[[str], bool]) -> _Ready | Result:
+        try:
+            letter = self._letters.find(wish.name)
+        except UnknownLetterError as error:
+            return Result(wish.name, "unknown_letter", None, error.code, error.message)
+        if not may(letter.stream):
+            detail = f"it needs the right write:{letter.stream} or admin"
+            return Result(wish.name, "forbidden", letter.stream, "forbidden", detail)
+        if letter.place in self._replayed:
+            return Result(wish.name, "already_replayed", letter.stream)
+        intake = self._intakes.get(letter.stream)
+        if intake is None:
+            detail = f"the app has no stream '{letter.stream}' that can be posted to"
+            return Result(wish.name, "rejected", letter.stream, ReadOnlyStreamError.code, detail)
+        if wish.events is None and letter.cut:
+            return Result(wish.name, "rejected", letter.stream, "too_large", "only its beginning was kept")
+        return self._of(letter, intake.judge, wish, now_us)
+
+    def _of(self, letter: StoredLetter, judge: Judge, wish: Wish, now_us: int) -> _Ready | Result:
+        try:
+            raws = list(_raws(letter) if wish.events is None else wish.events)
+            decoded = judge.decode_each(raws)
+        except (BadBodyError, TooLargeError) as error:
+            return Result(wish.name, "rejected", letter.stream, error.code, error.detail or error.message)
+        fault = decoded.rejections[0] if decoded.rejections else _misfit(judge, decoded, now_us)
+        if fault is not None:
+            return Result(wish.name, "rejected", letter.stream, fault.reason, fault.detail)
+        if not raws:
+            return Result(wish.name, "rejected", letter.stream, "bad_body", "it holds no event")
+        return _Ready(letter, decoded)
+
+
+def _raws(letter: StoredLetter) -> list[bytes]:
+    """The events of a letter: one, unless it is a whole body that could not be read."""
+    if letter.reason != "bad_body":
+        return [letter.raw]
+    try:
+        return split(letter.raw, "json")
+    except BadBodyError:
+        return split(letter.raw, "lines")
+
+
+def _misfit(judge: Judge, decoded: Decoded, now_us: int) -> Rejection | None:
+    """The first event that its columns cannot hold, as the intake would find it at this moment."""
+    arrived = Arrived(decoded.events, [now_us] * len(decoded.events), decoded.unknown)
+    built = judge.build(arrived) or judge.build_apart(arrived)
+    return (
+        Rejection(built.faults[0][0], built.faults[0][1].reason, built.faults[0][1].detail, b"")
+        if built.faults
+        else None
+    )
+
+
+def _joined(parts: Sequence[Decoded]) -> Decoded:
+    """The events of several letters as those of one request."""
+    if len(parts) == 1:
+        return parts[0]
+    events = [event for part in parts for event in part.events]
+    raws = [part.raw(part.place(row)) for part in parts for row in range(len(part.events))]
+    unknown = None if parts[0].unknown is None else [text for part in parts for text in part.unknown or ()]
+    return Decoded(events, raws.__getitem__, [], unknown)
+
+
+def _replay(judged: Sequence[_Ready | Result], outcomes: Mapping[str, Outcome], dry_run: bool) -> Replay:
+    verdict: Verdict = "acceptable" if dry_run else "replayed"
+    results = [
+        found if isinstance(found, Result) else Result(found.letter.name, verdict, found.letter.stream)
+        for found in judged
+    ]
+    return Replay(
+        results,
+        sum(outcome.accepted for outcome in outcomes.values()),
+        sum(outcome.duplicates for outcome in outcomes.values()),
+        {stream: outcome.token or outcome.position.token() for stream, outcome in outcomes.items()},
+    )
+
+
+def _refuse_twice(wishes: Sequence[Wish]) -> None:
+    names = [wish.name for wish in wishes]
+    if len(names) > MOST_LETTERS:
+        raise BadRequestError(f"a request replays at most {MOST_LETTERS} letters", hint="send several requests")
+    twice = (
+        next((name for at, name in enumerate(names) if name in names[:at]), None)
+        if len(set(names)) < len(names)
+        else None
+    )
+    if twice is not None:
+        raise BadRequestError(f"the letter '{twice}' is named twice", hint="name each letter once")

@@ -1,0 +1,79 @@
+"""Turns what a source sent into judged events: the user's `map` where there is one, then the stream's own judge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from penstock.collect.judging.admit import Judge
+from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.cutting import SLICE_BYTES
+from penstock.collect.judging.rejection import Rejection
+
+AT_ONCE_EVENTS = 5_000
+"""Judged together; below the number of rejections at which a body as a whole would be given up."""
+
+
+class PullEvents:
+    """Of one pull. Small amounts are judged on the edge's loop, the rest and everything mapped in a thread."""
+
+    def __init__(self, judge: Judge, map: Callable[[Any], Any] | None, event_bytes: int) -> None:
+        self._judge, self._map, self._event_bytes = judge, map, event_bytes
+
+    async def decode(self, raws: Sequence[bytes]) -> Decoded:
+        if self._map is None and sum(map(len, raws)) <= SLICE_BYTES:
+            return self._judged(raws)
+        return await asyncio.to_thread(self._mapped_and_judged, raws)
+
+    def _judged(self, raws: Sequence[bytes]) -> Decoded:
+        if len(raws) <= AT_ONCE_EVENTS:
+            return self._judge.decode_each(raws)
+        whole = Decoded([], raws.__getitem__, [], None, [])
+        for start in range(0, len(raws), AT_ONCE_EVENTS):
+            some = self._judge.decode_each(raws[start : start + AT_ONCE_EVENTS])
+            whole.events = [*whole.events, *some.events]
+            whole.rejections += [replace(r, index=r.index + start) for r in some.rejections]
+            whole.places = [*(whole.places or ()), *(some.place(row) + start for row in range(len(some.events)))]
+            whole.unknown = None if some.unknown is None else [*(whole.unknown or ()), *some.unknown]
+        return whole
+
+    def _mapped_and_judged(self, raws: Sequence[bytes]) -> Decoded:
+        if self._map is None:
+            return self._judged(raws)
+        mapped, places, failed = self._mapped(raws, self._map)
+        decoded = self._judged(mapped)
+        return Decoded(
+            decoded.events,
+            raws.__getitem__,
+            failed + [replace(r, index=places[r.index], raw=raws[places[r.index]]) for r in decoded.rejections],
+            decoded.unknown,
+            [places[decoded.place(row)] for row in range(len(decoded.events))],
+        )
+
+    def _mapped(
+        self, raws: Sequence[bytes], map: Callable[[Any], Any]
+    ) -> tuple[list[bytes], list[int], list[Rejection]]:
+        """What `map` made of the events, where each stood, and those on which it failed; None leaves an event out."""
+        mapped: list[bytes] = []
+        places: list[int] = []
+        failed: list[Rejection] = []
+        for place, raw in enumerate(raws):
+            try:
+                made = self._made(raw, map)
+            except Exception as error:
+                failed.append(Rejection(place, "map_failed", f"{type(error).__name__}: {error}", raw))
+            else:
+                if made is not None:
+                    mapped.append(made)
+                    places.append(place)
+        return mapped, places, failed
+
+    def _made(self, raw: bytes, map: Callable[[Any], Any]) -> bytes | None:
+        if len(raw) > self._event_bytes:
+            return raw  # too large for anybody: the judge refuses it
+        made = map(msgspec.json.decode(raw))
+        return None if made is None else msgspec.json.encode(made)

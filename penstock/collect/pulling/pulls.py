@@ -1,0 +1,113 @@
+"""Runs all pulls of an app in one edge: starts them, keeps their leases, pauses them, and says how each is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+from penstock.clock import Clock
+from penstock.collect.counted import Group
+from penstock.collect.intake import Intake
+from penstock.collect.pulling.events import PullEvents
+from penstock.collect.pulling.lease import RENEW_S, Leases
+from penstock.collect.pulling.pull import Pull, Sleep
+from penstock.collect.pulling.registry import source_of
+from penstock.collect.pulling.resume import ResumePoint
+from penstock.collect.signals import Signals
+from penstock.config import Limits
+from penstock.declaration import Application, PullDef
+from penstock.errors import PenstockError
+from penstock.log.log import Log
+from penstock.observe.metrics import Observer
+
+
+class Pulls:
+    """All pulls of an app; lives on the edge's loop."""
+
+    def __init__(
+        self,
+        application: Application,
+        intakes: Mapping[str, Intake],
+        log: Log,
+        group: Group,
+        holder: str,
+        limits: Limits,
+        clock: Clock,
+        signals: Signals,
+        random: Random,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._leases = Leases(log, group, holder, clock)
+
+        def made(declared: PullDef) -> Pull:
+            intake = intakes[declared.stream]
+            return Pull(
+                declared,
+                intake,
+                source_of(declared.origin, intake.judge.stream, limits, clock, sleep),
+                PullEvents(intake.judge, declared.map, limits.event_bytes),
+                ResumePoint(declared, log.memory()),
+                self._leases,
+                clock,
+                signals,
+                random,
+                sleep,
+            )
+
+        self._pulls = [made(declared) for declared in application.pulls]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(pull.run()) for pull in self._pulls]
+        if self._pulls:
+            self._tasks.append(loop.create_task(self._keep_leases()))
+
+    async def close(self) -> None:
+        """Stop reading and give the leases back."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            with suppress(PenstockError):
+                await self._leases.release([pull.key for pull in self._pulls])
+
+    def pause(self, stream: str, reason: str) -> None:
+        """Take nothing more into this stream, until `resume`; `status` says why."""
+        for pull in self._into(stream):
+            pull.pause(reason)
+
+    def resume(self, stream: str) -> None:
+        for pull in self._into(stream):
+            pull.resume()
+
+    def status(self) -> list[dict[str, Any]]:
+        """For `/status` and `/readyz`: `since` is when the state began, `position` where the source is resumed."""
+        return [pull.status() for pull in self._pulls]
+
+    def measure(self, observer: Observer) -> None:
+        """Show every pull's lag as metrics."""
+        labels = ("stream", "source")
+        events, size, seconds = (self._lags(unit) for unit in ("events", "bytes", "seconds"))
+        observer.gauge("penstock_collect_pull_lag_events", "Events that a source has and we do not.", labels, events)
+        observer.gauge("penstock_collect_pull_lag_bytes", "Bytes that a source has and we do not.", labels, size)
+        observer.gauge("penstock_collect_pull_lag_seconds", "Age of the newest event when it came.", labels, seconds)
+
+    def _into(self, stream: str) -> list[Pull]:
+        return [pull for pull in self._pulls if pull.declared.stream == stream]
+
+    def _lags(self, unit: str) -> Any:
+        def reading() -> dict[tuple[str, ...], float]:
+            lags = {(pull.declared.stream, pull.declared.url): pull.lag() for pull in self._pulls}
+            return {labels: lag[unit] for labels, lag in lags.items() if unit in lag}
+
+        return reading
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            with suppress(PenstockError):  # two more tries before they run out
+                await self._leases.renew([pull.key for pull in self._pulls])

@@ -1,0 +1,59 @@
+"""Reads lines from a TCP connection, one event each. What is sent while nobody is connected is lost.
+
+What stands behind the last line end when the other side closes is given out too: if it was cut off, it is no JSON, and
+a dead letter shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+from penstock.collect.pulling.http_get import CONNECT_S, keep_alive
+from penstock.collect.pulling.lines import Lines
+from penstock.collect.pulling.source import Arrived, Ask, Lag
+from penstock.origin import Origin
+
+READ_BYTES = 64 * 1024
+
+
+class TcpSource:
+    """It has no position: the protocol knows none."""
+
+    def __init__(self, origin: Origin, event_bytes: int) -> None:
+        parts = urlsplit(origin.url)
+        self._host, self._port = parts.hostname, parts.port
+        self._secure = origin.secure
+        self._event_bytes = event_bytes
+
+    @asynccontextmanager
+    async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
+        context = ssl.create_default_context() if self._secure else None
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_connection(self._host, self._port, ssl=context, limit=READ_BYTES)
+        try:
+            keep_alive(writer.get_extra_info("socket"))
+            yield self._events(reader)
+        finally:
+            writer.close()
+            with suppress(OSError, ssl.SSLError):
+                await writer.wait_closed()
+
+    def lag(self) -> Lag:
+        return {}
+
+    async def _events(self, reader: asyncio.StreamReader) -> AsyncIterator[Arrived]:
+        lines = Lines(self._event_bytes)
+        try:
+            while chunk := await reader.read(READ_BYTES):
+                if found := lines.feed(chunk):
+                    yield Arrived(found)
+        except ConnectionError:
+            if rest := lines.rest().strip():
+                yield Arrived([rest])
+            raise
+        if rest := lines.rest().strip():
+            yield Arrived([rest])

@@ -1,1 +1,0 @@
-"""The outside systems that a pull can read, one file each; the contract is `pull_source.py`."""

@@ -1,0 +1,156 @@
+"""Reads a request's body within its limits: what it says it is, how it is packed, and never more than is allowed.
+
+A body counts against the room for unwritten data from its first byte until it is answered, so that senders together
+cannot take the process's memory. Unpacking is done here, bounded: aiohttp's own lets unknown encodings through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+
+import pyarrow as pa
+from aiohttp import web
+
+from penstock.collect.contents.cloudevents import enveloped, is_binary
+from penstock.collect.judging.cutting import SLICE_BYTES, Form
+from penstock.collect.limits.room import Room
+from penstock.collect.ways.slow_bodies import SlowBodies
+from penstock.config import Limits
+from penstock.errors import (
+    BadBodyError,
+    BadRequestError,
+    TooLargeError,
+    UnsupportedContentError,
+)
+
+_FORMS: dict[str, Form] = {
+    "": "json",
+    "application/json": "json",
+    "application/x-www-form-urlencoded": "json",
+    "application/x-ndjson": "lines",
+    "application/ndjson": "lines",
+    "application/jsonl": "lines",
+    "text/plain": "text",
+    "text/csv": "csv",
+    "application/vnd.apache.arrow.stream": "arrow",
+    "application/cloudevents+json": "cloudevent",
+    "application/cloudevents-batch+json": "cloudevents",
+}
+AT_ONCE_BYTES = 64 * 1024
+"""A larger body takes room as it comes: what is only announced would let slow senders keep all of it."""
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+
+
+class Body:
+    """One request's body and its share of the room, which the caller gives back when the request is done with."""
+
+    def __init__(
+        self, request: web.Request, limits: Limits, room: Room, account: str, slow: SlowBodies | None = None
+    ) -> None:
+        self._request, self._limits, self._slow = request, limits, slow
+        self.share = room.share(account)
+        self.packed = b""
+        """As it was sent."""
+        self._enveloped = is_binary(request.headers)
+        self.form: Form = "cloudevent" if self._enveloped else _form(request.headers.get("Content-Type", ""))
+        self._encoding = _encoding(request.headers.get("Content-Encoding", ""))
+
+    async def read(self) -> bytes:
+        """The unpacked bytes. Raises `TooLargeError`, `OverloadedError`, and `BadBodyError` where unpacking fails."""
+        content = await self._read()
+        return enveloped(self._request.headers, content) if self._enveloped else content
+
+    async def _read(self) -> bytes:
+        packed = self.packed = await self._read_packed()
+        magic = _MAGIC.get(self._encoding or "")
+        # Without the magic number it was unpacked on the way here, or it is not what it says, which its JSON will show.
+        if magic is None or not packed.startswith(magic):
+            return packed
+        if len(packed) < SLICE_BYTES // 16:
+            return self._unpack(packed)
+        return await asyncio.to_thread(self._unpack, packed)
+
+    def close(self) -> None:
+        """Give the room back."""
+        self.share.close()
+
+    async def _read_packed(self) -> bytes:
+        request = self._request
+        if self._slow is None or request.content.is_eof():
+            return await self._read_on()
+        with self._slow.watching(request.content):
+            return await self._read_on()
+
+    async def _read_on(self) -> bytes:
+        request = self._request
+        length = request.content_length
+        try:
+            if length is not None and length > self._limits.body_bytes:
+                raise self._too_large()
+            if length is not None and length <= AT_ONCE_BYTES and self._encoding is None:
+                self._grow(length)
+                content = request.content
+                if content.is_eof() and content.exception() is None:  # all of it came with the headers
+                    return content.read_nowait()
+                return await content.read()
+            parts = []
+            while part := await request.content.readany():
+                self._grow(len(part))
+                parts.append(part)
+            return b"".join(parts)
+        except web.RequestPayloadError as error:
+            raise BadRequestError("the body broke off", detail=str(error), hint="send the request again") from None
+
+    def _grow(self, size: int) -> None:
+        if self.share.bytes + size > self._limits.body_bytes:
+            raise self._too_large()
+        self.share.grow(size)
+
+    def _unpack(self, packed: bytes) -> bytes:
+        try:
+            with pa.CompressedInputStream(pa.BufferReader(packed), self._encoding) as stream:
+                # Not `read`, which never gives its 16 MiB back when what it reads turns out to be damaged.
+                body: bytes = stream.read_buffer(self._limits.body_bytes + 1).to_pybytes()
+        except (OSError, pa.ArrowException) as error:
+            raise BadBodyError(
+                f"the body is not {self._encoding}",
+                detail=str(error),
+                hint="leave out Content-Encoding, or send the packed data whole",
+            ) from None
+        if len(body) > self._limits.body_bytes:
+            raise self._too_large()
+        return body
+
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError(
+            f"the body is larger than {self._limits.body_bytes} bytes",
+            hint="send fewer events in one request; the limit counts what is unpacked",
+        )
+
+
+@lru_cache(256)
+def _form(content_type: str) -> Form:
+    kind, _, parameters = content_type.partition(";")
+    form = _FORMS.get(kind.strip().lower())
+    charset = parameters.lower().partition("charset=")[2].strip(' "')
+    if form is None or charset not in ("", "utf-8", "utf8"):
+        raise UnsupportedContentError(
+            f"'{content_type[:80]}' is not a content type that streams take",
+            hint="send -H 'Content-Type: application/json' (an object or an array, UTF-8), application/x-ndjson, "
+            "text/csv, application/vnd.apache.arrow.stream or application/cloudevents+json",
+        )
+    return form
+
+
+def _encoding(text: str) -> str | None:
+    if not text:
+        return None
+    encoding = text.strip().lower()
+    if encoding in ("", "identity"):
+        return None
+    if encoding not in _MAGIC:
+        raise UnsupportedContentError(
+            f"'{text[:80]}' is not a content encoding that streams take", hint="use one of gzip and zstd, or none"
+        )
+    return encoding

@@ -1,0 +1,157 @@
+"""Reads what a request asks for in its query and headers: how sure, how long to wait, who sends, and when."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from aiohttp import web
+
+from penstock.collect.judging.time_columns import FIRST_US, LAST_US
+from penstock.errors import BadRequestError
+from penstock.log.log import Producer
+
+AckLevel = Literal["none", "logged", "applied"]
+APPLIED_WAIT_S = 5.0
+"""How long `ack=applied` waits unless the request says otherwise."""
+_PRODUCER = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+_LONGEST_ID = 200
+_LARGEST = 2**53
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one POST asks for."""
+
+    level: AckLevel
+    wait_s: float
+    producer: Producer | None
+    once: str | None
+    """The Idempotency-Key."""
+    reply: str | None
+    """The view whose row the sender wants to see."""
+    preferred: bool
+    """It said `Prefer: respond-async` instead of `ack=none`."""
+    sent_us: int | None
+
+
+def asked_of(request: web.Request, most_s: float) -> Asked:
+    """Raises `BadRequestError` for what cannot be had, or not together."""
+    headers = request.headers
+    if not request.query_string and not any(name in headers for name in _ASKING):
+        return _NOTHING_SPECIAL
+    preferred = "Prefer" in headers and _prefers_async(headers["Prefer"]) and "ack" not in request.query
+    asked = Asked(
+        "none" if preferred else ack_level(request),
+        wait_s(request, APPLIED_WAIT_S, most_s),
+        producer_of(request),
+        _once(headers["Idempotency-Key"]) if "Idempotency-Key" in headers else None,
+        request.query.get("reply") if request.query_string else None,
+        preferred,
+        _sent_us(headers["Penstock-Sent"]) if "Penstock-Sent" in headers else None,
+    )
+    if asked.producer is not None and asked.once is not None:
+        raise BadRequestError(
+            "Idempotency-Key and Producer-Seq both make a request happen once", hint="send one of the two"
+        )
+    if asked.level == "none":
+        _refuse_without_answer(asked)
+    return asked
+
+
+_NOTHING_SPECIAL = Asked("logged", APPLIED_WAIT_S, None, None, None, False, None)
+_ASKING = (*_PRODUCER, "Idempotency-Key", "Prefer", "Penstock-Sent")
+"""Headers by which a request asks for something."""
+
+
+def _refuse_without_answer(asked: Asked) -> None:
+    wants = (
+        ("a producer's sequence", asked.producer),
+        ("an Idempotency-Key", asked.once),
+        ("reply=", asked.reply),
+    )
+    for what, given in wants:
+        if given is not None:
+            raise BadRequestError(f"{what} needs an answer", detail="ack=none", hint="use ack=logged with it")
+
+
+def _prefers_async(text: str) -> bool:
+    return any(part.strip().lower() == "respond-async" for part in text.split(","))
+
+
+def _once(text: str) -> str:
+    """The key may stand in double quotes, as the header's draft has it."""
+    key = text.strip().removeprefix('"').removesuffix('"')
+    if not key or len(key) > _LONGEST_ID or not key.isprintable():
+        raise BadRequestError("Idempotency-Key is not a key", hint=f"use 1 to {_LONGEST_ID} printable characters")
+    return key
+
+
+def _sent_us(text: str) -> int:
+    """Milliseconds since 1970, or RFC 3339."""
+    try:
+        if text.lstrip("-").isdigit() and len(text) <= 16:
+            sent_us = int(text) * 1000
+        else:
+            moment = dt.datetime.fromisoformat(text)
+            aware = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+            sent_us = (aware - _EPOCH) // dt.timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        sent_us = LAST_US + 1
+    if not FIRST_US <= sent_us <= LAST_US:
+        raise BadRequestError(
+            f"Penstock-Sent '{text[:40]}' is not a time", hint="use milliseconds since 1970, or RFC 3339"
+        )
+    return sent_us
+
+
+def ack_level(request: web.Request) -> AckLevel:
+    """`?ack=`, `logged` unless given."""
+    level = request.query.get("ack", "logged") if request.query_string else "logged"
+    if level == "replicated":
+        raise BadRequestError(
+            "this log does not replicate", detail="ack=replicated", hint="use ack=logged, or run the app on Kafka"
+        )
+    if level not in ("none", "logged", "applied"):
+        raise BadRequestError(f"ack='{level[:40]}' is not a level", hint="use none, logged or applied")
+    return cast(AckLevel, level)
+
+
+def wait_s(request: web.Request, default_s: float, most_s: float) -> float:
+    """`?wait=` in seconds, within the server's own limit."""
+    text = request.query.get("wait") if request.query_string else None
+    if text is None:
+        return default_s
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= most_s:
+        raise BadRequestError(f"wait='{text[:40]}' is not a time to wait", hint=f"use seconds from 0 to {most_s:g}")
+    return seconds
+
+
+def producer_of(request: web.Request) -> Producer | None:
+    """The producer's three headers; all of them or none."""
+    headers = request.headers
+    if "Producer-Id" not in headers and "Producer-Epoch" not in headers and "Producer-Seq" not in headers:
+        return None
+    missing = [name for name in _PRODUCER if name not in headers]
+    if missing:
+        raise BadRequestError(
+            f"the header {' and '.join(missing)} is missing",
+            hint=f"send {', '.join(_PRODUCER)} together, or none of them",
+        )
+    id = headers["Producer-Id"]
+    if not id or len(id) > _LONGEST_ID or not id.isprintable():
+        raise BadRequestError("Producer-Id is not a name", hint=f"use 1 to {_LONGEST_ID} printable characters")
+    return Producer(id, _number(request, "Producer-Epoch"), _number(request, "Producer-Seq"))
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.headers[name]
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= _LARGEST):
+        raise BadRequestError(f"{name} '{text[:40]}' is not a number", hint=f"use an integer from 0 to {_LARGEST}")
+    return int(text)

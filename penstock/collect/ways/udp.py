@@ -1,0 +1,227 @@
+"""Reads datagrams into streams: one JSON event per datagram, or several, one per line, with nobody to answer.
+
+1. What arrived in the process is received: taken, known, dead or shed. A full queue sheds, and says so.
+2. What the kernel dropped before, because the process was too slow to read, was never received; it is read out of
+   `/proc/net/udp` and shown beside the counts, so that this loss is visible too.
+3. Datagrams wait in a bounded queue while the log is full or a view lags.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from penstock.clock import Clock
+from penstock.collect.intake import Intake
+from penstock.collect.judging.cutting import MOST_REJECTED, SLICE_BYTES, lines_of
+from penstock.collect.sender import Sender
+from penstock.collect.signals import CollectFailed, Signals
+from penstock.collect.ways.kernel_drops import kernel_drops
+from penstock.config import Limits
+from penstock.declaration import UdpDef
+from penstock.errors import DeclarationError, PenstockError, PortInUseError, TooManyError
+
+SOCKET_BYTES = 8 * 1024**2
+"""What the kernel is asked to hold for us, twice 0.1 s of a fast network; it gives as much as `net.core.rmem_max`."""
+TOGETHER_BYTES = 512 * 1024
+"""Datagrams that are judged and written together, at most."""
+TOGETHER_EVENTS = MOST_REJECTED // 2
+"""So few that none are refused together, were they all garbage."""
+LONGEST_WAIT_S = 1.0
+
+_Datagram = tuple[bytes, str]
+
+
+class Udp:
+    """One port into one stream; lives on the edge's loop."""
+
+    def __init__(self, declared: UdpDef, intake: Intake, limits: Limits, clock: Clock, signals: Signals) -> None:
+        self._declared, self._intake = declared, intake
+        self._most, self._clock, self._signals = limits.udp_bytes, clock, signals
+        self._queue: deque[_Datagram] = deque()
+        self._queued = 0
+        self._dropped = 0
+        self._arrived = asyncio.Event()
+        self._transport: asyncio.DatagramTransport | None = None
+        self._socket: socket.socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ending = False
+        self.port = declared.port
+
+    def check(self, secured: bool) -> None:
+        """Raises `DeclarationError` where events without a key would get into an app that asks for keys."""
+        declared = self._declared
+        if secured and not declared.open:
+            raise DeclarationError(
+                f"{declared.place}: this app has keys, and the UDP port {declared.port} takes events without one",
+                hint="add open=True to app.udp(...) if that is meant, or remove it",
+            )
+
+    async def start(self) -> None:
+        """Raises `PortInUseError`."""
+        loop = asyncio.get_running_loop()
+        self._socket = self._bound()
+        self.port = self._socket.getsockname()[1]
+        self._transport, _ = await loop.create_datagram_endpoint(lambda: _Protocol(self._put), sock=self._socket)
+        self._task = loop.create_task(self._keep_taking(), name=f"udp {self.port}")
+
+    async def close(self) -> None:
+        """Stop reading, and write what was read."""
+        if self._transport is None or self._task is None:
+            return
+        self._transport.close()
+        self._ending = True
+        self._arrived.set()
+        await self._task
+
+    def status(self) -> dict[str, Any]:
+        """For `/status`: `kernel_drops` are datagrams that the system dropped before we could read them."""
+        return {
+            "stream": self._declared.stream,
+            "host": self._declared.host,
+            "port": self.port,
+            "queued_bytes": self._queued,
+            "kernel_drops": self.kernel_drops(),
+        }
+
+    def kernel_drops(self) -> int | None:
+        """None where the system does not tell."""
+        if self._socket is None or self._socket.fileno() < 0:
+            return None
+        return kernel_drops(self._socket)
+
+    def _bound(self) -> socket.socket:
+        declared = self._declared
+        family = socket.AF_INET6 if ":" in declared.host else socket.AF_INET
+        made = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            made.setblocking(False)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
+            made.bind((declared.host, declared.port))
+        except OSError as error:
+            made.close()
+            raise PortInUseError(
+                f"{declared.place}: the UDP port {declared.host}:{declared.port} cannot be opened",
+                detail=str(error),
+                hint="end the program that has it, or declare another port",
+            ) from None
+        return made
+
+    # Arriving
+
+    def _put(self, data: bytes, address: str) -> None:
+        if self._queued + len(data) > self._most:
+            self._dropped += len(lines_of(data))
+        else:
+            self._queue.append((data, address))
+            self._queued += len(data)
+        self._arrived.set()
+
+    # Taking
+
+    async def _keep_taking(self) -> None:
+        while not (self._ending and not self._queue and not self._dropped):
+            await self._arrived.wait()
+            self._arrived.clear()
+            try:
+                while self._queue or self._dropped:
+                    await self._take()
+            except Exception as error:  # the next datagram must find somebody
+                self._signals(CollectFailed(f"udp/{self.port}", repr(error)))
+                await asyncio.sleep(LONGEST_WAIT_S)
+                self._arrived.set()
+
+    async def _take(self) -> None:
+        dropped, self._dropped = self._dropped, 0
+        by_address: dict[str, list[bytes]] = {}
+        size = 0
+        while self._queue and size < TOGETHER_BYTES:
+            data, address = self._queue.popleft()
+            size += len(data)
+            by_address.setdefault(address, []).extend(lines_of(data))
+        takes = [self._until_taken(Sender("udp", address), raws) for address, raws in by_address.items() if raws]
+        if dropped:
+            takes.append(self._until_counted(Sender("udp"), dropped))
+        try:
+            await asyncio.gather(*takes)
+        finally:
+            self._queued -= size
+
+    async def _until_taken(self, sender: Sender, raws: list[bytes]) -> None:
+        for start in range(0, len(raws), TOGETHER_EVENTS):
+            await self._until_some_taken(sender, raws[start : start + TOGETHER_EVENTS])
+
+    async def _until_some_taken(self, sender: Sender, raws: list[bytes]) -> None:
+        judge, received_us = self._intake.judge, self._clock.now_us()
+        decoded = (
+            judge.decode_each(raws)
+            if sum(map(len, raws)) <= SLICE_BYTES // 4
+            else await asyncio.to_thread(judge.decode_each, raws)
+        )
+        try:
+            await self._trying(lambda: self._intake.take(decoded, received_us, sender))
+        except TooManyError:
+            await self._until_counted(sender, len(raws))
+
+    async def _until_counted(self, sender: Sender, events: int) -> None:
+        await self._trying(lambda: self._intake.drop(events, sender))
+
+    async def _trying(self, write: Callable[[], Any]) -> None:
+        """Nobody can be told to come again, so that it is tried until it works, while the queue fills behind it."""
+        wait_s = 0.05
+        while True:
+            try:
+                await write()
+                return
+            except TooManyError:
+                raise
+            except PenstockError as error:
+                if not error.retry or self._ending:
+                    raise
+            await asyncio.sleep(wait_s)
+            wait_s = min(LONGEST_WAIT_S, wait_s * 2)
+
+
+class _Protocol(asyncio.DatagramProtocol):
+    def __init__(self, put: Callable[[bytes, str], None]) -> None:
+        self._put = put
+
+    def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
+        self._put(data, str(addr[0]))
+
+
+class Udps:
+    """All UDP ports of an app."""
+
+    def __init__(
+        self,
+        declared: tuple[UdpDef, ...],
+        intakes: Mapping[str, Intake],
+        limits: Limits,
+        clock: Clock,
+        signals: Signals,
+    ) -> None:
+        self._ports = [Udp(d, intakes[d.stream], limits, clock, signals) for d in declared]
+
+    async def start(self, *, secured: bool = False) -> None:
+        """Raises `PortInUseError`, and `DeclarationError` for a port that is not open in an app that has keys."""
+        for udp in self._ports:
+            udp.check(secured)
+        for udp in self._ports:
+            await udp.start()
+
+    async def close(self) -> None:
+        for udp in self._ports:
+            with suppress(PenstockError):
+                await udp.close()
+
+    def status(self) -> list[dict[str, Any]]:
+        return [udp.status() for udp in self._ports]
+
+    def drops(self) -> dict[tuple[str, ...], float]:
+        """By stream and port, for the gauge."""
+        return {(s["stream"], str(s["port"])): float(s["kernel_drops"] or 0) for s in self.status()}

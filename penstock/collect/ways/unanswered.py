@@ -1,0 +1,165 @@
+"""Takes events whose sender does not wait (`ack=none`): a receipt at once, judgement and writing behind it.
+
+The receipt comes when the body is in memory. What follows is bounded (bytes by the door's room, requests by a
+number) and is written out when the process stops in order. A sender's requests go on into the log in the order of their
+arrival, though a large body is judged in a thread while a small one is not: each waits for the one before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.collect.intake import Intake, Outcome
+from penstock.collect.reception import Judged, Reception
+from penstock.collect.sender import Sender
+from penstock.collect.signals import ReceiptLost, Signals
+from penstock.collect.ways.receipts import Receipt, Receipts
+from penstock.collect.ways.request_body import Body
+from penstock.errors import BadBodyError, LaggingError, OverloadedError, PenstockError, TooManyError
+from penstock.position import Position
+
+MOST_WAITING = 10_000
+"""Requests that wait to be judged; each is a task of about 10 kB."""
+WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""What a request waits at most before it tries again where there is too much; 30 s together, then it is lost."""
+
+
+_Line = tuple[str, str]
+"""A stream and an account: whose order is kept."""
+
+
+class Unanswered:
+    """The requests that were let go with a receipt."""
+
+    def __init__(self, reception: Reception, receipts: Receipts, signals: Signals, new_id: Callable[[], str]) -> None:
+        self._reception, self._receipts, self._signals, self._new_id = reception, receipts, signals, new_id
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = False
+        self._last: dict[_Line, asyncio.Future[None]] = {}
+
+    async def turn(self, intake: Intake, sender: Sender) -> None:
+        """Return when what this sender has sent before is on its way into the log."""
+        if self._last and (before := self._last.get((intake.stream.name, sender.account))) is not None:
+            await asyncio.wait([before])
+
+    def check_room(self) -> None:
+        """Raises `OverloadedError` when no more may wait."""
+        if len(self._tasks) >= MOST_WAITING:
+            raise OverloadedError(
+                "as many requests with ack=none wait as may",
+                detail=f"{len(self._tasks)} requests",
+                hint="send the same request again after the time in Retry-After, or use ack=logged",
+            )
+
+    def take(self, intake: Intake, body: Body, raw: bytes, sender: Sender) -> Position:
+        """Returns the receipt."""
+        id = self._new_id()
+        self._receipts.open(id)
+        loop = asyncio.get_running_loop()
+        line, gone_on = (intake.stream.name, sender.account), loop.create_future()
+        before, self._last[line] = self._last.get(line), gone_on
+        gone_on.add_done_callback(lambda _: self._left(line, gone_on))
+        task = loop.create_task(self._write(id, intake, body, raw, sender, before, gone_on))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return Position("receipt", intake.stream.name, id, ())
+
+    async def drain(self) -> None:
+        """Return when all of it is written."""
+        self._ending = True
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def _left(self, line: _Line, gone_on: asyncio.Future[None]) -> None:
+        if self._last.get(line) is gone_on:
+            del self._last[line]
+
+    async def _write(
+        self,
+        id: str,
+        intake: Intake,
+        body: Body,
+        raw: bytes,
+        sender: Sender,
+        before: asyncio.Future[None] | None,
+        gone_on: asyncio.Future[None],
+    ) -> None:
+        settle = _Settle(id, intake, self._receipts)
+        try:
+            try:
+                judged = await self._reception.judged(intake, raw, body.form, sender, settle.unread)
+                if before is not None:
+                    await before
+                outcome = await self._take(intake, body, judged, raw, sender, settle, gone_on)
+            finally:
+                _set(gone_on)
+            settle.taken_without_commit(outcome)
+        except BadBodyError:
+            settle.done()
+        except Exception as error:
+            known = error if isinstance(error, PenstockError) else PenstockError(repr(error))
+            self._receipts.lose(id, known.body())
+            self._signals(ReceiptLost(intake.stream.name, sender.way, repr(error)))
+        else:
+            settle.done()
+        finally:
+            body.close()
+
+    async def _take(
+        self,
+        intake: Intake,
+        body: Body,
+        judged: Judged,
+        raw: bytes,
+        sender: Sender,
+        settle: _Settle,
+        gone_on: asyncio.Future[None],
+    ) -> Outcome:
+        """Its sender cannot be told to come again, so that whoever must wait waits here, for a while."""
+        for patience_s in (*WAITS_S, None):
+            try:
+                if not body.share.events:
+                    body.share.hold(judged.decoded.received)
+                return await self._reception.take_judged(
+                    intake, judged, raw, sender, settle.taken, settle.unread, lambda: _set(gone_on)
+                )
+            except (TooManyError, LaggingError, OverloadedError) as error:
+                if patience_s is None or self._ending:
+                    raise
+                await asyncio.sleep(min(patience_s, error.retry_after_s or patience_s))
+        raise AssertionError
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class _Settle:
+    """Writes one receipt into the commit of its events, and makes it known once that is durable."""
+
+    def __init__(self, id: str, intake: Intake, receipts: Receipts) -> None:
+        self._id, self._intake, self._receipts = id, intake, receipts
+        self._expired = receipts.expired()
+        self._receipt: Receipt | None = None
+
+    def taken(self, outcome: Outcome) -> Mapping[str, Any]:
+        """In the writer's thread, inside the commit."""
+        self._receipt = self._receipts.made(outcome)
+        return self._receipts.keys(self._id, self._receipt, self._expired)
+
+    def unread(self, error: BadBodyError) -> Mapping[str, Any]:
+        """In the writer's thread, inside the commit that keeps a body that cannot be read."""
+        self._receipt = self._receipts.made(Outcome(self._intake.end), error.body())
+        return self._receipts.keys(self._id, self._receipt, self._expired)
+
+    def taken_without_commit(self, outcome: Outcome) -> None:
+        """A body without events needs no commit; this process alone remembers it."""
+        if self._receipt is None:
+            self._receipt, self._expired = self._receipts.made(outcome), []
+
+    def done(self) -> None:
+        if self._receipt is not None:
+            self._receipts.settle(self._id, self._receipt, self._expired)
