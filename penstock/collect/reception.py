@@ -90,6 +90,7 @@ class Reception:
         judged: Judged,
         raw: bytes,
         sender: Sender,
+        producer: Producer | None = None,
         note: Note | None = None,
         bad_note: BadNote | None = None,
         begun: Callable[[], None] | None = None,
@@ -97,7 +98,7 @@ class Reception:
         """Durable on return. Raises what `take` raises."""
         await self._turn(sender, raw)
         try:
-            return await intake.take(judged.decoded, judged.received_us, sender, None, note, begun=begun)
+            return await intake.take(judged.decoded, judged.received_us, sender, producer, note, begun=begun)
         except BadBodyError as error:
             await self.bury(intake, error, raw, sender, bad_note)
             raise

@@ -156,7 +156,7 @@ class Door:
             return outcome_reply(outcome, await self._reached(outcome, asked), self._expected(intake.stream, asked))
         judged = await self._reception.judged(intake, raw, body.form, sender)
         self._replies.check_one(judged.decoded)
-        outcome = await self._reception.take_judged(intake, judged, raw, sender, note)
+        outcome = await self._reception.take_judged(intake, judged, raw, sender, asked.producer, note)
         self._settle(once, outcome)
         expected = self._expected(intake.stream, asked)
         if not outcome.accepted and not outcome.duplicates:

@@ -123,7 +123,7 @@ class Unanswered:
                 if not body.share.events:
                     body.share.hold(judged.decoded.received)
                 return await self._reception.take_judged(
-                    intake, judged, raw, sender, settle.taken, settle.unread, lambda: _set(gone_on)
+                    intake, judged, raw, sender, None, settle.taken, settle.unread, lambda: _set(gone_on)
                 )
             except (TooManyError, LaggingError, OverloadedError) as error:
                 if patience_s is None or self._ending:
