@@ -90,10 +90,10 @@ class Unanswered:
         try:
             try:
                 judged = await self._reception.judged(intake, raw, body.form, sender, settle.unread)
-                if before is not None:
-                    await before
+                await _passed(before)
                 outcome = await self._take(intake, body, judged, raw, sender, settle, gone_on)
             finally:
+                await _passed(before)  # also behind a body that cannot be read: it holds its place in the line
                 _set(gone_on)
             settle.taken_without_commit(outcome)
         except BadBodyError:
@@ -130,6 +130,11 @@ class Unanswered:
                     raise
                 await asyncio.sleep(min(patience_s, error.retry_after_s or patience_s))
         raise AssertionError
+
+
+async def _passed(before: asyncio.Future[None] | None) -> None:
+    if before is not None and not before.done():
+        await asyncio.wait([before])
 
 
 def _set(future: asyncio.Future[None]) -> None:
