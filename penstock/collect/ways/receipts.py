@@ -36,6 +36,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int = 0
     rejected: list[dict[str, Any]] = []
     rejected_in_all: int = 0
+    shed: int = 0
     error: dict[str, Any] | None = None
 
     @property
@@ -70,6 +71,7 @@ class Receipts:
             duplicates=outcome.duplicates,
             rejected=[rejection.body() for rejection in outcome.rejections[:REJECTIONS_KEPT]],
             rejected_in_all=len(outcome.rejections),
+            shed=outcome.shed,
             error=error,
         )
 

@@ -118,6 +118,16 @@ async def test_what_is_shed_is_final_told_and_counted_in_the_log(tmp_path: Path)
         assert len(again.events("orders")) == 2
 
 
+async def test_a_receipt_says_what_was_shed(tmp_path: Path) -> None:
+    async with running(app_with("newest"), tmp_path / "edge.db") as edge:
+        lag(edge)
+        token = (await edge.post("orders", b'[{"order_id":1},{"order_id":2}]', query="?ack=none")).body["ack"]
+        found = await edge.ack(token, "?wait=5")
+        assert (found.body["accepted"], found.body["shed"]) == (0, 2)
+    async with running(app_with("newest"), tmp_path / "edge.db") as again:
+        assert (await again.ack(token)).body == found.body
+
+
 async def test_a_room_that_is_half_full_is_too_much_for_a_stream_that_sheds_and_not_for_others(tmp_path: Path) -> None:
     app = app_with("newest")
     app.stream("patient", Order)
