@@ -128,13 +128,13 @@ class Door:
 
     async def _read(self, intake: Intake, body: Body, request: web.Request, asked: Asked) -> tuple[bytes, Sender]:
         """The body and who sent it, which of a signed one is known only now."""
+        await body.receive()
+        sender = await self._sender(request, intake, body, asked)
         try:
-            raw = await body.read()
+            return await body.unpacked(), sender
         except BadBodyError as error:
-            sender = await self._sender(request, intake, body, asked)
             await self._reception.bury(intake, error, body.packed, sender)
             raise
-        return raw, await self._sender(request, intake, body, asked)
 
     async def _sender(self, request: web.Request, intake: Intake, body: Body, asked: Asked) -> Sender:
         """Raises `SignatureError` when only a signature could tell, and does not."""
