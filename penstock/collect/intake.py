@@ -112,15 +112,17 @@ class Intake:
         note: Note | None = None,
         alone: bool = False,
         begun: Callable[[], None] | None = None,
+        anyway: bool = False,
     ) -> Outcome:
         """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ...,
         and what the stream's guard raises: `TooManyError`, `LaggingError`.
 
         `alone`: in an append of its own, so that a `note` that raises fails nobody else. `begun` is called when the
-        events are on their way: what is taken after that comes after them.
+        events are on their way: what is taken after that comes after them. `anyway`: past the guard, for what was
+        received already and can wait no longer.
         """
         shed = 0
-        if self._guard is not None:
+        if self._guard is not None and not anyway:
             decoded, shed = self._guard.admit(decoded, sender)
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections), shed=shed)

@@ -49,7 +49,7 @@ def outcome_reply(
     late: bool = False,
 ) -> web.Response:
     """200, 422 when every event was rejected, or 204 for a producer's number that was taken before. `more` stands in
-    the body too; `late`: what the sender waits for has not come, which is 202. Who asked for it gets either, not 204."""
+    the body too; `late`: what the sender waits for has not come, which is 202: who asked for it gets no 204."""
     token = outcome.token
     headers = {ACK: token} if expected is None else {ACK: token, EXPECTED: str(expected)}
     if outcome.repeated and more is None and not late:

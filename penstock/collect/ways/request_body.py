@@ -1,7 +1,8 @@
 """Reads a request's body within its limits: what it says it is, how it is packed, and never more than is allowed.
 
 A body counts against the room for unwritten data, unpacked, from its first byte until it is answered, so that senders
-together cannot take the process's memory. Unpacking is done here, bounded: aiohttp's own lets unknown encodings through.
+together cannot take the process's memory. Unpacking is done here, bounded: aiohttp's own lets unknown encodings
+through.
 """
 
 from __future__ import annotations

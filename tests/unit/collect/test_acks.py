@@ -86,11 +86,11 @@ async def test_events_lost_before_their_commit_leave_an_unknown_receipt(edge: Ed
 
     with monkeypatch.context() as broken:
         broken.setattr(SqliteLog, "_write", full)
-        token = await unanswered_post(edge, b'{"order_id": 1}')
+        token = await unanswered_post(edge, b'[{"order_id": 1}, {"order_id": 2}]')
         lost = await edge.ack(token, "?wait=5")
     assert (lost.status, lost.code) == (404, "unknown_ack")
     assert lost.body["error"]["detail"] == "disk_full: the disk is full"
-    assert edge.metric("shed", "orders") == edge.metric("received", "orders") == 1
+    assert edge.metric("shed", "orders") == edge.metric("received", "orders") == 2
 
 
 async def test_too_many_unanswered_requests_are_shed(edge: Edge, monkeypatch: Any) -> None:
