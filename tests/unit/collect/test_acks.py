@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manual_clock import ManualClock
 from running_edge import Absorbing, Edge, running
 from shop_app import shop
 
+from penstock.collect.intake import Outcome
 from penstock.collect.ways import receipts, unanswered
 from penstock.config import Limits
 from penstock.errors import DiskFullError
@@ -134,6 +136,19 @@ async def test_receipts_are_forgotten_after_an_hour(tmp_path: Path) -> None:
         assert (await edge.ack(token)).status == 404
         await edge.ack(await unanswered_post(edge, b'{"order_id": 2}'), "?wait=5")
         assert len([key for key in edge.log.memory() if key.startswith("receipt/")]) == 1
+
+
+async def test_expired_receipts_are_forgotten_a_few_with_each_commit() -> None:
+    clock = ManualClock()
+    kept = receipts.Receipts({}, clock)
+    made = kept.made(Outcome(Position("stream", "orders", "a", (1,))))
+    for n in range(150):
+        kept.settle(str(n), made, [])
+    assert kept.expired() == []
+    clock.pass_s(3_601)
+    for left in (64, 64, 22, 0):
+        assert len(expired := kept.expired()) == left
+        kept.settle("new", kept.made(Outcome(made.position)), expired)
 
 
 async def test_a_position_is_applied_when_all_views_have_absorbed_it(tmp_path: Path) -> None:
