@@ -26,6 +26,8 @@ MOST_WAITING = 10_000
 PATIENCE_S = 30.0
 """From its arrival, how long a request tries again where there is too much; then it is shed, and counted so."""
 LONGEST_WAIT_S = 15.0
+TURN_S = 5.0
+"""How long a request that wants an answer waits behind them."""
 _TOO_MUCH = (TooManyError, LaggingError, OverloadedError)
 
 _Line = tuple[str, str]
@@ -42,9 +44,16 @@ class Unanswered:
         self._last: dict[_Line, asyncio.Future[None]] = {}
 
     async def turn(self, intake: Intake, sender: Sender) -> None:
-        """Return when what this sender has sent before is on its way into the log."""
+        """Return when what this sender has sent before is on its way into the log. Raises `OverloadedError` when that
+        takes too long."""
         if self._last and (before := self._last.get((intake.stream.name, sender.account))) is not None:
-            await asyncio.wait([before])
+            done, _ = await asyncio.wait([before], timeout=TURN_S)
+            if not done:
+                raise OverloadedError(
+                    "requests that you sent before with ack=none still wait",
+                    detail=f"longer than {TURN_S:g} s",
+                    hint="send the same request again after the time in Retry-After",
+                )
 
     def check_room(self) -> None:
         """Raises `OverloadedError` when no more may wait."""
