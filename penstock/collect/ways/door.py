@@ -19,7 +19,7 @@ from penstock.collect.limits.pressure import Pressure
 from penstock.collect.reception import Reception
 from penstock.collect.sender import Sender, sender_of
 from penstock.collect.signals import CollectFailed, RequestRefused, Signals
-from penstock.collect.ways.idempotency import Idempotency, Once, Remembered
+from penstock.collect.ways.idempotency import Idempotency, Once, Remembered, body_digest
 from penstock.collect.ways.replies import (
     ACK,
     APPLIED_PREFERENCE,
@@ -169,7 +169,9 @@ class Door:
     async def _once(
         self, intake: Intake, body: Body, raw: bytes, sender: Sender, asked: Asked, key: str
     ) -> web.StreamResponse:
-        begun = self._idempotency.begin(intake.stream.name, sender, key, body.form.encode() + b"\n" + raw)
+        inline = len(raw) <= SLICE_BYTES
+        digest = body_digest(body.form, raw) if inline else await asyncio.to_thread(body_digest, body.form, raw)
+        begun = self._idempotency.begin(intake.stream.name, sender, key, digest)
         if isinstance(begun, Remembered):
             await intake.repeated(begun.received, sender)
             return await self._replayed(intake, body, raw, sender, asked, begun)

@@ -10,7 +10,7 @@ from hands import Hands
 from running_edge import Edge, Reply, running
 from shop_app import shop
 
-from penstock.collect.ways import idempotency
+from penstock.collect.ways import door, idempotency
 from penstock.errors import DiskFullError
 from penstock.log.logs.sqlite import SqliteLog
 
@@ -149,3 +149,17 @@ async def test_many_at_once_under_one_key_have_one_effect(edge: Edge) -> None:
     assert [reply.body for reply in replies] == [replies[0].body] * 20
     assert sum(not replayed(reply) for reply in replies) == 1
     assert (len(edge.events("orders")), len(edge.dead())) == (1, 1)
+
+
+async def test_a_large_body_is_hashed_in_a_thread(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def noted(form: Any, raw: bytes) -> str:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return idempotency.body_digest(form, raw)
+
+    monkeypatch.setattr(door, "body_digest", noted)
+    for body in (GOOD, GOOD + b" " * 1_000_000):
+        assert (await once(edge, body, str(len(body)))).status == 200
+        assert replayed(await once(edge, body, str(len(body))))
+    assert threads == [True, True, False, False]
