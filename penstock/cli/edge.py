@@ -186,7 +186,16 @@ async def _open(
     )
     guard.add_to(web_app)
     collect.add_routes(web_app)
-    DeadLetterOffice(reader, log.memory(), collect.intakes, limits, clock, observer.emit).add_routes(web_app)
+    DeadLetterOffice(
+        reader,
+        log.memory(),
+        collect.intakes,
+        limits,
+        clock,
+        observer.emit,
+        room=collect.pressure.room,
+        slow=collect.slow,
+    ).add_routes(web_app)
     serving.add_routes(web_app)
     connections.start()
     opened.push_async_callback(connections.close)
