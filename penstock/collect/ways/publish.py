@@ -214,9 +214,16 @@ class Session:
             share.close()
             self._refuse(asked.id, error)
             return
+        except BaseException:  # the session ends meanwhile
+            share.close()
+            raise
         turns, account = self._pressure.turns, self._sender.account
-        if not turns.begin(account, size):
-            await turns.wait(account, size)
+        try:
+            if not turns.begin(account, size):
+                await turns.wait(account, size)
+        except BaseException:
+            share.close()
+            raise
         self._waiting_bytes += size
         task = asyncio.get_running_loop().create_task(self._answer(asked.id, decoded, received_us))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -162,3 +163,14 @@ async def test_a_stream_that_is_not_there_or_not_the_doors_is_refused_before_the
     for stream, status in (("nothing", 404), ("large", 409), ("dead", 409)):
         async with edge.session.get(f"{edge.url}/streams/{stream}/publish") as reply:
             assert reply.status == status
+
+
+async def test_a_session_that_ends_while_a_message_waits_for_its_turn_gives_its_room_back(edge: Edge) -> None:
+    pressure = edge.collect.pressure
+    pressure.turns._queues["address/127.0.0.1"] = deque([(2**40, asyncio.get_running_loop().create_future())])
+    async with publishing(edge) as socket:
+        await socket.send_json({"type": "publish", "id": 0, "event": order(1)})
+        await until(lambda: pressure.turns.waiting == 2)
+        assert pressure.room.taken_bytes > 0
+        await edge.collect.publishing.end()
+        assert (pressure.room.taken_bytes, pressure.room.taken_events) == (0, 0)
