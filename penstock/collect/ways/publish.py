@@ -200,7 +200,8 @@ class Session:
             await self._begin(asked, len(text))
 
     async def _begin(self, asked: Publish, size: int) -> None:
-        received_us = self._clock.now_us()
+        received_us, hello = self._clock.now_us(), self._hello
+        producer = None if hello is None else Producer(hello.producer, hello.epoch, asked.id)
         share = self._pressure.room.share(self._sender.account)
         try:
             self._still()
@@ -225,7 +226,7 @@ class Session:
             share.close()
             raise
         self._waiting_bytes += size
-        task = asyncio.get_running_loop().create_task(self._answer(asked.id, decoded, received_us))
+        task = asyncio.get_running_loop().create_task(self._answer(asked.id, decoded, received_us, producer))
 
         def done(task: asyncio.Task[None]) -> None:
             share.close()
@@ -243,8 +244,7 @@ class Session:
             return judge.decode_each(asked.events)
         return await asyncio.to_thread(judge.decode_each, asked.events)
 
-    async def _answer(self, id: int, decoded: Decoded, received_us: int) -> None:
-        producer = None if self._hello is None else Producer(self._hello.producer, self._hello.epoch, id)
+    async def _answer(self, id: int, decoded: Decoded, received_us: int, producer: Producer | None) -> None:
         try:
             self._say(messages.ack(id, await self._intake.take(decoded, received_us, self._sender, producer)))
         except PenstockError as error:

@@ -174,3 +174,13 @@ async def test_a_session_that_ends_while_a_message_waits_for_its_turn_gives_its_
         assert pressure.room.taken_bytes > 0
         await edge.collect.publishing.end()
         assert (pressure.room.taken_bytes, pressure.room.taken_events) == (0, 0)
+
+
+async def test_a_hello_counts_for_what_is_sent_after_it(edge: Edge) -> None:
+    async with publishing(edge) as socket:
+        with held(edge):
+            await socket.send_json({"type": "publish", "id": 5, "event": order(1)})
+            await socket.send_json({"type": "hello", "producer": "till", "epoch": 0})
+        answers = [await socket.receive_json(timeout=DEADLINE_S) for _ in range(2)]
+        assert sorted(answer["type"] for answer in answers) == ["ack", "resume"]
+        assert (await say(socket, type="publish", id=0, event=order(2)))["accepted"] == 1
