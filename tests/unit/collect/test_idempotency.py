@@ -129,7 +129,6 @@ async def test_many_rejections_are_remembered_by_their_number(edge: Edge) -> Non
     [
         ({"Idempotency-Key": "k", "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}, ""),
         ({"Idempotency-Key": "k"}, "?ack=none"),
-        ({"Idempotency-Key": "k", "Prefer": "respond-async"}, ""),
         ({"Idempotency-Key": ""}, ""),
         ({"Idempotency-Key": "x" * 201}, ""),
     ],
@@ -163,3 +162,13 @@ async def test_a_large_body_is_hashed_in_a_thread(edge: Edge, monkeypatch: pytes
         assert (await once(edge, body, str(len(body)))).status == 200
         assert replayed(await once(edge, body, str(len(body))))
     assert threads == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Idempotency-Key": "k"}, {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}],
+)
+async def test_a_preference_that_cannot_be_honoured_is_ignored(edge: Edge, headers: dict[str, str]) -> None:
+    reply = await edge.post("orders", GOOD, headers=headers | {"Prefer": "respond-async"})
+    assert (reply.status, reply.body["level"]) == (200, "logged")
+    assert "Preference-Applied" not in reply.headers
