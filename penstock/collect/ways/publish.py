@@ -166,7 +166,9 @@ class Session:
                 return
             if message.type == WSMsgType.TEXT:
                 if self._full() and not await self._until_fewer():
-                    await self._close(OVER_WINDOW, f"more than {self._limits.publish_window} messages or too many bytes wait")
+                    await self._close(
+                        OVER_WINDOW, f"more than {self._limits.publish_window} messages or too many bytes wait"
+                    )
                     return
                 await self._take(message.data)
 

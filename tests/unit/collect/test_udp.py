@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manual_clock import ManualClock
 from running_edge import Edge, held, running, until
 from shop_app import Order
 
@@ -89,6 +90,29 @@ async def test_what_waits_behind_a_lag_is_written_when_the_edge_stops(tmp_path: 
         await asyncio.sleep(0.1)
         assert edge.metric("received", "orders") == 0
     assert counts(edge) == {"received": 5, "accepted": 5, "duplicate": 0, "dead": 0, "shed": 0}
+
+
+async def test_datagrams_keep_the_time_of_their_arrival_while_they_wait(tmp_path: Path) -> None:
+    clock = ManualClock()
+    came_us = clock.us
+    async with running(plant(), tmp_path / "edge.db", clock=clock) as edge:
+        guard = edge.collect.pressure.guards["orders"]
+        guard.lagging = LaggingError("behind").after(1)
+        for number in (1, 2, 3):
+            send(edge, order(number))
+            queued = number * len(order(1))
+            await until(lambda queued=queued: edge.collect.udps.status()[0]["queued_bytes"] == queued)  # type: ignore[misc]
+            clock.pass_s(60)
+        guard.lagging = None
+        await until(lambda: edge.metric("accepted", "orders") == 3)
+        times = [edge.events("orders")[n]["_received"] for n in range(3)]
+        assert [round(time.timestamp() * 1e6) for time in times] == [came_us + n * 60_000_000 for n in range(3)]
+
+
+async def test_one_datagram_of_thousands_of_bad_lines_is_dead_line_by_line(tmp_path: Path) -> None:
+    async with running(plant(), tmp_path / "edge.db") as edge:
+        send(edge, b"1\n" * 12_000)
+        await until(lambda: edge.metric("dead", "orders") == 12_000)
 
 
 async def test_what_an_error_of_ours_loses_is_counted_in_the_log(tmp_path: Path, monkeypatch: Any) -> None:
