@@ -48,8 +48,8 @@ class PullBuffer:
             self._enough.set()
 
     async def take(self) -> tuple[Arrived, int] | None:
-        """What arrived within a moment, about `TOGETHER_EVENTS` at most, and when (`_us`) the first of it did; None when
-        the source has ended."""
+        """What arrived within a moment, about `TOGETHER_EVENTS` at most, and when the first of it did; None when the
+        source has ended."""
         await self._arrived.wait()
         if not self._enough.is_set():
             try:
