@@ -32,7 +32,22 @@ from penstock.config import Folder
 from penstock.log.logs.sqlite import SqliteLog
 
 APP = Path(__file__).with_name("counting_app.py")
-WAYS = {"post": "post", "shedding": "post", "limited": "post", "publish": "publish", "udp": "udp", "pull": "pull"}
+POSTED = {
+    "post": "application/x-ndjson",
+    "shedding": "application/x-ndjson",
+    "limited": "application/x-ndjson",
+    "beacon": "text/plain",
+    "csv": "text/csv",
+    "quick": "application/x-ndjson",
+    "once": "application/x-ndjson",
+}
+"""Streams that are posted to, and the content type of what they get; `quick` with ack=none, `once` with a key."""
+WAYS = {stream: "post" for stream in POSTED} | {
+    "beacon": "beacon",
+    "publish": "publish",
+    "udp": "udp",
+    "pull": "pull",
+}
 KINDS = ("accepted", "duplicates", "dead", "shed")
 READY_S = 60.0
 _METRICS = {"accepted": "accepted", "duplicates": "duplicate", "dead": "dead", "shed": "shed"}
@@ -161,7 +176,7 @@ class Edge:
 
 async def posting(edge: Edge, stream: str, load: Load, end: asyncio.Event) -> None:
     """Bodies, each sent until it is answered."""
-    headers = {"Content-Type": "application/x-ndjson"}
+    headers = {"Content-Type": POSTED[stream]}
     async with aiohttp.ClientSession(headers=headers) as session:
         while not end.is_set():
             events = load.events(30)
@@ -174,16 +189,27 @@ async def _posted(
     session: aiohttp.ClientSession, edge: Edge, stream: str, load: Load, events: list[int | None]
 ) -> bool:
     attempt, lines = load.attempt(events)
+    query = "?ack=none" if stream == "quick" else ""
+    key = {"Idempotency-Key": f"{len(edge.found.attempts[stream])}"} if stream == "once" else {}
+    data = _csv(lines) if stream == "csv" else "\n".join(lines)
     try:
-        async with session.post(f"{edge.url}/streams/{stream}", data="\n".join(lines)) as reply:
-            body = await reply.json()
-            if reply.status in (200, 422):
-                attempt.answered, attempt.shed = True, body.get("shed", 0)
-            else:
-                edge.found.refused[body["error"]["code"]] += 1
-            return reply.status in (200, 422)
+        async with session.post(f"{edge.url}/streams/{stream}{query}", data=data, headers=key) as reply:
+            status, body = reply.status, await reply.json()
+        if status == 202:
+            async with session.get(f"{edge.url}/acks/{body['ack']}?wait=5") as reply:
+                status, body = reply.status, await reply.json()
     except (aiohttp.ClientError, TimeoutError, OSError):
         return False
+    if status in (200, 422) and body.get("level") != "pending":
+        attempt.answered, attempt.shed = True, body.get("shed", 0)
+        return True
+    edge.found.refused[body["error"]["code"] if "error" in body else "pending"] += 1
+    return False
+
+
+def _csv(lines: list[str]) -> str:
+    events = [json.loads(line) for line in lines]
+    return "n,tag\n" + "\n".join(f"{event.get('n', '')},{event.get('tag', '')}" for event in events) + "\n"
 
 
 async def too_large(edge: Edge, end: asyncio.Event) -> None:
@@ -278,7 +304,7 @@ async def play(kills: int, seed: int, data: Path, between_s: tuple[float, float]
     end = asyncio.Event()
     async with feed(edge):
         loads: list[Callable[[], Awaitable[None]]] = [
-            *(lambda s=s: posting(edge, s, Load(s, found), end) for s in ("post", "shedding", "limited")),  # type: ignore[misc]
+            *(lambda s=s: posting(edge, s, Load(s, found), end) for s in POSTED),  # type: ignore[misc]
             lambda: publishing(edge, Load("publish", found), end),
             lambda: datagrams(edge, Load("udp", found), end),
             lambda: too_large(edge, end),

@@ -147,7 +147,8 @@ async def test_expired_receipts_are_forgotten_a_few_with_each_commit() -> None:
     assert kept.expired() == []
     clock.pass_s(3_601)
     for left in (64, 64, 22, 0):
-        assert len(expired := kept.expired()) == left
+        expired = kept.expired()
+        assert len(expired) == left
         kept.settle("new", kept.made(Outcome(made.position)), expired)
 
 
