@@ -107,6 +107,9 @@ class Append:
     remember: Callable[[Appended], Mapping[str, Any | None]] | None = None
     """Called inside the commit with what became of this append, also when it is `repeated`; the keys it returns (None:
     forget) go into the control stream in the same commit. Not called for one that failed."""
+    undo: Callable[[], None] | None = None
+    """Called before `Log.append` raises, in its thread: the commit is not made, and what `remember` was asked for it
+    must not leak into the next one. It may be called without `remember` having been."""
     follows: bool = False
     """Taken only if the append before it in the same call is: if that one failed or is `repeated`, this is
     `repeated` too, and leaves nothing."""

@@ -29,7 +29,7 @@ from penstock.errors import DiskFullError, SchemaChangeError, StaleTermError
 from penstock.evolution import changes_refused
 from penstock.log import control
 from penstock.log.control import Memory, Producers
-from penstock.log.draft import Draft, Planner, Tail, draft
+from penstock.log.draft import Draft, Plan, Planner, Tail, draft
 from penstock.log.ids import IdIndex
 from penstock.log.log import Append, Appended, Stream, StreamSpec
 from penstock.log.logs.sqlite_file import (
@@ -151,7 +151,23 @@ class SqliteLog(SqliteReader):
         self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None
     ) -> list[Appended | Exception]:
         now_us = self._clock.now_us()
-        plan = self._planner.plan(appends, remember or {}, now_us)
+        try:
+            plan, drafts = self._written(appends, remember or {}, now_us)
+        except BaseException:
+            for append in appends:
+                if append.undo is not None:
+                    append.undo()
+            raise
+        plan.commit()
+        for made in drafts:
+            self._tails[made.after.stream.name, made.after.stream.epoch] = made.after
+        self._take_over(plan.memory, now_us)
+        return plan.results
+
+    def _written(
+        self, appends: Sequence[Append], remember: Mapping[str, Any | None], now_us: int
+    ) -> tuple[Plan, list[Draft]]:
+        plan = self._planner.plan(appends, remember, now_us)
         try:
             drafts = list(plan.drafts)
             if plan.memory:
@@ -160,11 +176,7 @@ class SqliteLog(SqliteReader):
         except BaseException:
             plan.discard()
             raise
-        plan.commit()
-        for made in drafts:
-            self._tails[made.after.stream.name, made.after.stream.epoch] = made.after
-        self._take_over(plan.memory, now_us)
-        return plan.results
+        return plan, drafts
 
     def _take_over(self, changed: Mapping[str, Any | None], written_us: int) -> None:
         control.apply(self._values, changed)

@@ -247,6 +247,23 @@ class TakingOnce(LogFixtures):
         assert "told" not in log.memory()
         assert "told" not in reader.memory()
 
+    def test_an_append_hears_that_its_commit_was_not_made(self, log: Log, stream: Stream) -> None:
+        told: list[str] = []
+
+        def heard(name: str) -> Append:
+            def remember(_: Appended) -> dict[str, Any]:
+                told.append(f"{name} asked")
+                return {}
+
+            return Append(stream, events([1]), remember=remember, undo=lambda: told.append(f"{name} undone"))
+
+        log.append([heard("a")])
+        assert told == ["a asked"]
+        broken = Append(stream, events([2]), remember=lambda _: {"n": 1 // 0})
+        with pytest.raises(ZeroDivisionError):
+            log.append([heard("b"), broken])
+        assert told == ["a asked", "b asked", "b undone"]
+
     def test_memory_survives_compaction(self, backend: LogBackend, place: Path, reader: LogReader) -> None:
         with closing(backend.open(place)) as log:
             for n in range(50):
