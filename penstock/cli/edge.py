@@ -134,7 +134,8 @@ async def _open(
         _log.info(OPEN)
     reader = FolderLog(folder)
     opened.callback(reader.close)
-    views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
+    run = os.environ.get("PENSTOCK_RUN")
+    views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer, run=run)
     collect = Collect(
         application,
         log,
@@ -148,7 +149,7 @@ async def _open(
     )
     connections = Connections(limits, clock, observer.emit)
     collect.measure(observer, connections)
-    started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
+    started = Started(application, views, run)
     checks: Checks = {"collect": lambda: group.problem or True, "flows": started}
     serving = Serving(
         application,

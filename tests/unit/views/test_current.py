@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,38 @@ async def test_a_build_that_could_not_be_swapped_in_is_tried_again(
     flows.serve("topics", new.epoch)
     content = await content_at(views, 2)
     assert (content.epoch, list(content.rows.values())) == (new.epoch, [("new", 2, "g")])
+
+
+async def test_the_lag_of_a_view_counts_only_when_it_is_loaded_and_its_flows_run(
+    flows: FakeFlows, views: Views
+) -> None:
+    assert views.absorbed("topics") == ({}, False)  # a new view, whose flow has not begun
+    flows.state("topics", "running")
+    await views.start()
+    while views.flow_state("topics").state != "running":
+        await asyncio.sleep(0.005)
+    assert views.absorbed("topics") == ({}, False)  # nothing of it is loaded yet
+    stream = flows.build()
+    flows.commit(stream, [topic("jazz", 1)], end={"rsvps": ["e1", [7]]})
+    await content_at(views, 1)
+    frontier, counts = views.absorbed("topics")
+    assert (frontier["rsvps"].offsets, counts) == ((7,), True)
+    for state in ("starting", "rebuilding", "retrying", "stopped"):
+        flows.state("topics", state)
+        while views.flow_state("topics").state != state:
+            await asyncio.sleep(0.005)
+        assert not views.absorbed("topics")[1], state
+
+
+async def test_a_state_of_an_earlier_run_is_no_lag(flows: FakeFlows) -> None:
+    views = Views(small_app().declared(), flows.log, run="now")
+    await views.start()
+    try:
+        flows.commit(flows.build(), [topic("jazz", 1)])
+        await content_at(views, 1)
+        assert not views.absorbed("topics")[1]
+        flows.state("topics", "running", run="now")
+        while not views.absorbed("topics")[1]:
+            await asyncio.sleep(0.005)
+    finally:
+        await views.stop()
