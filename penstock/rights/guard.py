@@ -60,7 +60,7 @@ def need(method: str, path: str) -> Need:
     if path.startswith("/streams/{stream}"):
         writes = method not in _READS or path.endswith(("/publish", PIXEL))
         return "write" if writes else "read"
-    if path == "/dead/replay":  # the handler asks for `write` of each letter's stream, or `admin`
+    if path == "/dead/replay":  # the handler asks for `read:dead` and `write` of each letter's stream
         return "any"
     if method not in _READS:
         return "admin"

@@ -21,11 +21,11 @@ from penstock.collect.judging.arrival import Arrived, Decoded
 from penstock.collect.judging.cutting import split
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.replayed import Replayed
-from penstock.collect.letters.stored_letters import StoredLetter, StoredLetters
+from penstock.collect.letters.stored_letters import StoredLetter, StoredLetters, unknown_letter
 from penstock.collect.sender import Sender
 from penstock.errors import BadBodyError, BadRequestError, ReadOnlyStreamError, TooLargeError, UnknownLetterError
 
-Verdict = Literal["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter", "forbidden"]
+Verdict = Literal["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter"]
 MOST_LETTERS = 1_000
 """In one request."""
 
@@ -82,7 +82,8 @@ class Replayer:
     async def replay(
         self, wishes: Sequence[Wish], sender: Sender, may: Callable[[str], bool], *, dry_run: bool = False
     ) -> Replay:
-        """Durable on return. `may` says whether the caller may write to a stream."""
+        """Durable on return. `may` says whether the letters of a stream are the caller's business: others
+        are unknown to it."""
         _refuse_twice(wishes)
         async with self._one_at_a_time:
             now_us = self._clock.now_us()
@@ -109,11 +110,10 @@ class Replayer:
     def _judged(self, wish: Wish, now_us: int, may: Callable[[str], bool]) -> _Ready | Result:
         try:
             letter = self._letters.find(wish.name)
+            if not may(letter.stream):
+                raise unknown_letter(wish.name)
         except UnknownLetterError as error:
             return Result(wish.name, "unknown_letter", None, error.code, error.message)
-        if not may(letter.stream):
-            detail = f"it needs the right write:{letter.stream} or admin"
-            return Result(wish.name, "forbidden", letter.stream, "forbidden", detail)
         if letter.place in self._replayed:
             return Result(wish.name, "already_replayed", letter.stream)
         intake = self._intakes.get(letter.stream)
