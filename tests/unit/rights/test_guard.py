@@ -175,6 +175,19 @@ async def test_a_key_in_the_address_is_taken_where_no_header_can_be_set_and_only
     assert (await edge.get(f"/streams/orders?key={both}")).code == "unauthorized"
 
 
+async def test_the_credential_of_a_pixel_is_never_an_events_data(tmp_path):
+    (tmp_path / "secret").write_text(SECRET)
+    async with secure_edge(tmp_path / "data", tokens=TokenOptions(secret_file=tmp_path / "secret")) as edge:
+        token = jwt.encode({"sub": "ann", "scope": "write:locks", "exp": edge.clock.now_s + 60}, SECRET, "HS256")
+        key = await edge.key("write:locks")
+        for query in (f"key={token}", f"key={key}"):
+            assert (await edge.get(f"/streams/locks{PIXEL}?{query}")).status == 200
+        assert (await edge.get(f"/streams/locks{PIXEL}?key=brass", key)).status == 200
+        stream = edge.log.find("locks")
+        rows = [row for block in edge.log.read(stream, 0, 0, 9) for row in block.batch.to_pylist()]
+        assert [row["key"] for row in rows] == ["", "", "brass"]
+
+
 # Ends
 
 
