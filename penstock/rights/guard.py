@@ -123,8 +123,8 @@ class Guard:
             return NOBODY
         if getattr(request.match_info.handler, "is_public", False):
             return self._known_or_nobody(request)
-        self._origins.check(request, anonymous=self.rights.is_open)
         wanted = need(request.method, resource.canonical)
+        self._origins.check(request, anonymous=self.rights.is_open, writes=wanted == "write")
         if wanted == "write" and self._signatures and request.match_info["stream"] in self._signatures:
             return self._signed(request)
         credential = self._identify(request)

@@ -311,6 +311,27 @@ async def test_a_foreign_page_opens_no_socket_and_writes_nothing_without_a_key(e
     assert (await edge.post("orders", key, Origin="https://evil.example")).status == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Referer": "https://evil.example/page"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Referer": "https://shop.example/page"}, 200),
+        ({"Sec_Fetch_Site": "same-origin"}, 200),
+        ({"Sec_Fetch_Site": "none"}, 200),
+        ({}, 200),
+    ],
+)
+async def test_a_foreign_page_writes_nothing_with_an_image_without_a_key(edge, headers, status):
+    reply = await edge.get(f"/streams/orders{PIXEL}?amount=1", **headers)
+    assert reply.status == status
+    assert status == 200 or reply.code == "foreign_origin"
+    assert (await edge.get("/views", Sec_Fetch_Site="cross-site")).status == 200
+    key = await edge.key("write:orders")
+    assert (await edge.get(f"/streams/orders{PIXEL}?amount=1&key={key}", **headers)).status == 200
+
+
 async def test_a_server_without_a_key_answers_to_this_machines_names_only(edge):
     assert (await edge.get("/views/topics", Host="evil.example")).code == "foreign_origin"
     for name in ("localhost", "127.0.0.1:1", "[::1]:8080", "app.localhost"):
