@@ -130,6 +130,7 @@ class Replayer:
             decoded = judge.decode_each(raws)
         except (BadBodyError, TooLargeError) as error:
             return Result(wish.name, "rejected", letter.stream, error.code, error.detail or error.message)
+        decoded.first = [letter.received_us] * len(decoded.events)
         fault = decoded.rejections[0] if decoded.rejections else _misfit(judge, decoded, now_us)
         if fault is not None:
             return Result(wish.name, "rejected", letter.stream, fault.reason, fault.detail)
@@ -150,7 +151,8 @@ def _raws(letter: StoredLetter) -> list[bytes]:
 
 def _misfit(judge: Judge, decoded: Decoded, now_us: int) -> Rejection | None:
     """The first event that its columns cannot hold, as the intake would find it at this moment."""
-    arrived = Arrived(decoded.events, [now_us] * len(decoded.events), decoded.unknown)
+    came = [now_us] * len(decoded.events)
+    arrived = Arrived(decoded.events, came, decoded.unknown, None, decoded.ids, decoded.times, first=decoded.first)
     built = judge.build(arrived) or judge.build_apart(arrived)
     return (
         Rejection(built.faults[0][0], built.faults[0][1].reason, built.faults[0][1].detail, b"")
@@ -166,7 +168,16 @@ def _joined(parts: Sequence[Decoded]) -> Decoded:
     events = [event for part in parts for event in part.events]
     raws = [part.raw(part.place(row)) for part in parts for row in range(len(part.events))]
     unknown = None if parts[0].unknown is None else [text for part in parts for text in part.unknown or ()]
-    return Decoded(events, raws.__getitem__, [], unknown)
+    ids, times, first = (_each(parts, known) for known in ("ids", "times", "first"))
+    return Decoded(events, raws.__getitem__, [], unknown, None, ids, times, first=first)
+
+
+def _each(parts: Sequence[Decoded], known: str) -> list[Any] | None:
+    """What is known of each event of all letters; None when it is known of none."""
+    found = [(getattr(part, known), len(part.events)) for part in parts]
+    if all(values is None for values, _ in found):
+        return None
+    return [value for values, events in found for value in values or [None] * events]
 
 
 def _replay(judged: Sequence[_Ready | Result], outcomes: Mapping[str, Outcome], dry_run: bool) -> Replay:
