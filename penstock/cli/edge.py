@@ -187,7 +187,10 @@ async def _open(
     )
     guard.add_to(web_app)
     collect.add_routes(web_app)
-    DeadLetterOffice(reader, log.memory(), collect.intakes, limits, clock, observer.emit).add_routes(web_app)
+    office = DeadLetterOffice(
+        reader, log.memory(), collect.intakes, limits, clock, observer.emit, pulls=application.pulls
+    )
+    office.add_routes(web_app)
     serving.add_routes(web_app)
     connections.start()
     opened.push_async_callback(connections.close)

@@ -18,8 +18,8 @@ from penstock.clock import Clock
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.judging.admit import Judge
 from penstock.collect.judging.arrival import Arrived, Decoded
-from penstock.collect.judging.cutting import split
 from penstock.collect.judging.rejection import Rejection
+from penstock.collect.letters.reading import LetterReader
 from penstock.collect.letters.replayed import Replayed
 from penstock.collect.letters.stored_letters import StoredLetter, StoredLetters, unknown_letter
 from penstock.collect.sender import Sender
@@ -75,8 +75,16 @@ class _Ready:
 class Replayer:
     """Lives on the edge's loop."""
 
-    def __init__(self, letters: StoredLetters, replayed: Replayed, intakes: Mapping[str, Intake], clock: Clock) -> None:
+    def __init__(
+        self,
+        letters: StoredLetters,
+        replayed: Replayed,
+        intakes: Mapping[str, Intake],
+        clock: Clock,
+        reader: LetterReader | None = None,
+    ) -> None:
         self._letters, self._replayed, self._intakes, self._clock = letters, replayed, intakes, clock
+        self._reader = reader or LetterReader()
         self._one_at_a_time = asyncio.Lock()
 
     async def replay(
@@ -126,27 +134,16 @@ class Replayer:
 
     def _of(self, letter: StoredLetter, judge: Judge, wish: Wish, now_us: int) -> _Ready | Result:
         try:
-            raws = list(_raws(letter) if wish.events is None else wish.events)
-            decoded = judge.decode_each(raws)
+            decoded = self._reader.decode(letter, judge, wish.events)
         except (BadBodyError, TooLargeError) as error:
             return Result(wish.name, "rejected", letter.stream, error.code, error.detail or error.message)
         decoded.first = [letter.received_us] * len(decoded.events)
         fault = decoded.rejections[0] if decoded.rejections else _misfit(judge, decoded, now_us)
         if fault is not None:
             return Result(wish.name, "rejected", letter.stream, fault.reason, fault.detail)
-        if not raws:
+        if not decoded.events:
             return Result(wish.name, "rejected", letter.stream, "bad_body", "it holds no event")
         return _Ready(letter, decoded)
-
-
-def _raws(letter: StoredLetter) -> list[bytes]:
-    """The events of a letter: one, unless it is a whole body that could not be read."""
-    if letter.reason != "bad_body":
-        return [letter.raw]
-    try:
-        return split(letter.raw, "json")
-    except BadBodyError:
-        return split(letter.raw, "lines")
 
 
 def _misfit(judge: Judge, decoded: Decoded, now_us: int) -> Rejection | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from aiohttp import web
 
 from penstock.clock import Clock, rfc3339
 from penstock.collect.intake import Intake
+from penstock.collect.letters.reading import LetterReader
 from penstock.collect.letters.replay import Replayer, Wish
 from penstock.collect.letters.replayed import Replayed
 from penstock.collect.letters.stored_letters import Mask, StoredLetter, StoredLetters, Wanted, as_it_is, masked
@@ -22,6 +23,7 @@ from penstock.collect.signals import CollectFailed, Signals
 from penstock.collect.ways.replies import error_reply, json_reply
 from penstock.collect.ways.request_body import Body
 from penstock.config import Limits
+from penstock.declaration import PullDef
 from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, PenstockError, StaleTermError
 from penstock.log.folder import FolderLog
 from penstock.position import Position
@@ -58,11 +60,12 @@ class DeadLetterOffice:
         clock: Clock,
         signals: Signals,
         mask: Mask | None = None,
+        pulls: Iterable[PullDef] = (),
     ) -> None:
-        """`memory` is that of the edge's own log."""
+        """`memory` is that of the edge's own log; `pulls` are the app's, whose letters are mapped again."""
         replayed = Replayed(memory)
         self._letters = StoredLetters(log, replayed)
-        self._replayer = Replayer(self._letters, replayed, intakes, clock)
+        self._replayer = Replayer(self._letters, replayed, intakes, clock, LetterReader(pulls))
         self._limits, self._signals = limits, signals
         self._mask = mask or masked({name: intake.judge.stream.events.kind for name, intake in intakes.items()})
         self._room = Room(limits.unwritten_bytes, limits.unwritten_events, clock)

@@ -189,7 +189,13 @@ async def running(
     edge.collect.add_routes(site)
     reader = FolderLog(Folder(path.parent))
     office = DeadLetterOffice(
-        reader, edge.log.memory(), edge.collect.intakes, limits or Limits(), clock or SystemClock(), edge.observer.emit
+        reader,
+        edge.log.memory(),
+        edge.collect.intakes,
+        limits or Limits(),
+        clock or SystemClock(),
+        edge.observer.emit,
+        pulls=app.declared().pulls,
     )
     office.add_routes(site)
     if watched:
