@@ -199,10 +199,11 @@ class Status:
             "totals": {
                 "accepted": sum(bounds.ends) if bounds else 0,
                 "duplicates": mine.get("duplicates", 0),
-                "dead": mine.get("dead", 0) + sum(count.get("dead", 0) for count in theirs),
+                "dead": mine.get("dead", 0),
                 "shed": mine.get("shed", 0),
                 "skewed": mine.get("skewed", 0),
                 "late": sum(count.get("late", 0) for count in theirs),
+                "poisoned": sum(count.get("dead", 0) for count in theirs),
             },
             "horizon": _HORIZON if definition and definition.id else None,
             "position": self._log.position_end(name).token() if bounds else None,
