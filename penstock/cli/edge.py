@@ -166,6 +166,7 @@ async def _open(
         "pressure": collect.pressure.status,
         "udp": collect.udps.status,
     }
+    serving.status.known_ids = lambda name: log.known_ids(collect.intakes[name].stream)
     collect.pulls.measure(observer)
     for stream in (found for declared in application.streams if (found := log.find(declared.name)) and declared.id):
         await asyncio.wrap_future(group.run(partial(log.horizon, stream)))  # else the first sender waits for the ids

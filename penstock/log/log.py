@@ -130,6 +130,14 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownIds:
+    """How many ids of a stream are known, and when the oldest of them came."""
+
+    ids: int
+    since_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """One commit of one stream, without its events: cheap to list."""
 
@@ -280,6 +288,10 @@ class Log(LogReader, Protocol):
     def tidying(self) -> Iterator[int]:
         """What the owner does when there is nothing else to do, one slice at each step: finish what a crash has
         interrupted, compact the control stream, cut back files."""
+
+    def known_ids(self, stream: Stream) -> KnownIds | None:
+        """The ids of a `unique` stream that are known now; None for another, and before they are loaded. Any thread may
+        ask, and waits for nothing."""
 
     def horizon(self, stream: Stream) -> int:
         """How many of the newest ids of a `unique` stream are remembered; 0 for another. Loads them if need be, as the

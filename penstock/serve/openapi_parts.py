@@ -132,7 +132,7 @@ SCHEMAS: Spec = {
         schema={"type": ["integer", "null"], "description": "The version of its class."},
         private=array(text("Path of a personal field, which a page should mask.")),
         totals=obj(accepted=_COUNT, duplicates=_COUNT, dead=_COUNT, shed=_COUNT, skewed=_COUNT, late=_COUNT, poisoned=_COUNT),
-        horizon={"type": ["object", "null"], "properties": {"ids": _COUNT, "age": text()}},
+        horizon={"type": ["object", "null"], "properties": {"ids": _COUNT, "age": text(), "known": _COUNT, "since": _NULLABLE}},
         rates=obj(accepted={"type": "number"}),
         position=_NULLABLE,
     ),
