@@ -86,7 +86,7 @@ class DeadLetterOffice:
             except ConnectionError:
                 raise
             except Exception as error:
-                self._signals(CollectFailed(request.path, repr(error)))
+                self._signals(CollectFailed(request.path, error))
                 reply = error_reply(PenstockError("the server met an error of its own", hint="see the server's log"))
             if not request.content.is_eof():
                 reply.force_close()
