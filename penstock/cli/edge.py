@@ -174,6 +174,7 @@ async def _open(
     opened.push_async_callback(views.stop)
     collect.publishing.still = lambda request: rights.still(credential_of(request))
     await collect.start(secured=not rights.is_open)
+    rights.on_first_key = partial(_secure, collect)
     opened.push_async_callback(collect.close)
     keeping = asyncio.create_task(Retainer(application, log, group, reader.flows, clock).run())
     opened.push_async_callback(_cancel, keeping)
@@ -206,6 +207,12 @@ def _remember(group: GroupCommit) -> Callable[[Mapping[str, Any]], Awaitable[Any
         await asyncio.wrap_future(group.submit([], values))
 
     return remember
+
+
+async def _secure(collect: Collect) -> None:
+    """The first key was made while the app runs: what needs none ends now, as it would end the next start."""
+    for why in await collect.udps.secure():
+        _log.error("%s; the port is closed now, and the app will not start again like this: %s", why.message, why.hint)
 
 
 class Started:

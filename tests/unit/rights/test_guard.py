@@ -72,6 +72,19 @@ async def test_the_last_key_revoked_leaves_the_door_closed(edge):
     assert edge.refused("revoked") == 1
 
 
+async def test_the_first_key_is_told_once_to_what_lets_anybody_in(edge):
+    told = []
+
+    async def tell():
+        told.append(edge.rights.is_open)
+
+    edge.rights.on_first_key = tell
+    key = await edge.key("write:orders")
+    await edge.key("write:orders")
+    await edge.revoke(key)
+    assert told == [False]
+
+
 async def test_a_scope_opens_what_it_names(edge):
     writer, reader, admin = await edge.key("write:orders"), await edge.key("read:topics"), await edge.key("admin")
     assert (await edge.post("orders", writer)).status == 200
