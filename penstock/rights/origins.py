@@ -74,9 +74,7 @@ class Origins:
             origin = _referring(headers.get("Referer", ""))  # a browser sends no Origin for an image
         if origin is None or _same(origin, headers.get("Host", "")) or self.allows(origin):
             return
-        if headers.get("Upgrade", "").lower() == "websocket" or (
-            anonymous and (writes or request.method not in _SAFE)
-        ):
+        if headers.get("Upgrade", "").lower() == "websocket" or (anonymous and (writes or request.method not in _SAFE)):
             raise _foreign(origin)
 
 

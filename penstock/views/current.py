@@ -98,8 +98,8 @@ class Views:
         )
 
     def absorbed(self, name: str) -> tuple[Frontier, bool]:
-        """What a view has absorbed of the door's streams, and whether its lag is one of load: nothing is known of a view
-        that is not loaded, and the lag of a flow that is starting, being rebuilt or held up by an error is none."""
+        """What a view has absorbed of the door's streams, and whether its lag is one of load: nothing is known of a
+        view that is not loaded, and the lag of a flow that is starting, being rebuilt or held up is none."""
         view = self.view(name)
         above, waiting = {name}, [name]
         while waiting:

@@ -11,7 +11,7 @@ import base64
 import binascii
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -25,7 +25,7 @@ from penstock.collect.judging.time_columns import FIRST_US, LAST_US
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str)
 _encode = msgspec.json.Encoder().encode
-BAD_ENVELOPE = "bad_cloudevent"
+BAD_ENVELOPE: Final = "bad_cloudevent"
 """The reason of a letter whose envelope could not be opened."""
 _VERSION = "specversion"
 _REQUIRED = ("id", "source", "type")

@@ -81,6 +81,11 @@ def group(log: SqliteLog) -> Iterator[GroupCommit]:
         yield group
 
 
+def hold_the_loop_until_written(log: SqliteLog) -> None:
+    while "count/orders" not in log.memory():
+        time.sleep(0.001)
+
+
 def shed(stream: Stream, counts: Counts, number: int, *, breaks: bool = False) -> Counted:
     def remember(_: Appended, tally: Tally) -> dict[str, Any]:
         keys = tally.add("orders", shed=number)
@@ -100,8 +105,7 @@ async def test_a_commit_writes_nothing_of_what_the_failed_one_before_it_counted(
     good = asyncio.ensure_future(write(group, [shed(stream, counts, 3)]))
     await asyncio.sleep(0.05)
     let.set()
-    while "count/orders" not in log.memory():
-        time.sleep(0.001)  # the loop is held: the writer goes on before anybody hears of the failure
+    hold_the_loop_until_written(log)  # the writer goes on before anybody hears of the failure
     await good
     with pytest.raises(KeyError):
         await bad
@@ -123,8 +127,7 @@ async def test_a_caller_that_has_gone_takes_nothing_back_of_what_was_written(
     gone = asyncio.ensure_future(write(group, [Counted.make(stream, events([1]), counts, remember)]))
     assert await asyncio.to_thread(asked.wait, 10)
     let.set()
-    while "count/orders" not in log.memory():
-        time.sleep(0.001)  # the loop is held: the commit is made before anybody hears of it
+    hold_the_loop_until_written(log)  # the commit is made before anybody hears of it
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     await write(group, [shed(stream, counts, 2)])

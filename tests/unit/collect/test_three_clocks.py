@@ -188,9 +188,7 @@ async def test_a_replayed_letter_lands_where_it_would_have_when_it_came(tmp_path
         reply = await edge.replay(*mended)
         assert reply.body["accepted"] == together, reply.raw
         assert times(edge, "field") == dict.fromkeys(range(together), NOW_US - HOUR_US)
-        assert {row["_received"] for row in edge.events("field")} == {
-            dt.datetime.fromtimestamp(hands.us / 1e6, dt.UTC)
-        }
+        assert {row["_received"] for row in edge.events("field")} == {dt.datetime.fromtimestamp(hands.us / 1e6, dt.UTC)}
 
 
 async def test_whether_a_replayed_letter_is_from_the_future_is_asked_now(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from secure_edge import HOOK_SECRET, SecureEdge, secure_edge
 from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.config import Limits
 
-
 JSON = {"Content_Type": "application/json"}
 
 

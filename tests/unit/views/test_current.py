@@ -51,6 +51,12 @@ async def content_at(views: Views, offset: int) -> Content:
     return view.content
 
 
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 @pytest.mark.parametrize("at", [1, 2, 3])
 async def test_a_commit_that_could_not_be_applied_is_tried_again_alone(
     flows: FakeFlows, views: Views, monkeypatch: pytest.MonkeyPatch, at: int
@@ -101,8 +107,7 @@ async def test_the_lag_of_a_view_counts_only_when_it_is_loaded_and_its_flows_run
     assert views.absorbed("topics") == ({}, False)  # a new view, whose flow has not begun
     flows.state("topics", "running")
     await views.start()
-    while views.flow_state("topics").state != "running":
-        await asyncio.sleep(0.005)
+    await eventually(lambda: views.flow_state("topics").state == "running")
     assert views.absorbed("topics") == ({}, False)  # nothing of it is loaded yet
     stream = flows.build()
     flows.commit(stream, [topic("jazz", 1)], end={"rsvps": ["e1", [7]]})
@@ -111,8 +116,7 @@ async def test_the_lag_of_a_view_counts_only_when_it_is_loaded_and_its_flows_run
     assert (frontier["rsvps"].offsets, counts) == ((7,), True)
     for state in ("starting", "rebuilding", "retrying", "stopped"):
         flows.state("topics", state)
-        while views.flow_state("topics").state != state:
-            await asyncio.sleep(0.005)
+        await eventually(lambda state=state: views.flow_state("topics").state == state)
         assert not views.absorbed("topics")[1], state
 
 
@@ -124,7 +128,6 @@ async def test_a_state_of_an_earlier_run_is_no_lag(flows: FakeFlows) -> None:
         await content_at(views, 1)
         assert not views.absorbed("topics")[1]
         flows.state("topics", "running", run="now")
-        while not views.absorbed("topics")[1]:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: views.absorbed("topics")[1])
     finally:
         await views.stop()
