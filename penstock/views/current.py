@@ -259,6 +259,18 @@ class Views:
 
     def _measure(self) -> None:
         self.observer.gauge(
+            "penstock_flows_running",
+            "1 while the query of a flow or view runs, 0 while it is starting, retrying, rebuilding or stopped.",
+            ("flow",),
+            lambda: {(n.name,): float(self.flow_state(n.name).state == "running") for n in self.application.nodes},
+        )
+        self.observer.gauge(
+            "penstock_flows_restarts",
+            "Times that a flow's query was started again in this run.",
+            ("flow",),
+            lambda: {(n.name,): float(self.flow_state(n.name).restarts) for n in self.application.nodes},
+        )
+        self.observer.gauge(
             "penstock_views_rows",
             "Rows of a view.",
             ("view",),
