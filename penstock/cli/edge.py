@@ -190,7 +190,15 @@ async def _open(
     guard.add_to(web_app)
     collect.add_routes(web_app)
     office = DeadLetterOffice(
-        reader, log.memory(), collect.intakes, limits, clock, observer.emit, pulls=application.pulls
+        reader,
+        log.memory(),
+        collect.intakes,
+        limits,
+        clock,
+        observer.emit,
+        pulls=application.pulls,
+        room=collect.pressure.room,
+        slow=collect.slow,
     )
     office.add_routes(web_app)
     serving.add_routes(web_app)

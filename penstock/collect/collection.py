@@ -76,7 +76,7 @@ class Collect:
         for senders that ask for a view's row."""
         self.counts = Counts(log.memory())
         self.pressure = Pressure(application, limits, clock, signals, random or Random())
-        self._slow = SlowBodies(limits, clock)
+        self.slow = SlowBodies(limits, clock)
         dead = DeadLedger(make_dead(log, group), group, self.counts, clock)
         self.intakes = {s.name: self._intake(s, log, group, dead, limits, signals) for s in application.streams}
         receipts = Receipts(log.memory(), clock)
@@ -95,7 +95,7 @@ class Collect:
             limits,
             signals,
             self.pressure,
-            self._slow,
+            self.slow,
             self.signatures,
         )
         self._pixel = Pixel(self._door, clock)
@@ -140,14 +140,14 @@ class Collect:
         await self.udps.start(secured=secured)
         self.pulls.start()
         self.pressure.start()
-        self._slow.start()
+        self.slow.start()
 
     async def close(self) -> None:
         """Stop pulling and write what came with ack=none. The server has stopped taking requests before."""
         await self.udps.close()
         await self.pulls.close()
         await self.pressure.close()
-        await self._slow.close()
+        await self.slow.close()
         await self._unanswered.drain()
         for intake in self.intakes.values():
             await intake.drain()

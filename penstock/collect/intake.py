@@ -112,16 +112,19 @@ class Intake:
         note: Note | None = None,
         alone: bool = False,
         begun: Callable[[], None] | None = None,
+        anyway: bool = False,
     ) -> Outcome:
         """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ...,
         and what the stream's guard raises: `TooManyError`, `LaggingError`.
 
         `alone`: in an append of its own, so that a `note` that raises fails nobody else. `begun` is called when the
-        events are on their way: what is taken after that comes after them.
+        events are on their way: what is taken after that comes after them. `anyway`: past the guard, for what was
+        received already and can wait no longer.
         """
-        shed = 0
-        if self._guard is not None:
-            decoded, shed = self._guard.admit(decoded, sender)
+        shed, asked = 0, decoded.received
+        guard = None if anyway else self._guard
+        if guard is not None:
+            decoded, shed = guard.admit(decoded, sender)
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections), shed=shed)
         if producer is not None or alone or decoded.columns is not None:
@@ -131,7 +134,15 @@ class Intake:
             self._join(claim)
         if begun is not None:
             begun()
-        return await done
+        try:
+            outcome = await done
+        except Exception:  # not when the sender went away: then the commit goes on
+            if guard is not None:
+                guard.give_back(asked, sender)
+            raise
+        if guard is not None and outcome.repeated:
+            guard.give_back(asked, sender)
+        return outcome
 
     async def drop(self, events: int, sender: Sender) -> Outcome:
         """Count events that had to be dropped before they were judged; the count is durable on return."""

@@ -20,7 +20,7 @@ Signals = Callable[[Signal], None]
 _RECEIVED = "penstock_collect_events_received_total"
 _RECEIVED_HELP = "Events that arrived: accepted, duplicates, dead and shed together."
 _SHED = "penstock_collect_events_shed_total"
-_SHED_HELP = "Events dropped by a declared rule, or lost after an ack=none."
+_SHED_HELP = "Events dropped by a declared rule, or lost where the sender waits for no answer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +114,18 @@ class PullReset(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ReceiptLost(Signal):
-    """Events that were sent with ack=none could not be written after the 202."""
+    """Events whose sender waits for no answer (ack=none, UDP) could not be written after they were received."""
 
     level = logging.ERROR
     moves = (
-        Counts(_RECEIVED, _RECEIVED_HELP, ("stream", "way")),
-        Counts(_SHED, _SHED_HELP, ("stream", "way")),
+        Counts(_RECEIVED, _RECEIVED_HELP, ("stream", "way"), by="events"),
+        Counts(_SHED, _SHED_HELP, ("stream", "way"), by="events"),
     )
     stream: str
     way: str
     error: str
+    events: int
+    """Those that not even the log could count as shed."""
 
 
 @dataclass(frozen=True, slots=True)

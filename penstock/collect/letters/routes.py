@@ -22,6 +22,7 @@ from penstock.collect.sender import sender_of
 from penstock.collect.signals import CollectFailed, Signals
 from penstock.collect.ways.replies import error_reply, json_reply
 from penstock.collect.ways.request_body import Body
+from penstock.collect.ways.slow_bodies import SlowBodies
 from penstock.config import Limits
 from penstock.declaration import PullDef
 from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, PenstockError, StaleTermError
@@ -61,14 +62,18 @@ class DeadLetterOffice:
         signals: Signals,
         mask: Mask | None = None,
         pulls: Iterable[PullDef] = (),
+        room: Room | None = None,
+        slow: SlowBodies | None = None,
     ) -> None:
-        """`memory` is that of the edge's own log; `pulls` are the app's, whose letters are mapped again."""
+        """`memory` is that of the edge's own log, `room` and `slow` those of its door; `pulls` are the app's, whose
+        letters are mapped again."""
         replayed = Replayed(memory)
         self._letters = StoredLetters(log, replayed)
         self._replayer = Replayer(self._letters, replayed, intakes, clock, LetterReader(pulls))
         self._limits, self._signals = limits, signals
         self._mask = mask or masked({name: intake.judge.stream.events.kind for name, intake in intakes.items()})
-        self._room = Room(limits.unwritten_bytes, limits.unwritten_events, clock)
+        self._room = room or Room(limits.unwritten_bytes, limits.unwritten_events, clock)
+        self._slow = slow
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/dead", self._guarded(self._list))
@@ -109,7 +114,7 @@ class DeadLetterOffice:
 
     async def _replay(self, request: web.Request) -> web.StreamResponse:
         sender = sender_of(request, "replay")
-        body = Body(request, self._limits, self._room, sender.account)
+        body = Body(request, self._limits, self._room, sender.account, self._slow)
         try:
             asked = _asked(await _read(body))
             wishes = [Wish(a.letter, None if a.events is None else [bytes(e) for e in a.events]) for a in asked.letters]

@@ -45,6 +45,11 @@ class Buckets:
             if len(self._tokens) > min(SWEEP_ACCOUNTS, self._most):
                 self._sweep(now_s)
 
+    def give_back(self, account: str, events: int) -> None:
+        """Tokens of events that were not taken after all."""
+        if account in self._tokens:  # else it is full
+            self._tokens[account] = (self._now(account) + events, self._clock.monotonic())
+
     def wait_s(self, account: str, events: int) -> float:
         """Until so many events may be taken; 0 when they may now."""
         needed = min(events, self._rate.burst) - self._now(account)

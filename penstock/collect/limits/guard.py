@@ -60,6 +60,11 @@ class Guard:
             return decoded, 0
         return _only(decoded, kept), len(decoded.events) - len(kept)
 
+    def give_back(self, events: int, sender: Sender) -> None:
+        """So many that were admitted were not taken after all: the commit failed, or they were known as a whole."""
+        if self.buckets is not None and sender.way not in _UNLIMITED:
+            self.buckets.give_back(sender.account, events)
+
     def look(self) -> None:
         """Let the part that is kept follow the load."""
         if self.shedder is not None:

@@ -45,6 +45,8 @@ class Room:
         return max(self.taken_bytes / self.most_bytes, self.taken_events / self.most_events)
 
     def take_bytes(self, account: str, size: int) -> None:
+        if not size:
+            return
         held, free = self._bytes.get(account, 0), self.most_bytes - self.taken_bytes
         if size > free or (held and held + size > free):
             raise self._full(f"{self.taken_bytes} of {self.most_bytes} bytes wait for the log, {held} of them yours")
@@ -52,6 +54,8 @@ class Room:
         self._bytes[account] = held + size
 
     def take_events(self, account: str, count: int) -> None:
+        if not count:
+            return
         held, free = self._events.get(account, 0), self.most_events - self.taken_events
         if self.taken_events and (count > free or (held and held + count > free)):
             raise self._full(f"{self.taken_events} of {self.most_events} events wait for the log, {held} of them yours")

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
+from penstock.clock import Clock
 from penstock.collect.pulling.source import Arrived
 
 GATHER_S = 0.03
@@ -17,13 +18,16 @@ ten times as long as this."""
 TOGETHER_EVENTS = 500
 BUFFER_EVENTS = 4 * TOGETHER_EVENTS
 BUFFER_BYTES = 4 * 1024**2
+MOMENT_US = 1_000_000
+"""What came further apart is not given out together, so that its `_received` is right to the second."""
 
 
 class PullBuffer:
     """Between one connection's reader and the appends; lives on the edge's loop."""
 
-    def __init__(self) -> None:
-        self._waiting: deque[Arrived] = deque()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[tuple[int, Arrived]] = deque()
         self._events = self._bytes = 0
         self._ended = False
         self._arrived = asyncio.Event()
@@ -43,8 +47,9 @@ class PullBuffer:
             self._arrived.set()
             self._enough.set()
 
-    async def take(self) -> Arrived | None:
-        """What arrived within a moment, about `TOGETHER_EVENTS` at most; None when the source has ended."""
+    async def take(self) -> tuple[Arrived, int] | None:
+        """What arrived within a moment, about `TOGETHER_EVENTS` at most, and when the first of it did; None when the
+        source has ended."""
         await self._arrived.wait()
         if not self._enough.is_set():
             try:
@@ -59,20 +64,25 @@ class PullBuffer:
         self._mark()
         return taken
 
-    def _joined(self) -> Arrived:
+    def _joined(self) -> tuple[Arrived, int]:
         raws: list[bytes] = []
         position: dict[str, object] | None = None
-        while self._waiting and (not raws or len(raws) + len(self._waiting[0].raws) <= TOGETHER_EVENTS):
-            arrived = self._waiting.popleft()
+        first_us = self._waiting[0][0]
+        while self._waiting and (not raws or self._fits(len(raws), first_us)):
+            _, arrived = self._waiting.popleft()
             raws += arrived.raws
             if arrived.position is not None:
                 position = {**(position or {}), **arrived.position}
         self._events -= len(raws)
         self._bytes -= sum(map(len, raws))
-        return Arrived(raws, position)
+        return Arrived(raws, position), first_us
+
+    def _fits(self, events: int, first_us: int) -> bool:
+        came_us, arrived = self._waiting[0]
+        return events + len(arrived.raws) <= TOGETHER_EVENTS and came_us - first_us <= MOMENT_US
 
     def _put(self, arrived: Arrived) -> None:
-        self._waiting.append(arrived)
+        self._waiting.append((self._clock.now_us(), arrived))
         self._events += len(arrived.raws)
         self._bytes += sum(map(len, arrived.raws))
         self._mark()

@@ -145,12 +145,12 @@ class Pull:
         self._resume.load()
 
     async def _read(self, arrivals: AsyncIterator[Arrived]) -> None:
-        buffer = PullBuffer()
+        buffer = PullBuffer(self._clock)
         reading = asyncio.get_running_loop().create_task(buffer.fill(arrivals))
         try:
-            while arrived := await buffer.take():
+            while taken := await buffer.take():
                 await self._open.wait()
-                await self._take(arrived)
+                await self._take(*taken)
                 self._failures = 0
             await reading
         finally:
@@ -158,9 +158,8 @@ class Pull:
             with suppress(asyncio.CancelledError, Exception):
                 await reading
 
-    async def _take(self, arrived: Arrived) -> None:
+    async def _take(self, arrived: Arrived, received_us: int) -> None:
         """Until it is durable: the log is asked again for as long as it says that this may help."""
-        received_us = self._clock.now_us()
         decoded = await self._events.decode(arrived.raws)
         while True:
             try:
@@ -174,7 +173,7 @@ class Pull:
                 await self._wait(None)
             else:
                 self._enter("connected")
-                self._age.note(decoded, received_us)
+                self._age.note(decoded, self._clock.now_us())
                 return
 
     async def _append(self, decoded: Decoded, received_us: int, position: Parts | None) -> None:

@@ -66,6 +66,8 @@ class Acks:
         body |= {"accepted": receipt.accepted, "duplicates": receipt.duplicates, "rejected": receipt.rejected}
         if receipt.rejected_in_all > len(receipt.rejected):
             body["rejected_in_all"] = receipt.rejected_in_all
+        if receipt.shed:
+            body["shed"] = receipt.shed
         return body if receipt.error is None else body | {"error": receipt.error}
 
     def _without_receipt(self, position: Position) -> dict[str, Any]:

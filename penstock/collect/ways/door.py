@@ -19,7 +19,7 @@ from penstock.collect.limits.pressure import Pressure
 from penstock.collect.reception import Reception
 from penstock.collect.sender import Sender, sender_of
 from penstock.collect.signals import CollectFailed, RequestRefused, Signals
-from penstock.collect.ways.idempotency import Idempotency, Once, Remembered
+from penstock.collect.ways.idempotency import Idempotency, Once, Remembered, body_digest
 from penstock.collect.ways.replies import (
     ACK,
     APPLIED_PREFERENCE,
@@ -128,13 +128,13 @@ class Door:
 
     async def _read(self, intake: Intake, body: Body, request: web.Request, asked: Asked) -> tuple[bytes, Sender]:
         """The body and who sent it, which of a signed one is known only now."""
+        await body.receive()
+        sender = await self._sender(request, intake, body, asked)
         try:
-            raw = await body.read()
+            return await body.unpacked(), sender
         except BadBodyError as error:
-            sender = await self._sender(request, intake, body, asked)
             await self._reception.bury(intake, error, body.packed, sender)
             raise
-        return raw, await self._sender(request, intake, body, asked)
 
     async def _sender(self, request: web.Request, intake: Intake, body: Body, asked: Asked) -> Sender:
         """Raises `SignatureError` when only a signature could tell, and does not."""
@@ -156,7 +156,7 @@ class Door:
             return outcome_reply(outcome, await self._reached(outcome, asked), self._expected(intake.stream, asked))
         judged = await self._reception.judged(intake, raw, body.form, sender)
         self._replies.check_one(judged.decoded)
-        outcome = await self._reception.take_judged(intake, judged, raw, sender, note)
+        outcome = await self._reception.take_judged(intake, judged, raw, sender, asked.producer, note)
         self._settle(once, outcome)
         expected = self._expected(intake.stream, asked)
         if not outcome.accepted and not outcome.duplicates:
@@ -169,7 +169,9 @@ class Door:
     async def _once(
         self, intake: Intake, body: Body, raw: bytes, sender: Sender, asked: Asked, key: str
     ) -> web.StreamResponse:
-        begun = self._idempotency.begin(intake.stream.name, sender, key, body.form.encode() + b"\n" + raw)
+        inline = len(raw) <= SLICE_BYTES
+        digest = body_digest(body.form, raw) if inline else await asyncio.to_thread(body_digest, body.form, raw)
+        begun = self._idempotency.begin(intake.stream.name, sender, key, digest)
         if isinstance(begun, Remembered):
             await intake.repeated(begun.received, sender)
             return await self._replayed(intake, body, raw, sender, asked, begun)

@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.clock import Clock
 from penstock.collect.intake import Outcome
+from penstock.collect.judging.cutting import Form
 from penstock.collect.sender import Sender
 from penstock.errors import IdempotencyBusyError, IdempotencyReusedError
 
@@ -93,10 +94,10 @@ class Idempotency:
         self._bytes = sum(each.bytes for each in self._kept.values())
         self._open: set[str] = set()
 
-    def begin(self, stream: str, sender: Sender, key: str, content: bytes) -> Once | Remembered:
-        """What was replied before, or leave to go on; then `end` must follow. Raises what the sender is told."""
+    def begin(self, stream: str, sender: Sender, key: str, digest: str) -> Once | Remembered:
+        """What was replied before, or leave to go on; then `end` must follow. Raises what the sender is told. `digest`
+        is that of the body."""
         id = _digest(stream.encode(), sender.account.encode(), key.encode())
-        digest = _digest(content)
         known = self._kept.get(id)
         if known is not None and known.at_us >= self._clock.now_us() - KEPT_US:
             if known.body != digest:
@@ -136,6 +137,11 @@ class Idempotency:
             over_bytes -= kept.bytes
             ids.append(id)
         return ids
+
+
+def body_digest(form: Form, raw: bytes) -> str:
+    """By which a body is known again; 1 ms for each MiB."""
+    return _digest(form.encode() + b"\n" + raw)
 
 
 def _digest(*parts: bytes) -> str:

@@ -2,8 +2,8 @@
 
 1. An ack means what a 200 of the door means. An error is about one message, of which nothing was taken, and does not
    close the socket.
-2. A client may have `window` messages waiting for their ack. Beyond it, it is not read (TCP makes it wait), and when
-   that lasts it is closed with 4029.
+2. A client may have `window` messages waiting for their ack, and so many bytes of them and of answers that it has not
+   read. Beyond it, it is not read (TCP makes it wait), and when that lasts it is closed with 4029.
 3. After a `hello` the ids are the producer's sequence: a client that comes back sends what was not acknowledged
    again, and what was taken counts as duplicates.
 4. When the edge stops, what was read is acknowledged first, then the socket is closed with 1001.
@@ -116,6 +116,7 @@ class Session:
         self._waiting_bytes = 0
         self._fewer = asyncio.Event()
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._said = asyncio.Event()
         self._quiet = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
@@ -165,12 +166,15 @@ class Session:
                 return
             if message.type == WSMsgType.TEXT:
                 if self._full() and not await self._until_fewer():
-                    await self._close(OVER_WINDOW, f"more than {self._limits.publish_window} messages without an ack")
+                    await self._close(
+                        OVER_WINDOW, f"more than {self._limits.publish_window} messages or too many bytes wait"
+                    )
                     return
                 await self._take(message.data)
 
     def _full(self) -> bool:
-        return len(self._tasks) >= self._limits.publish_window or self._waiting_bytes >= self._limits.publish_bytes
+        held = self._waiting_bytes + self._out_bytes
+        return len(self._tasks) >= self._limits.publish_window or held >= self._limits.publish_bytes
 
     async def _until_fewer(self) -> bool:
         """Nothing is read meanwhile. False when it took too long."""
@@ -200,7 +204,8 @@ class Session:
             await self._begin(asked, len(text))
 
     async def _begin(self, asked: Publish, size: int) -> None:
-        received_us = self._clock.now_us()
+        received_us, hello = self._clock.now_us(), self._hello
+        producer = None if hello is None else Producer(hello.producer, hello.epoch, asked.id)
         share = self._pressure.room.share(self._sender.account)
         try:
             self._still()
@@ -214,11 +219,18 @@ class Session:
             share.close()
             self._refuse(asked.id, error)
             return
+        except BaseException:  # the session ends meanwhile
+            share.close()
+            raise
         turns, account = self._pressure.turns, self._sender.account
-        if not turns.begin(account, size):
-            await turns.wait(account, size)
+        try:
+            if not turns.begin(account, size):
+                await turns.wait(account, size)
+        except BaseException:
+            share.close()
+            raise
         self._waiting_bytes += size
-        task = asyncio.get_running_loop().create_task(self._answer(asked.id, decoded, received_us))
+        task = asyncio.get_running_loop().create_task(self._answer(asked.id, decoded, received_us, producer))
 
         def done(task: asyncio.Task[None]) -> None:
             share.close()
@@ -236,8 +248,7 @@ class Session:
             return judge.decode_each(asked.events)
         return await asyncio.to_thread(judge.decode_each, asked.events)
 
-    async def _answer(self, id: int, decoded: Decoded, received_us: int) -> None:
-        producer = None if self._hello is None else Producer(self._hello.producer, self._hello.epoch, id)
+    async def _answer(self, id: int, decoded: Decoded, received_us: int, producer: Producer | None) -> None:
         try:
             self._say(messages.ack(id, await self._intake.take(decoded, received_us, self._sender, producer)))
         except PenstockError as error:
@@ -260,6 +271,7 @@ class Session:
 
     def _say(self, message: bytes) -> None:
         self._out.append(message)
+        self._out_bytes += len(message)
         self._said.set()
         self._quiet.clear()
 
@@ -271,6 +283,8 @@ class Session:
                 out, self._out = self._out, []
                 for message in out:
                     await self._socket.send_frame(message, WSMsgType.TEXT)
+                    self._out_bytes -= len(message)
+                    self._fewer.set()
                 if not self._out:
                     self._quiet.set()
         except ConnectionError:

@@ -61,12 +61,14 @@ def read(text: bytes) -> Publish | Hello | Ping:
 
 
 def id_of(text: bytes) -> Any:
-    """The id of a message that cannot be read as a whole, if it has one."""
+    """The id of a message that cannot be read as a whole, if it has one; never more than a few bytes of it."""
     try:
         id = _decode_id(text).get("id")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    return id if isinstance(id, int | str) else None
+    if isinstance(id, str):
+        return id[:_LONGEST_ID]
+    return id if isinstance(id, int) and abs(id) <= _LARGEST else None
 
 
 def _publish(sent: _Sent) -> Publish:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ KEPT_US = 3_600_000_000
 MOST_KEPT = 100_000
 REJECTIONS_KEPT = 100
 """In a receipt; the stream `dead` has all of them."""
+FORGET_AT_ONCE = 64
+"""Receipts forgotten in one commit at most, so that no commit becomes long by it."""
 _PREFIX = "receipt/"
 
 
@@ -36,6 +39,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int = 0
     rejected: list[dict[str, Any]] = []
     rejected_in_all: int = 0
+    shed: int = 0
     error: dict[str, Any] | None = None
 
     @property
@@ -70,6 +74,7 @@ class Receipts:
             duplicates=outcome.duplicates,
             rejected=[rejection.body() for rejection in outcome.rejections[:REJECTIONS_KEPT]],
             rejected_in_all=len(outcome.rejections),
+            shed=outcome.shed,
             error=error,
         )
 
@@ -78,7 +83,7 @@ class Receipts:
         oldest = self._clock.now_us() - KEPT_US
         over = len(self._kept) + 1 - MOST_KEPT
         ids = []
-        for at, (id, receipt) in enumerate(self._kept.items()):
+        for at, (id, receipt) in enumerate(islice(self._kept.items(), FORGET_AT_ONCE)):
             if at >= over and receipt.at_us >= oldest:
                 break
             ids.append(id)

@@ -49,10 +49,10 @@ def outcome_reply(
     late: bool = False,
 ) -> web.Response:
     """200, 422 when every event was rejected, or 204 for a producer's number that was taken before. `more` stands in
-    the body too; `late`: what the sender waits for has not come, which is 202."""
+    the body too; `late`: what the sender waits for has not come, which is 202: who asked for it gets no 204."""
     token = outcome.token
     headers = {ACK: token} if expected is None else {ACK: token, EXPECTED: str(expected)}
-    if outcome.repeated:
+    if outcome.repeated and more is None and not late:
         return web.Response(status=204, headers=headers)
     rejected = [rejection.body() for rejection in outcome.rejections]
     body = _body(outcome.accepted, outcome.duplicates, rejected, token, level, outcome.shed)

@@ -1,7 +1,8 @@
 """Reads a request's body within its limits: what it says it is, how it is packed, and never more than is allowed.
 
-A body counts against the room for unwritten data from its first byte until it is answered, so that senders together
-cannot take the process's memory. Unpacking is done here, bounded: aiohttp's own lets unknown encodings through.
+A body counts against the room for unwritten data, unpacked, from its first byte until it is answered, so that senders
+together cannot take the process's memory. Unpacking is done here, bounded: aiohttp's own lets unknown encodings
+through.
 """
 
 from __future__ import annotations
@@ -58,11 +59,22 @@ class Body:
 
     async def read(self) -> bytes:
         """The unpacked bytes. Raises `TooLargeError`, `OverloadedError`, and `BadBodyError` where unpacking fails."""
-        content = await self._read()
+        await self.receive()
+        return await self.unpacked()
+
+    async def receive(self) -> None:
+        """Read it as it was sent. Raises `TooLargeError` and `OverloadedError`."""
+        self.packed = await self._read_packed()
+
+    async def unpacked(self) -> bytes:
+        """What `receive` has read, unpacked. Raises what `read` raises."""
+        content = await self._unpacked()
+        if len(content) > len(self.packed):
+            self.share.grow(len(content) - len(self.packed))
         return enveloped(self._request.headers, content) if self._enveloped else content
 
-    async def _read(self) -> bytes:
-        packed = self.packed = await self._read_packed()
+    async def _unpacked(self) -> bytes:
+        packed = self.packed
         magic = _MAGIC.get(self._encoding or "")
         # Without the magic number it was unpacked on the way here, or it is not what it says, which its JSON will show.
         if magic is None or not packed.startswith(magic):

@@ -42,7 +42,13 @@ def asked_of(request: web.Request, most_s: float) -> Asked:
     headers = request.headers
     if not request.query_string and not any(name in headers for name in _ASKING):
         return _NOTHING_SPECIAL
-    preferred = "Prefer" in headers and _prefers_async(headers["Prefer"]) and "ack" not in request.query
+    preferred = (
+        "Prefer" in headers
+        and _prefers_async(headers["Prefer"])
+        and "ack" not in request.query
+        and "reply" not in request.query
+        and not any(name in headers for name in _ANSWERED)  # a preference that cannot be honoured is none
+    )
     asked = Asked(
         "none" if preferred else ack_level(request),
         wait_s(request, APPLIED_WAIT_S, most_s),
@@ -64,6 +70,8 @@ def asked_of(request: web.Request, most_s: float) -> Asked:
 _NOTHING_SPECIAL = Asked("logged", APPLIED_WAIT_S, None, None, None, False, None)
 _ASKING = (*_PRODUCER, "Idempotency-Key", "Prefer", "Penstock-Sent")
 """Headers by which a request asks for something."""
+_ANSWERED = (*_PRODUCER, "Idempotency-Key")
+"""Those of them that need an answer."""
 
 
 def _refuse_without_answer(asked: Asked) -> None:

@@ -1,6 +1,7 @@
 """Reads datagrams into streams: one JSON event per datagram, or several, one per line, with nobody to answer.
 
-1. What arrived in the process is received: taken, known, dead or shed. A full queue sheds, and says so.
+1. What arrived in the process is received: taken, known, dead or shed. A full queue sheds, and says so, and so does
+   an error. When the edge stops, what was read is written, though a view lags or its sender sends too much.
 2. What the kernel dropped before, because the process was too slow to read, was never received; it is read out of
    `/proc/net/udp` and shown beside the counts, so that this loss is visible too.
 3. Datagrams wait in a bounded queue while the log is full or a view lags.
@@ -19,7 +20,7 @@ from penstock.clock import Clock
 from penstock.collect.intake import Intake
 from penstock.collect.judging.cutting import MOST_REJECTED, SLICE_BYTES, lines_of
 from penstock.collect.sender import Sender
-from penstock.collect.signals import CollectFailed, Signals
+from penstock.collect.signals import CollectFailed, ReceiptLost, Signals
 from penstock.collect.ways.kernel_drops import kernel_drops
 from penstock.config import Limits
 from penstock.declaration import UdpDef
@@ -33,7 +34,15 @@ TOGETHER_EVENTS = MOST_REJECTED // 2
 """So few that none are refused together, were they all garbage."""
 LONGEST_WAIT_S = 1.0
 
-_Datagram = tuple[bytes, str]
+MOMENT_US = 100_000
+"""Datagrams of one address that came within it are taken as having come together, with the first."""
+
+_Datagram = tuple[bytes, str, int]
+"""With where it came from, and when."""
+
+
+_Together = tuple[int, list[bytes]]
+"""Events that came together, and when."""
 
 
 class Udp:
@@ -117,7 +126,7 @@ class Udp:
         if self._queued + len(data) > self._most:
             self._dropped += len(lines_of(data))
         else:
-            self._queue.append((data, address))
+            self._queue.append((data, address, self._clock.now_us()))
             self._queued += len(data)
         self._arrived.set()
 
@@ -132,40 +141,60 @@ class Udp:
                     await self._take()
             except Exception as error:  # the next datagram must find somebody
                 self._signals(CollectFailed(f"udp/{self.port}", repr(error)))
+                if self._ending:
+                    self._lose(error)
+                    return
                 await asyncio.sleep(LONGEST_WAIT_S)
                 self._arrived.set()
 
+    def _lose(self, error: Exception) -> None:
+        """The log takes nothing, not even a count, and this process ends."""
+        events = self._dropped + sum(len(lines_of(data)) for data, _, _ in self._queue)
+        self._signals(ReceiptLost(self._declared.stream, "udp", repr(error), events))
+
     async def _take(self) -> None:
         dropped, self._dropped = self._dropped, 0
-        by_address: dict[str, list[bytes]] = {}
+        by_address: dict[str, list[_Together]] = {}
         size = 0
         while self._queue and size < TOGETHER_BYTES:
-            data, address = self._queue.popleft()
+            data, address, received_us = self._queue.popleft()
             size += len(data)
-            by_address.setdefault(address, []).extend(lines_of(data))
-        takes = [self._until_taken(Sender("udp", address), raws) for address, raws in by_address.items() if raws]
+            _gather(by_address.setdefault(address, []), lines_of(data), received_us)
+        takes = [self._until_taken(Sender("udp", address), groups) for address, groups in by_address.items()]
         if dropped:
-            takes.append(self._until_counted(Sender("udp"), dropped))
-        try:
-            await asyncio.gather(*takes)
-        finally:
-            self._queued -= size
+            takes.append(self._until_dropped(dropped))
+        ended = await asyncio.gather(*takes, return_exceptions=True)
+        self._queued -= size
+        for error in ended:
+            if error is not None:
+                raise error
 
-    async def _until_taken(self, sender: Sender, raws: list[bytes]) -> None:
-        for start in range(0, len(raws), TOGETHER_EVENTS):
-            await self._until_some_taken(sender, raws[start : start + TOGETHER_EVENTS])
+    async def _until_taken(self, sender: Sender, groups: list[_Together]) -> None:
+        for at, (received_us, raws) in enumerate(groups):
+            try:
+                await self._until_some_taken(sender, raws, received_us)
+            except Exception:
+                self._dropped += sum(len(more) for _, more in groups[at:])
+                raise
 
-    async def _until_some_taken(self, sender: Sender, raws: list[bytes]) -> None:
-        judge, received_us = self._intake.judge, self._clock.now_us()
+    async def _until_some_taken(self, sender: Sender, raws: list[bytes], received_us: int) -> None:
+        judge = self._intake.judge
         decoded = (
             judge.decode_each(raws)
             if sum(map(len, raws)) <= SLICE_BYTES // 4
             else await asyncio.to_thread(judge.decode_each, raws)
         )
         try:
-            await self._trying(lambda: self._intake.take(decoded, received_us, sender))
+            await self._trying(lambda: self._intake.take(decoded, received_us, sender, anyway=self._ending))
         except TooManyError:
             await self._until_counted(sender, len(raws))
+
+    async def _until_dropped(self, events: int) -> None:
+        try:
+            await self._until_counted(Sender("udp"), events)
+        except Exception:
+            self._dropped += events
+            raise
 
     async def _until_counted(self, sender: Sender, events: int) -> None:
         await self._trying(lambda: self._intake.drop(events, sender))
@@ -184,6 +213,16 @@ class Udp:
                     raise
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_WAIT_S, wait_s * 2)
+
+
+def _gather(groups: list[_Together], lines: list[bytes], received_us: int) -> None:
+    """Put the events of a datagram to those that came just before, never too many together."""
+    for start in range(0, len(lines), TOGETHER_EVENTS):
+        some = lines[start : start + TOGETHER_EVENTS]
+        late = not groups or received_us - groups[-1][0] > MOMENT_US
+        if late or len(groups[-1][1]) + len(some) > TOGETHER_EVENTS:
+            groups.append((received_us, []))
+        groups[-1][1].extend(some)
 
 
 class _Protocol(asyncio.DatagramProtocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from penstock.collect.intake import Intake, Outcome
@@ -22,9 +23,12 @@ from penstock.position import Position
 
 MOST_WAITING = 10_000
 """Requests that wait to be judged; each is a task of about 10 kB."""
-WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""What a request waits at most before it tries again where there is too much; 30 s together, then it is lost."""
-
+PATIENCE_S = 30.0
+"""From its arrival, how long a request tries again where there is too much; then it is shed, and counted so."""
+LONGEST_WAIT_S = 15.0
+TURN_S = 5.0
+"""How long a request that wants an answer waits behind them."""
+_TOO_MUCH = (TooManyError, LaggingError, OverloadedError)
 
 _Line = tuple[str, str]
 """A stream and an account: whose order is kept."""
@@ -36,13 +40,20 @@ class Unanswered:
     def __init__(self, reception: Reception, receipts: Receipts, signals: Signals, new_id: Callable[[], str]) -> None:
         self._reception, self._receipts, self._signals, self._new_id = reception, receipts, signals, new_id
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ending = False
+        self._ending = asyncio.Event()
         self._last: dict[_Line, asyncio.Future[None]] = {}
 
     async def turn(self, intake: Intake, sender: Sender) -> None:
-        """Return when what this sender has sent before is on its way into the log."""
+        """Return when what this sender has sent before is on its way into the log. Raises `OverloadedError` when that
+        takes too long."""
         if self._last and (before := self._last.get((intake.stream.name, sender.account))) is not None:
-            await asyncio.wait([before])
+            done, _ = await asyncio.wait([before], timeout=TURN_S)
+            if not done:
+                raise OverloadedError(
+                    "requests that you sent before with ack=none still wait",
+                    detail=f"longer than {TURN_S:g} s",
+                    hint="send the same request again after the time in Retry-After",
+                )
 
     def check_room(self) -> None:
         """Raises `OverloadedError` when no more may wait."""
@@ -67,8 +78,8 @@ class Unanswered:
         return Position("receipt", intake.stream.name, id, ())
 
     async def drain(self) -> None:
-        """Return when all of it is written."""
-        self._ending = True
+        """Return when all of it is written: also what waited, since later there is nobody to write it."""
+        self._ending.set()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -87,21 +98,21 @@ class Unanswered:
         gone_on: asyncio.Future[None],
     ) -> None:
         settle = _Settle(id, intake, self._receipts)
+        until_s, events = asyncio.get_running_loop().time() + PATIENCE_S, 1
         try:
             try:
                 judged = await self._reception.judged(intake, raw, body.form, sender, settle.unread)
-                if before is not None:
-                    await before
-                outcome = await self._take(intake, body, judged, raw, sender, settle, gone_on)
+                events = judged.decoded.received
+                await _passed(before)
+                outcome = await self._take(intake, body, judged, raw, sender, settle, gone_on, until_s)
             finally:
+                await _passed(before)  # also behind a body that cannot be read: it holds its place in the line
                 _set(gone_on)
             settle.taken_without_commit(outcome)
         except BadBodyError:
             settle.done()
         except Exception as error:
-            known = error if isinstance(error, PenstockError) else PenstockError(repr(error))
-            self._receipts.lose(id, known.body())
-            self._signals(ReceiptLost(intake.stream.name, sender.way, repr(error)))
+            await self._lose(id, intake, sender, error, events)
         else:
             settle.done()
         finally:
@@ -116,20 +127,45 @@ class Unanswered:
         sender: Sender,
         settle: _Settle,
         gone_on: asyncio.Future[None],
+        until_s: float,
     ) -> Outcome:
         """Its sender cannot be told to come again, so that whoever must wait waits here, for a while."""
-        for patience_s in (*WAITS_S, None):
+        wait_s, loop = 1.0, asyncio.get_running_loop()
+        while True:
+            anyway = self._ending.is_set()
             try:
-                if not body.share.events:
+                if not body.share.events and not anyway:
                     body.share.hold(judged.decoded.received)
                 return await self._reception.take_judged(
-                    intake, judged, raw, sender, settle.taken, settle.unread, lambda: _set(gone_on)
+                    intake, judged, raw, sender, None, settle.taken, settle.unread, lambda: _set(gone_on), anyway
                 )
-            except (TooManyError, LaggingError, OverloadedError) as error:
-                if patience_s is None or self._ending:
+            except _TOO_MUCH as error:
+                left_s = until_s - loop.time()
+                if anyway or left_s <= 0:
                     raise
-                await asyncio.sleep(min(patience_s, error.retry_after_s or patience_s))
-        raise AssertionError
+                await self._pause(min(wait_s, left_s, error.retry_after_s or wait_s))
+            wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+
+    async def _pause(self, wait_s: float) -> None:
+        """Shorter when this edge stops."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._ending.wait()
+
+    async def _lose(self, id: str, intake: Intake, sender: Sender, error: Exception, events: int) -> None:
+        """What was too much is shed, and counted in the log; of the rest only this process can tell."""
+        known = error if isinstance(error, PenstockError) else PenstockError(repr(error))
+        if isinstance(error, _TOO_MUCH):
+            with suppress(PenstockError):
+                await intake.drop(events, sender)
+                events = 0
+        self._receipts.lose(id, known.body())
+        self._signals(ReceiptLost(intake.stream.name, sender.way, repr(error), events))
+
+
+async def _passed(before: asyncio.Future[None] | None) -> None:
+    if before is not None and not before.done():
+        await asyncio.wait([before])
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -196,6 +196,8 @@ async def running(
         clock or SystemClock(),
         edge.observer.emit,
         pulls=app.declared().pulls,
+        room=edge.collect.pressure.room,
+        slow=edge.collect.slow,
     )
     office.add_routes(site)
     if watched:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manual_clock import ManualClock
 from running_edge import Absorbing, Edge, running
 from shop_app import shop
 
+from penstock.collect.intake import Outcome
 from penstock.collect.ways import receipts, unanswered
 from penstock.config import Limits
 from penstock.errors import DiskFullError
@@ -86,11 +88,11 @@ async def test_events_lost_before_their_commit_leave_an_unknown_receipt(edge: Ed
 
     with monkeypatch.context() as broken:
         broken.setattr(SqliteLog, "_write", full)
-        token = await unanswered_post(edge, b'{"order_id": 1}')
+        token = await unanswered_post(edge, b'[{"order_id": 1}, {"order_id": 2}]')
         lost = await edge.ack(token, "?wait=5")
     assert (lost.status, lost.code) == (404, "unknown_ack")
     assert lost.body["error"]["detail"] == "disk_full: the disk is full"
-    assert edge.metric("shed", "orders") == edge.metric("received", "orders") == 1
+    assert edge.metric("shed", "orders") == edge.metric("received", "orders") == 2
 
 
 async def test_too_many_unanswered_requests_are_shed(edge: Edge, monkeypatch: Any) -> None:
@@ -134,6 +136,19 @@ async def test_receipts_are_forgotten_after_an_hour(tmp_path: Path) -> None:
         assert (await edge.ack(token)).status == 404
         await edge.ack(await unanswered_post(edge, b'{"order_id": 2}'), "?wait=5")
         assert len([key for key in edge.log.memory() if key.startswith("receipt/")]) == 1
+
+
+async def test_expired_receipts_are_forgotten_a_few_with_each_commit() -> None:
+    clock = ManualClock()
+    kept = receipts.Receipts({}, clock)
+    made = kept.made(Outcome(Position("stream", "orders", "a", (1,))))
+    for n in range(150):
+        kept.settle(str(n), made, [])
+    assert kept.expired() == []
+    clock.pass_s(3_601)
+    for left in (64, 64, 22, 0):
+        assert len(expired := kept.expired()) == left
+        kept.settle("new", kept.made(Outcome(made.position)), expired)
 
 
 async def test_a_position_is_applied_when_all_views_have_absorbed_it(tmp_path: Path) -> None:

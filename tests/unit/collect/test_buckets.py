@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from manual_clock import ManualClock
 from running_edge import running
@@ -7,7 +9,8 @@ from shop_app import Order
 
 from penstock import App
 from penstock.collect.limits.buckets import Buckets
-from penstock.errors import DeclarationError, TooManyError
+from penstock.errors import DeclarationError, DiskFullError, TooManyError
+from penstock.log.logs.sqlite import SqliteLog
 from penstock.overload import Rate
 
 
@@ -79,3 +82,21 @@ def test_a_rate_that_is_none_is_refused_with_the_users_line() -> None:
             app.stream("orders", Order, rate=rate)
     with pytest.raises(DeclarationError, match="without a rate"):
         app.stream("orders", Order, burst=5)
+
+
+async def test_what_was_not_taken_after_all_costs_no_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise DiskFullError("the disk is full")
+
+    app = App("shop")
+    app.stream("orders", Order, rate="1/hour", burst=3)
+    one = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    async with running(app, tmp_path / "edge.db") as edge:
+        with monkeypatch.context() as broken:
+            broken.setattr(SqliteLog, "_write", full)
+            for _ in range(5):
+                assert (await edge.post("orders", b'{"order_id": 1}')).code == "disk_full"
+        assert (await edge.post("orders", b'{"order_id": 1}', headers=one)).status == 200
+        for _ in range(5):
+            assert (await edge.post("orders", b'{"order_id": 1}', headers=one)).status == 204
+        assert [(await edge.post("orders", b'{"order_id": 1}')).status for _ in range(3)] == [200, 200, 429]

@@ -82,12 +82,12 @@ async def test_a_body_that_stands_still_is_given_up_with_408_and_nothing_is_kept
     clock = ManualClock()
     async with watched(tmp_path, clock, body_pause_s=10) as edge:
         slow = await connect(edge, HEAD + b'{"order')
-        await until(lambda: len(edge.collect._slow) == 1)
+        await until(lambda: len(edge.collect.slow) == 1)
         clock.pass_s(9)
-        edge.collect._slow.look()
-        assert len(edge.collect._slow) == 1
+        edge.collect.slow.look()
+        assert len(edge.collect.slow) == 1
         clock.pass_s(2)
-        edge.collect._slow.look()
+        edge.collect.slow.look()
         reply = await rest(slow)
         assert reply.startswith(b"HTTP/1.1 408")
         assert b'"too_slow"' in reply
@@ -99,13 +99,13 @@ async def test_a_body_that_trickles_below_the_least_rate_is_given_up(tmp_path: P
     clock = ManualClock()
     async with watched(tmp_path, clock, body_bytes_s=100) as edge:
         slow = await connect(edge, HEAD.replace(b"14", b"100000"))
-        await until(lambda: len(edge.collect._slow) == 1)
-        (content,) = edge.collect._slow._seen
+        await until(lambda: len(edge.collect.slow) == 1)
+        (content,) = edge.collect.slow._seen
         for sent in range(1, 8):
             slow[1].write(b"x")
             await until(lambda sent=sent: content.total_bytes == sent)  # type: ignore[misc]
             clock.pass_s(5)
-            edge.collect._slow.look()
+            edge.collect.slow.look()
         assert (await rest(slow)).startswith(b"HTTP/1.1 408")
 
 
@@ -123,3 +123,20 @@ async def test_more_connections_than_an_address_may_have_are_told_and_closed(tmp
             writer.close()
         assert edge.observer.value("penstock_collect_connections_closed_total", reason="too_many") == 1
         await until(lambda: edge.connections.open == 1)
+
+
+async def test_a_request_to_replay_shares_the_doors_room_and_is_given_up_when_it_comes_too_slowly(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with running(shop(), tmp_path / "edge.db", clock=clock, limits=Limits(unwritten_bytes=300_000)) as edge:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(edge.url.rsplit(":", 1)[1]))
+        writer.write(b"POST /dead/replay HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + b"{" * 70_000)
+        room = edge.collect.pressure.room
+        await until(lambda: room.taken_bytes == 70_000)
+        clock.pass_s(edge.limits.body_pause_s + 1)
+        edge.collect.slow.look()
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 10)
+        await until(lambda: room.taken_bytes == 0)
+        writer.close()
+        await writer.wait_closed()

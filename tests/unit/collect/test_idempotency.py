@@ -10,7 +10,7 @@ from hands import Hands
 from running_edge import Edge, Reply, running
 from shop_app import shop
 
-from penstock.collect.ways import idempotency
+from penstock.collect.ways import door, idempotency
 from penstock.errors import DiskFullError
 from penstock.log.logs.sqlite import SqliteLog
 
@@ -129,7 +129,6 @@ async def test_many_rejections_are_remembered_by_their_number(edge: Edge) -> Non
     [
         ({"Idempotency-Key": "k", "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}, ""),
         ({"Idempotency-Key": "k"}, "?ack=none"),
-        ({"Idempotency-Key": "k", "Prefer": "respond-async"}, ""),
         ({"Idempotency-Key": ""}, ""),
         ({"Idempotency-Key": "x" * 201}, ""),
     ],
@@ -149,3 +148,27 @@ async def test_many_at_once_under_one_key_have_one_effect(edge: Edge) -> None:
     assert [reply.body for reply in replies] == [replies[0].body] * 20
     assert sum(not replayed(reply) for reply in replies) == 1
     assert (len(edge.events("orders")), len(edge.dead())) == (1, 1)
+
+
+async def test_a_large_body_is_hashed_in_a_thread(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def noted(form: Any, raw: bytes) -> str:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return idempotency.body_digest(form, raw)
+
+    monkeypatch.setattr(door, "body_digest", noted)
+    for body in (GOOD, GOOD + b" " * 1_000_000):
+        assert (await once(edge, body, str(len(body)))).status == 200
+        assert replayed(await once(edge, body, str(len(body))))
+    assert threads == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Idempotency-Key": "k"}, {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}],
+)
+async def test_a_preference_that_cannot_be_honoured_is_ignored(edge: Edge, headers: dict[str, str]) -> None:
+    reply = await edge.post("orders", GOOD, headers=headers | {"Prefer": "respond-async"})
+    assert (reply.status, reply.body["level"]) == (200, "logged")
+    assert "Preference-Applied" not in reply.headers

@@ -8,9 +8,11 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from running_edge import running
+from running_edge import running, until
 
 from penstock import App, Event
+from penstock.collect.ways import unanswered
+from penstock.errors import LaggingError
 
 KEYS, SENDERS, REQUESTS = 12, 4, 30
 
@@ -98,3 +100,40 @@ async def test_events_of_one_key_from_one_sender_keep_their_order_in_one_partiti
                     count += 1
         assert count == sum(sent)
         assert len(set(partition_of.values())) == 4
+
+
+async def test_a_body_that_cannot_be_read_holds_its_place_in_the_line(tmp_path: Path) -> None:
+    """The first waits because a view lags; what comes behind the unreadable one must not overtake it."""
+    async with running(app(), tmp_path / "edge.db") as edge:
+        guard = edge.collect.pressure.guards["steps"]
+        guard.check = lambda account: None  # type: ignore[method-assign]
+        guard.lagging = LaggingError("behind").after(0.2)
+        first = b'{"key": "k", "sender": 0, "n": 0}'
+        assert (await edge.post("steps", first, query="?ack=none")).status == 202
+        await asyncio.sleep(0.05)
+        assert (await edge.post("steps", b"nope", query="?ack=none")).status == 202
+        await until(lambda: edge.metric("dead", "steps") == 1)
+        guard.lagging = None
+        assert (await edge.post("steps", first.replace(b'"n": 0', b'"n": 1'), query="?ack=none")).status == 202
+        await until(lambda: edge.metric("accepted", "steps") == 2)
+        assert [row["n"] for row in edge.events("steps")] == [0, 1]
+
+
+async def test_who_wants_an_answer_waits_a_while_behind_what_wants_none_and_is_then_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unanswered, "TURN_S", 0.2)
+    monkeypatch.setattr(unanswered, "PATIENCE_S", 1.0)
+    body = b'{"key": "k", "sender": 0, "n": 0}'
+    async with running(app(), tmp_path / "edge.db") as edge:
+        guard = edge.collect.pressure.guards["steps"]
+        guard.check = lambda account: None  # type: ignore[method-assign]
+        guard.lagging = LaggingError("behind").after(0.4)
+        began = asyncio.get_running_loop().time()
+        tokens = [(await edge.post("steps", body, query="?ack=none")).body["ack"] for _ in range(4)]
+        refused = await edge.post("steps", body)
+        assert (refused.status, refused.code) == (503, "overloaded")
+        assert [(await edge.ack(token, "?wait=5")).status for token in tokens] == [404] * 4
+        assert asyncio.get_running_loop().time() - began < 2.5, "each waited its own patience, one after the other"
+        guard.lagging = None
+        assert (await edge.post("steps", body)).status == 200

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientWebSocketResponse, WSMsgType
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from running_edge import Edge, held, running, until
 from shop_app import shop
 
@@ -162,3 +163,50 @@ async def test_a_stream_that_is_not_there_or_not_the_doors_is_refused_before_the
     for stream, status in (("nothing", 404), ("large", 409), ("dead", 409)):
         async with edge.session.get(f"{edge.url}/streams/{stream}/publish") as reply:
             assert reply.status == status
+
+
+async def test_a_session_that_ends_while_a_message_waits_for_its_turn_gives_its_room_back(edge: Edge) -> None:
+    pressure = edge.collect.pressure
+    pressure.turns._queues["address/127.0.0.1"] = deque([(2**40, asyncio.get_running_loop().create_future())])
+    async with publishing(edge) as socket:
+        await socket.send_json({"type": "publish", "id": 0, "event": order(1)})
+        await until(lambda: pressure.turns.waiting == 2)
+        assert pressure.room.taken_bytes > 0
+        await edge.collect.publishing.end()
+        assert (pressure.room.taken_bytes, pressure.room.taken_events) == (0, 0)
+
+
+async def test_a_hello_counts_for_what_is_sent_after_it(edge: Edge) -> None:
+    async with publishing(edge) as socket:
+        with held(edge):
+            await socket.send_json({"type": "publish", "id": 5, "event": order(1)})
+            await socket.send_json({"type": "hello", "producer": "till", "epoch": 0})
+        answers = [await socket.receive_json(timeout=DEADLINE_S) for _ in range(2)]
+        assert sorted(answer["type"] for answer in answers) == ["ack", "resume"]
+        assert (await say(socket, type="publish", id=0, event=order(2)))["accepted"] == 1
+
+
+async def test_a_client_that_reads_no_answers_is_not_read_and_then_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(publish_bytes=3_000, publish_grace_s=0.2)
+    go = asyncio.Event()
+
+    async def stuck(*_: Any) -> None:
+        await go.wait()
+
+    async with running(shop(), tmp_path / "edge.db", limits=limits) as edge, publishing(edge) as socket:
+        (session,) = edge.collect.publishing._sessions
+        monkeypatch.setattr(web.WebSocketResponse, "send_frame", stuck)
+        for _ in range(100):
+            await socket.send_json({"type": "nonsense", "id": "x" * 2_000})
+        closed = await socket.receive(timeout=DEADLINE_S)
+        assert (closed.type, closed.data) == (WSMsgType.CLOSE, 4029)
+        assert 3_000 <= session._out_bytes < 4_000
+        go.set()
+
+
+@pytest.mark.parametrize(("id", "echoed"), [("x" * 5_000, "x" * 200), (7, 7), (2**60, None), ([1], None)])
+async def test_the_echo_of_an_id_is_short(edge: Edge, id: Any, echoed: Any) -> None:
+    async with publishing(edge) as socket:
+        assert (await say(socket, type="nonsense", id=id))["id"] == echoed

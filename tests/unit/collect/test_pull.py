@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 from feed_server import Feed, serving, until
+from manual_clock import ManualClock
 from running_edge import Edge, running
 
 from penstock import App, Event
 from penstock.collect.pulling import buffer as pull_buffer
+from penstock.collect.pulling.source import Arrived
 from penstock.errors import DiskFullError
 from penstock.log.logs.sqlite import SqliteLog
 
@@ -187,3 +190,20 @@ async def test_a_source_without_a_resume_parameter_is_just_read_again(tmp_path: 
                 await until(lambda edge=edge: edge.metric("received", "ticks") == 10)
                 assert numbers(edge) == list(range(10))
     assert feed.asked == [None, None]
+
+
+async def test_what_waits_in_the_buffer_keeps_the_time_of_its_arrival() -> None:
+    clock = ManualClock()
+    came_us = clock.us
+
+    async def source() -> AsyncIterator[Arrived]:
+        for n, wait_s in enumerate((0.0, 0.5, 60.0)):
+            clock.pass_s(wait_s)
+            yield Arrived([b"%d" % n], {"n": n})
+
+    buffer = pull_buffer.PullBuffer(clock)
+    await buffer.fill(source())
+    clock.pass_s(600)
+    assert await buffer.take() == (Arrived([b"0", b"1"], {"n": 1}), came_us)
+    assert await buffer.take() == (Arrived([b"2"], {"n": 2}), came_us + 60_500_000)
+    assert await buffer.take() is None

@@ -75,3 +75,13 @@ def test_whoever_is_refused_is_told_when_half_will_be_free_at_the_speed_of_the_l
     with pytest.raises(OverloadedError) as refused:
         made.share("c").grow(1)
     assert refused.value.retry_after_s == pytest.approx(500 / 50, rel=0.1)
+
+
+def test_who_sends_nothing_leaves_nothing_behind() -> None:
+    of = room()
+    for n in range(10):
+        share = of.share(f"address/{n}")
+        share.grow(0)
+        share.hold(0)
+        share.close()
+    assert (of.accounts, len(of._events)) == (0, 0)

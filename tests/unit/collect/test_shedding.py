@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ from shop_app import Order
 
 from penstock import App
 from penstock.collect.limits.shedding import CALM_S, HALVE_S, Shedder
+from penstock.collect.ways import unanswered
 from penstock.config import Limits
 from penstock.errors import DeclarationError, LaggingError
 
@@ -118,6 +120,16 @@ async def test_what_is_shed_is_final_told_and_counted_in_the_log(tmp_path: Path)
         assert len(again.events("orders")) == 2
 
 
+async def test_a_receipt_says_what_was_shed(tmp_path: Path) -> None:
+    async with running(app_with("newest"), tmp_path / "edge.db") as edge:
+        lag(edge)
+        token = (await edge.post("orders", b'[{"order_id":1},{"order_id":2}]', query="?ack=none")).body["ack"]
+        found = await edge.ack(token, "?wait=5")
+        assert (found.body["accepted"], found.body["shed"]) == (0, 2)
+    async with running(app_with("newest"), tmp_path / "edge.db") as again:
+        assert (await again.ack(token)).body == found.body
+
+
 async def test_a_room_that_is_half_full_is_too_much_for_a_stream_that_sheds_and_not_for_others(tmp_path: Path) -> None:
     app = app_with("newest")
     app.stream("patient", Order)
@@ -148,6 +160,40 @@ async def test_a_sender_that_does_not_wait_for_an_ack_is_taken_when_the_lag_is_o
         assert edge.metric("received", "orders") == 1
         guard.lagging, guard.check = None, real  # type: ignore[method-assign]
         assert (await edge.ack(token, "?wait=5")).body["accepted"] == 1
+
+
+async def let_go_while_it_lags(
+    edge: Edge, retry_after_s: float, body: bytes = b'[{"order_id":1},{"order_id":2}]'
+) -> str:
+    """Two events that wait behind the door."""
+    guard = edge.collect.pressure.guards["orders"]
+    guard.check = lambda account: None  # type: ignore[method-assign]
+    guard.lagging = LaggingError("behind").after(retry_after_s)
+    return str((await edge.post("orders", body, query="?ack=none")).body["ack"])
+
+
+async def test_what_waits_without_an_ack_is_written_when_the_edge_stops(tmp_path: Path) -> None:
+    began = time.monotonic()
+    async with running(app_with(None, rate="1/hour", burst=2), tmp_path / "edge.db") as edge:
+        token = await let_go_while_it_lags(edge, 20.0)
+        await asyncio.sleep(0.1)
+    assert time.monotonic() - began < 8
+    async with running(app_with(None), tmp_path / "edge.db") as again:
+        assert (await again.ack(token)).body["accepted"] == 2
+
+
+async def test_what_waited_in_vain_is_shed_by_its_number_of_events_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unanswered, "PATIENCE_S", 0.2)
+    async with running(app_with(None), tmp_path / "edge.db") as edge:
+        token = await let_go_while_it_lags(edge, 0.1)
+        lost = await edge.ack(token, "?wait=5")
+        assert (lost.status, lost.body["error"]["detail"]) == (404, "lagging: behind")
+        assert edge.metric("shed", "orders") == edge.metric("received", "orders") == 2
+        assert edge.collect.counts.of("orders")["shed"] == 2
+    async with running(app_with(None), tmp_path / "edge.db") as again:
+        assert again.collect.counts.of("orders")["shed"] == 2
 
 
 def test_rules_that_cannot_work_are_refused_with_the_users_line() -> None:

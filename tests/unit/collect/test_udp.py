@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manual_clock import ManualClock
 from running_edge import Edge, held, running, until
 from shop_app import Order
 
 from penstock import App
 from penstock.config import Limits
-from penstock.errors import DeclarationError, PortInUseError
+from penstock.errors import DeclarationError, DiskFullError, LaggingError, PortInUseError
+from penstock.log.logs.sqlite import SqliteLog
 
 
 def plant(port: int = 0, **options: Any) -> App:
@@ -79,6 +81,65 @@ async def test_what_was_read_is_written_when_the_edge_stops(tmp_path: Path) -> N
         await until(lambda: edge.metric("received", "orders") > 0)
     async with running(plant(), tmp_path / "edge.db") as again:
         assert len(again.events("orders")) == edge.metric("received", "orders")
+
+
+async def test_what_waits_behind_a_lag_is_written_when_the_edge_stops(tmp_path: Path) -> None:
+    async with running(plant(), tmp_path / "edge.db") as edge:
+        edge.collect.pressure.guards["orders"].lagging = LaggingError("behind").after(1)
+        send(edge, *(order(number) for number in range(5)))
+        await asyncio.sleep(0.1)
+        assert edge.metric("received", "orders") == 0
+    assert counts(edge) == {"received": 5, "accepted": 5, "duplicate": 0, "dead": 0, "shed": 0}
+
+
+async def test_datagrams_keep_the_time_of_their_arrival_while_they_wait(tmp_path: Path) -> None:
+    clock = ManualClock()
+    came_us = clock.us
+    async with running(plant(), tmp_path / "edge.db", clock=clock) as edge:
+        guard = edge.collect.pressure.guards["orders"]
+        guard.lagging = LaggingError("behind").after(1)
+        for number in (1, 2, 3):
+            send(edge, order(number))
+            queued = number * len(order(1))
+            await until(lambda queued=queued: edge.collect.udps.status()[0]["queued_bytes"] == queued)  # type: ignore[misc]
+            clock.pass_s(60)
+        guard.lagging = None
+        await until(lambda: edge.metric("accepted", "orders") == 3)
+        times = [edge.events("orders")[n]["_received"] for n in range(3)]
+        assert [round(time.timestamp() * 1e6) for time in times] == [came_us + n * 60_000_000 for n in range(3)]
+
+
+async def test_one_datagram_of_thousands_of_bad_lines_is_dead_line_by_line(tmp_path: Path) -> None:
+    async with running(plant(), tmp_path / "edge.db") as edge:
+        send(edge, b"1\n" * 12_000)
+        await until(lambda: edge.metric("dead", "orders") == 12_000)
+
+
+async def test_what_an_error_of_ours_loses_is_counted_in_the_log(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(plant(), tmp_path / "edge.db") as edge:
+        intake = edge.collect.intakes["orders"]
+        with monkeypatch.context() as broken:
+            broken.setattr(intake.judge, "decode_each", lambda raws: 1 // 0)
+            send(edge, order(1), order(2) + b"\n" + order(3))
+            await until(lambda: edge.metric("shed", "orders") == 3)
+        send(edge, order(4))
+        await until(lambda: edge.metric("accepted", "orders") == 1)
+        assert edge.collect.counts.of("orders")["shed"] == 3
+
+
+async def test_what_a_full_disk_takes_no_more_at_the_end_is_counted_as_far_as_it_can_be(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    def full(*_: Any) -> Any:
+        raise DiskFullError("the disk is full")
+
+    async with running(plant(), tmp_path / "edge.db") as edge:
+        with monkeypatch.context() as broken:
+            broken.setattr(SqliteLog, "_write", full)
+            send(edge, *(order(number) for number in range(5)))
+            await asyncio.sleep(0.2)
+            await edge.collect.udps.close()
+        assert counts(edge) == {"received": 5, "accepted": 0, "duplicate": 0, "dead": 0, "shed": 5}
 
 
 async def test_a_taken_port_is_an_error_with_the_users_line(tmp_path: Path) -> None:

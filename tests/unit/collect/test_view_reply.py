@@ -128,6 +128,19 @@ async def test_a_retry_under_the_same_key_gets_the_row_too(tmp_path: Path) -> No
         assert body["row"] == {"topic": "a", "rsvps": 2, "group": "g"}
 
 
+async def test_a_retry_under_the_same_number_gets_the_row_and_no_second_effect(tmp_path: Path) -> None:
+    producer = {"Producer-Id": "till", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    async with running(tmp_path) as shop:
+        status, late = await shop.post("reply=topics&wait=0", **producer)
+        assert (status, late["accepted"], late["duplicates"]) == (202, 1, 0)
+        shop.commit([topic("a", 2)], 1)
+        status, body = await shop.post("reply=topics&wait=10", **producer)
+        assert (status, body["ack"], body["accepted"], body["duplicates"]) == (200, late["ack"], 0, 1)
+        assert body["row"] == {"topic": "a", "rsvps": 2, "group": "g"}
+        status, gap = await shop.post("reply=topics&wait=0", **producer | {"Producer-Seq": "7"})
+        assert (status, gap["error"]["code"]) == (409, "sequence_gap")
+
+
 @pytest.mark.parametrize(
     ("query", "body", "status", "message"),
     [

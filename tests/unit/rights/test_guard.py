@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 import hashlib
 import hmac
 import json
@@ -415,6 +416,12 @@ async def test_nothing_of_an_unsigned_body_is_kept_and_its_401_is_counted(edge):
     assert (await edge.post("hooks", None, bad, **signature(bad))).status == 422
     (letter,) = (await edge.get("/streams/dead")).body["events"]
     assert letter["sender"].startswith("signed/hooks from")
+
+
+async def test_a_body_is_unpacked_only_for_who_has_signed_it(edge):
+    bomb = gzip.compress(b" " * (17 * 1024**2))
+    assert (await edge.post("hooks", None, bomb, Content_Encoding="gzip")).code == "bad_signature"
+    assert (await edge.post("hooks", None, bomb, Content_Encoding="gzip", **signature(bomb))).code == "too_large"
 
 
 # Private fields
