@@ -281,6 +281,15 @@ def _stream_problems(app: Application) -> Iterator[Problem]:
                         f"its fields are {', '.join(fields)}",
                     )
         yield from _priority_problems(stream, fields)
+        if "key" in fields:
+            yield Problem(
+                "warning",
+                "secret_name",
+                f"the field 'key' of {stream.events.kind.__name__} cannot come in the address of a pixel of "
+                f"'{stream.name}': there `key` is the API key",
+                stream.place,
+                "give the field another name, if pixels are to send it",
+            )
         for role, (name,) in times:
             kind = fields.get(name)
             if kind is not None and not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):

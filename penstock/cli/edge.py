@@ -134,7 +134,8 @@ async def _open(
         _log.info(OPEN)
     reader = FolderLog(folder)
     opened.callback(reader.close)
-    views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
+    run = os.environ.get("PENSTOCK_RUN")
+    views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer, run=run)
     collect = Collect(
         application,
         log,
@@ -148,7 +149,7 @@ async def _open(
     )
     connections = Connections(limits, clock, observer.emit)
     collect.measure(observer, connections)
-    started = Started(application, views, os.environ.get("PENSTOCK_RUN"))
+    started = Started(application, views, run)
     checks: Checks = {"collect": lambda: group.problem or True, "flows": started}
     serving = Serving(
         application,
@@ -165,6 +166,7 @@ async def _open(
         "pressure": collect.pressure.status,
         "udp": collect.udps.status,
     }
+    serving.status.known_ids = lambda name: log.known_ids(collect.intakes[name].stream)
     collect.pulls.measure(observer)
     for stream in (found for declared in application.streams if (found := log.find(declared.name)) and declared.id):
         await asyncio.wrap_future(group.run(partial(log.horizon, stream)))  # else the first sender waits for the ids
@@ -172,6 +174,7 @@ async def _open(
     opened.push_async_callback(views.stop)
     collect.publishing.still = lambda request: rights.still(credential_of(request))
     await collect.start(secured=not rights.is_open)
+    rights.on_first_key = partial(_secure, collect)
     opened.push_async_callback(collect.close)
     keeping = asyncio.create_task(Retainer(application, log, group, reader.flows, clock).run())
     opened.push_async_callback(_cancel, keeping)
@@ -186,16 +189,18 @@ async def _open(
     )
     guard.add_to(web_app)
     collect.add_routes(web_app)
-    DeadLetterOffice(
+    office = DeadLetterOffice(
         reader,
         log.memory(),
         collect.intakes,
         limits,
         clock,
         observer.emit,
+        pulls=application.pulls,
         room=collect.pressure.room,
         slow=collect.slow,
-    ).add_routes(web_app)
+    )
+    office.add_routes(web_app)
     serving.add_routes(web_app)
     connections.start()
     opened.push_async_callback(connections.close)
@@ -210,6 +215,12 @@ def _remember(group: GroupCommit) -> Callable[[Mapping[str, Any]], Awaitable[Any
         await asyncio.wrap_future(group.submit([], values))
 
     return remember
+
+
+async def _secure(collect: Collect) -> None:
+    """The first key was made while the app runs: what needs none ends now, as it would end the next start."""
+    for why in await collect.udps.secure():
+        _log.error("%s; the port is closed now, and the app will not start again like this: %s", why.message, why.hint)
 
 
 class Started:

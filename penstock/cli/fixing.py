@@ -59,7 +59,7 @@ class Tally:
 
     @property
     def bad(self) -> int:
-        return sum(self.results[name] for name in ("rejected", "failed", "forbidden", "unknown_letter"))
+        return sum(self.results[name] for name in ("rejected", "failed", "unknown_letter"))
 
     def line(self) -> str:
         """The last line of both verbs."""
@@ -76,8 +76,7 @@ _WORDS = {
     "rejected": "rejected again",
     "failed": "on which the function failed",
     "left": "left as they are",
-    "forbidden": "you may not replay",
-    "unknown_letter": "that are not there",
+    "unknown_letter": "that are not there, or that you may not replay",
 }
 
 

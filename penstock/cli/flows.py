@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -61,15 +60,8 @@ def run(loaded: Loaded, folder: Folder) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     check_folder(folder, loaded.application.name)
-    _for_workers(loaded.file.parent)
     announce(folder, "flows", {})
     _Flows(loaded.application, folder, stop).run()
-
-
-def _for_workers(folder: Path) -> None:
-    """Spark's Python workers import the app's own modules from where the app file lies."""
-    others = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{others}" if others else str(folder)
 
 
 class _Flows:

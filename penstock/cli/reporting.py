@@ -158,10 +158,14 @@ def _processes(body: Mapping[str, Any]) -> Table:
 
 
 def _streams(body: Mapping[str, Any]) -> Table:
-    table = _grid("stream", "#events", "#per second", "#duplicates", "#dead", "#shed", "#late")
-    for stream in body.get("streams") or ():
+    streams = body.get("streams") or ()
+    poisoned = any(stream["totals"].get("poisoned") for stream in streams)
+    more = ["#poisoned"] if poisoned else []
+    table = _grid("stream", "#events", "#per second", "#duplicates", "#dead", "#shed", "#late", *more)
+    for stream in streams:
         totals, rate = stream["totals"], (stream.get("rates") or {}).get("accepted")
         counts = [totals["accepted"], rate, totals["duplicates"], totals["dead"], totals.get("shed", 0), totals["late"]]
+        counts += [totals["poisoned"]] if poisoned else []
         style = "dim" if stream.get("kind") == "ledger" else ""
         table.add_row(stream["stream"], *map(_number, counts), style=style)
     return table

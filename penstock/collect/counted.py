@@ -1,7 +1,8 @@
 """Writes appends together with the numbers that they change: one commit, and the numbers taken back when it fails.
 
 The log may ask an append more than once what it wants remembered, before it writes or gives up; only the last answer
-counts.
+counts. Only the log takes numbers back, in its own thread before its next commit: a caller that has gone does not know
+whether its commit was made.
 """
 
 from __future__ import annotations
@@ -53,10 +54,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """An append and its tally."""
+    """An append that counts: its tally is asked inside the commit, and taken back by the log if there is none."""
 
     append: Append
-    tally: Tally
 
     @staticmethod
     def make(
@@ -75,24 +75,19 @@ class Counted:
             tally.take_back()
             return remember(appended, tally)
 
-        return Counted(Append(stream, batch, producer=producer, remember=noted, follows=follows), tally)
+        append = Append(stream, batch, producer=producer, remember=noted, undo=tally.take_back, follows=follows)
+        return Counted(append)
 
 
 async def write(group: Group, appends: Sequence[Counted]) -> list[Appended]:
     """All of them in one commit, durable on return; the first error is raised."""
-    try:
-        if len(appends) == 1:
-            return [await group.append(appends[0].append)]
-        results = await asyncio.wrap_future(group.submit([counted.append for counted in appends]))
-    except BaseException:
-        for counted in appends:
-            counted.tally.take_back()
-        raise
-    return [_unwrapped(result, counted) for result, counted in zip(results, appends, strict=True)]
+    if len(appends) == 1:
+        return [await group.append(appends[0].append)]
+    results = await asyncio.wrap_future(group.submit([counted.append for counted in appends]))
+    return [_unwrapped(result) for result in results]
 
 
-def _unwrapped(result: Appended | Exception, counted: Counted) -> Appended:
+def _unwrapped(result: Appended | Exception) -> Appended:
     if isinstance(result, Exception):
-        counted.tally.take_back()
         raise result
     return result

@@ -311,6 +311,7 @@ def _joined(claims: list[Claim]) -> Arrived:
         _each(claims, _sent),
         _each(claims, lambda claim: claim.decoded.ids),
         _each(claims, lambda claim: claim.decoded.times),
+        first=_each(claims, lambda claim: claim.decoded.first),
     )
 
 
@@ -318,7 +319,7 @@ def _arrived(claim: Claim) -> Arrived:
     found, sent_us, rows = claim.decoded, claim.sender.sent_us, len(claim.decoded.events)
     received = np.full(rows, claim.received_us)
     sent = None if sent_us is None else np.full(rows, sent_us)
-    return Arrived(found.events, received, found.unknown, sent, found.ids, found.times, found.columns)
+    return Arrived(found.events, received, found.unknown, sent, found.ids, found.times, found.columns, found.first)
 
 
 def _sent(claim: Claim) -> list[int | None] | None:

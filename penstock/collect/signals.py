@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
 
 from penstock.observe.signals import Counts, Signal
 
@@ -128,12 +130,30 @@ class ReceiptLost(Signal):
 
 @dataclass(frozen=True, slots=True)
 class CollectFailed(Signal):
-    """A request at the door met an error of ours, not of the sender's."""
+    """A request at the door met an error of ours, not of the sender's.
+
+    What an unexpected error says may quote an event, private fields and all: the log line has its type and place only.
+    """
 
     level = logging.ERROR
     moves = (Counts("penstock_collect_request_failures_total", "Requests that ended in an unexpected error."),)
     path: str
-    error: str
+    error: BaseException | str
+    """A text is one as `repr` makes it, and is cut before what it quotes."""
+
+    def facts(self) -> dict[str, Any]:
+        error = self.error.partition("(")[0] if isinstance(self.error, str) else _type_and_place(self.error)
+        return {"path": self.path, "error": error}
+
+
+def _type_and_place(error: BaseException) -> str:
+    name, trace = type(error).__name__, error.__traceback__
+    if trace is None:
+        return name
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    file = trace.tb_frame.f_code.co_filename
+    return f"{name} at {'/'.join(PurePath(file).parts[-3:])}:{trace.tb_lineno}"
 
 
 SIGNALS: tuple[type[Signal], ...] = (

@@ -30,6 +30,10 @@ _PYTHON = ("Python", "MapIn", "FlatMap", "TransformWithState")
 _OF_THE_MOMENT = ("Current", "Now", "LocalTimestamp", "Rand", "Uuid")
 
 
+_HELD = ("LocalRelation", "LogicalRDD")
+"""Tables whose rows the app file itself gives."""
+
+
 def fingerprint(
     spark: SparkSession,
     node: Node,
@@ -82,9 +86,10 @@ def stable_text(text: str) -> str:
 
 
 def _static_rows(spark: SparkSession, frame: DataFrame) -> Iterator[bytes]:
-    """The content of small tables that the function itself holds: changing one changes the answer, not the plan."""
+    """The content of tables that the function itself holds: changing one changes the answer, not the plan. Of any other
+    (files, ranges) the plan's text says which it is."""
     for node in tree.nodes(tree.analyzed(frame)):
-        if not node.children().nonEmpty() and not tree.is_log(node) and tree.kind(node) != "OneRowRelation":
+        if tree.kind(node) in _HELD:
             jvm: Any = spark._jvm
             rows = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, node), spark)
             yield repr(sorted(map(repr, rows.collect()))).encode()

@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 HUNG_S = float(os.environ.get("PENSTOCK_HUNG_S", "120"))
 """How long a batch may take before its query counts as hung."""
+MOST_PATIENCE_S = 3600.0
 _STOP_S = 20.0
 EXIT_HUNG = 70
 
@@ -50,7 +51,7 @@ class HangWatch:
             self._seen[flow.name] = (progress, since)
         elif now - since > patience_s:
             self._seen.pop(flow.name)
-            self._patience_s[flow.name] = 2 * patience_s
+            self._patience_s[flow.name] = min(2 * patience_s, MOST_PATIENCE_S)
             self._restart(flow, patience_s)
 
     def _waiting(self, flow: Flow) -> bool:
@@ -80,5 +81,11 @@ class HangWatch:
         threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(True, True)
         self.folder.logs.mkdir(parents=True, exist_ok=True)
         path = self.folder.logs / f"hung-{name}-{self.clock.now_us() // 1_000_000}.txt"
-        path.write_text("\n".join(str(thread.toString()) for thread in threads))
+        path.write_text("\n\n".join(_told(thread) for thread in threads))
         return str(path)
+
+
+def _told(thread: Any) -> str:
+    """With its whole stack: the thread's own text ends after eight frames."""
+    frames = "".join(f"\n\tat {frame.toString()}" for frame in thread.getStackTrace())
+    return str(thread.toString()).partition("\n")[0] + frames

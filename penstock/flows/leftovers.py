@@ -9,7 +9,7 @@
    nobody refers to, never a build that would be continued without its rows.
 5. Only `flows.db` is written to: the door's streams, the ledgers and their counts are not touched.
 
-The owner of `flows.db` runs it at its start, and whenever a build has taken over. Files and rows go in slices.
+The owner of `flows.db` runs it after its start, and whenever a build has taken over. Files and rows go in slices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOTED = "leftover/"
 """Keys of the control stream: since when something is left over."""
 _FILES_AT_ONCE = 20
 """Files removed in one step: about a millisecond."""
-_OF_A_NAME = ("build/{}", "live/{}", "flow/{}", "rebuilt/{}")
+_OF_A_NAME = ("build/{}", "live/{}", "flow/{}")
 _LOST = ".lost"
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def clean(log: Log, folder: Folder, application: Application, now_us: int, *, st
 
 
 class Leftovers:
-    """One round. `starting`: no query of this process runs yet, so that old feeds may go too."""
+    """One round. `starting`: the queries of this process have just begun with their feeds, so that old ones may go."""
 
     def __init__(
         self, log: Log, folder: Folder, application: Application, now_us: int, *, starting: bool = True
@@ -66,7 +66,7 @@ class Leftovers:
         self._log.append([])  # raises where another writer has taken over, before a file is touched
         memory = dict(self._log.memory())
         kept = self._kept(memory)
-        undeclared = self._undeclared(memory)
+        undeclared = self._undeclared(memory) - {name for name, _ in kept}
         lost = self._lost(kept)
         due = self._due(memory, {*undeclared, *lost})
         for name in sorted(undeclared & due):
@@ -205,8 +205,8 @@ def _current(name: str, memory: Mapping[str, Any]) -> Iterator[Build]:
 def _removing(path: Path) -> Iterator[int]:
     """Remove a folder, a few files at each step."""
     number = 0
-    for folder, _, files in os.walk(path, topdown=False):
-        for name in files:
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in [*files, *(name for name in folders if Path(folder, name).is_symlink())]:
             Path(folder, name).unlink(missing_ok=True)
             number += 1
             if number % _FILES_AT_ONCE == 0:

@@ -3,23 +3,28 @@
 Importing costs half a second of CPU for each of them, most of it while everything else starts too; a fork costs
 milliseconds and shares the memory. `Nursery.open` starts the process and gives the path of a command that Spark takes
 for its Python: it hands its arguments, environment and standard streams to the nursery, and lives as long as the fork.
-If the nursery is gone, the command is Python itself.
+If the nursery is gone, or cannot be had, the command is Python itself.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import json
+import logging
 import os
 import runpy
 import select
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -34,6 +39,20 @@ _MODULES = (
     "pyspark.sql.worker.lookup_data_sources",
     "pyspark.sql.worker.plan_data_source_read",
 )
+
+_FORKS = "pyspark.daemon"
+_PREFIX = "penstock-python-"
+_OLD_S = 60.0
+"""A folder that is younger may be one that is just being made."""
+_ENVIRONMENT = {
+    # As Spark sets it for all of its workers.
+    "PYTHONHASHSEED": "0",
+    # A process that forks should have one thread.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+_log = logging.getLogger(__name__)
 
 _COMMAND = """\
 import json, os, socket, sys
@@ -77,47 +96,78 @@ class Nursery:
 
     @staticmethod
     def open() -> Nursery:
-        folder = Path(tempfile.mkdtemp(prefix="penstock-"))
-        if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
-            shutil.rmtree(folder)
+        try:
+            _sweep()
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+                raise PermissionError(f"{folder} is mounted without exec")
+            return _opened(folder)
+        except OSError as error:  # a full disk, or a path too long for a socket
+            _log.warning("Spark's Python processes start slowly: %s", error)
             return Nursery(sys.executable)
-        socket_path, script, command = folder / "socket", folder / "command.py", folder / "python"
-        script.write_text(_COMMAND.format(socket=str(socket_path), python=sys.executable))
-        command.write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS '{script}' \"$@\"\n")
-        command.chmod(0o700)
-        listening = socket.socket(socket.AF_UNIX)
+
+
+def _opened(folder: Path) -> Nursery:
+    socket_path, script, command = folder / "socket", folder / "command.py", folder / "python"
+    script.write_text(_COMMAND.format(socket=str(socket_path), python=sys.executable))
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -IS {shlex.quote(str(script))} "$@"\n')
+    command.chmod(0o700)
+    held = os.open(folder, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(socket_path))
         listening.listen(64)
+        fcntl.flock(held, fcntl.LOCK_SH)  # whoever tidies /tmp up leaves a folder alone that is locked
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(listening.fileno()), str(folder)],
+            [sys.executable, "-m", __name__, str(listening.fileno()), str(held), str(folder)],
             stdin=subprocess.PIPE,
-            pass_fds=[listening.fileno()],
-            env={**os.environ, "PYTHONHASHSEED": "0"},  # as Spark sets it for all of its workers
+            pass_fds=[listening.fileno(), held],
+            env={**os.environ, **_ENVIRONMENT},
         )
-        listening.close()
-        return Nursery(str(command), process)
+    os.close(held)
+    return Nursery(str(command), process)
 
 
-def main(descriptor: int, folder: Path) -> None:
+def _sweep() -> None:
+    """Remove the folders of nurseries that were killed: nobody holds their lock."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_uid == os.getuid() and time.time() - os.fstat(descriptor).st_mtime > _OLD_S:
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def main(descriptor: int, held: int, folder: Path) -> None:
     """Fork whenever asked, until the driver is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as pyspark has it for its JVM: Ctrl-C is the driver's to handle
     for name in _MODULES:
         importlib.import_module(name)
     gc.freeze()
     listening = socket.socket(fileno=descriptor)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks: the command tells how they ended
-    forks: list[int] = []
+    forks: set[int] = set()
     try:
         while _asked(listening):
+            forks = {pid for pid in forks if not _has_ended(pid)}
             asking, _ = listening.accept()
             if (pid := os.fork()) == 0:
+                os.close(held)
                 listening.close()
                 _become(asking)
-            forks.append(pid)
+            forks.add(pid)
             asking.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         for pid in forks:
-            _end(pid)
+            if not _has_ended(pid):
+                os.kill(pid, signal.SIGTERM)
+
+
+def _has_ended(pid: int) -> bool:
+    """Until it is waited for here, nobody else gets its number."""
+    return os.waitpid(pid, os.WNOHANG)[0] != 0
 
 
 def _asked(listening: socket.socket) -> bool:
@@ -127,21 +177,17 @@ def _asked(listening: socket.socket) -> bool:
     return driver not in ready
 
 
-def _end(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-
-
 def _become(asking: socket.socket) -> NoReturn:
     """In the fork: take over what the command has, and run the module that Spark asked for."""
     code = 1
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         head, streams, _, _ = socket.recv_fds(asking, 4, 3)
         arguments, environment, directory = json.loads(_read(asking, int.from_bytes(head, "big")))
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
+        for number, given in enumerate(streams):
+            os.dup2(given, number)
+            os.close(given)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # Spark ends workers without a flush
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(directory)
@@ -156,6 +202,13 @@ def _become(asking: socket.socket) -> NoReturn:
             sys.stderr.flush()
             asking.send(bytes([code & 0xFF]))
         os._exit(code & 0xFF)
+
+
+def _die_with(command: socket.socket) -> None:
+    """Spark kills the command of a worker that hangs; one that forks ends when its standard input does."""
+    with suppress(OSError):
+        command.recv(1)
+    os._exit(1)
 
 
 def _read(asking: socket.socket, size: int) -> bytes:
@@ -173,6 +226,8 @@ def _run(arguments: list[str], asking: socket.socket) -> int:
     os.register_at_fork(after_in_child=asking.close)  # what this process forks does not keep the command alive
     at = arguments.index("-m")
     module = arguments[at + 1]
+    if module != _FORKS:
+        threading.Thread(target=_die_with, args=(asking,), daemon=True).start()
     sys.argv = arguments[at + 1 :]
     sys.path[:0] = [
         path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path
@@ -183,4 +238,4 @@ def _run(arguments: list[str], asking: socket.socket) -> int:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,7 +1,7 @@
 """An event that alone makes a flow fail is found by halving the batch, put into `dead`, and left out of the build.
 
-State is not touched: each part is run as a batch query into nowhere. If no event fails alone, or too many do, nothing
-is skipped: then it is the function that is wrong, not the events.
+State is not touched: each part is run as a batch query into nowhere. If no event fails alone, too many do, or
+all of several do, nothing is skipped: then it is the function that is wrong, not the events.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def find(planner: Planner, made: Planned, feeds: Mapping[str, Feed], ranges: Ran
             found[event] = said
             if len(found) > most:
                 return {}
-    return found
+    return {} if len(found) == rows > 1 else found
 
 
 def _halve(fails: Callable[[Part], str | None], part: Part) -> Iterator[tuple[Event, str]]:

@@ -12,12 +12,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder
 from penstock.declaration import Application, Problem, ViewDef
-from penstock.errors import DeclarationError, PenstockError, PlanError
-from penstock.flows.hang import HangWatch
+from penstock.errors import DeclarationError, PenstockError, PlanError, StaleTermError
+from penstock.flows.hang import EXIT_HUNG, HangWatch
 from penstock.flows.leftovers import Leftovers
 from penstock.flows.plan import Planner
 from penstock.flows.running import Flow, Surroundings
@@ -31,8 +32,9 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _CHORES_S = 5.0
-_STOP_S = 8.0
-"""What queries get to stop; the process ends with them, and a batch that is cut off is repeated."""
+_STOP_S = 4.0
+"""What queries get to stop, half of what the supervisor gives to all of it; a batch that is cut off is repeated."""
+_BEGIN_AGAIN_S = 5.0
 _OLD_BUILD_S = 30.0
 """How long an old build's rows stay after another took over, so that the edge is done with them."""
 _WHOLE_US = 600_000_000
@@ -50,7 +52,7 @@ def run(
     clock = SystemClock()
     began = clock.monotonic()
     spark = open_session(application.name)
-    lock = hold(spark, folder.flows_lock)
+    hold(spark, folder.flows_lock)
     _log.info("Spark is up after %.1f s", clock.monotonic() - began)
     log = SqliteLog.open(folder.flows_db, app=application.name, clock=clock)
     edge = SqliteLog.reader(folder.edge_db)
@@ -62,8 +64,7 @@ def run(
         group.close()
         log.close()
         edge.close()
-        lock.release()
-        spark.stop()
+        spark.stop()  # its JVM holds the lock of the checkpoints as long as it lives, so that nobody else writes there
 
 
 class Runner:
@@ -91,13 +92,15 @@ class Runner:
         self.flows: dict[str, Flow] = {}
         self.streams: dict[str, Stream] = {}
         self.chores_at = 0.0
-        self.cleaned_at = 0.0
+        self.cleaned_at: float | None = None
+        self.cleaning: Future[int] | None = None
+        self.waiting: dict[str, tuple[float, bool]] = {}
+        """When a flow that could not begin is tried again, and whether it begins anew."""
 
     def run(self) -> None:
         self._make_flows()
         if not self._await_door():
             return
-        self._clean(starting=True)
         self._begin(list(self.flows.values()))
         watch = HangWatch(self.folder, self.planner.spark, self.clock)
         while not self.stop.wait(_LOOK_S):
@@ -107,6 +110,7 @@ class Runner:
                 flow.look(now)
                 watch.look(flow, now)
             self._rebuild_what_must()
+            self._begin_what_waits(now)
             if now >= self.chores_at:
                 self.chores_at = now + _CHORES_S
                 self._chores()
@@ -159,7 +163,9 @@ class Runner:
         for name in names:
             below = {n.name for n in self.application.downstream(name)}
             affected = [flow for flow in self.flows.values() if flow.name == name or flow.name in below]
-            self._stop_all(affected)
+            if not self._stop_all(affected):
+                _log.error("'%s' does not stop for its rebuild: the process is ended, to be started again", name)
+                os._exit(EXIT_HUNG)
             self._begin(affected, anew=True)
 
     def _begin(self, flows: list[Flow], *, anew: bool = False) -> None:
@@ -174,10 +180,25 @@ class Runner:
                         f"'{flow.name}' reads '{missing[0]}', which is stopped", hint="see that flow's error"
                     )
                 self.streams[flow.name] = flow.prepare(self.streams, anew=anew)
+            except StaleTermError:
+                raise
             except PenstockError as error:
                 flow.refuse(error)
+                self._begin_again(flow, error, anew=anew)
         for flow in flows:
             flow.start()
+
+    def _begin_again(self, flow: Flow, error: PenstockError, *, anew: bool) -> None:
+        """Later, if that may help: where the disk was full, for example."""
+        if error.retry:
+            self.waiting[flow.name] = (self.clock.monotonic() + _BEGIN_AGAIN_S, anew)
+
+    def _begin_what_waits(self, now: float) -> None:
+        for name, (due, anew) in list(self.waiting.items()):
+            if now >= due:
+                del self.waiting[name]
+                below = {n.name for n in self.application.downstream(name)}
+                self._begin([f for f in self.flows.values() if f.name == name or f.name in below], anew=anew)
 
     def _asked(self) -> dict[str, int]:
         done = self.log.memory()
@@ -187,20 +208,23 @@ class Runner:
             if (number := self.edge.memory().get(f"rebuild/{name}")) and number != done.get(f"rebuilt/{name}")
         }
 
-    def _stop_all(self, flows: list[Flow]) -> None:
+    def _stop_all(self, flows: list[Flow]) -> bool:
+        """Whether all of them have stopped in time."""
         threads = [threading.Thread(target=flow.stop, name=f"stop {flow.name}", daemon=True) for flow in flows]
         for thread in threads:
             thread.start()
         deadline = self.clock.monotonic() + _STOP_S
         for thread in threads:
             thread.join(max(0.0, deadline - self.clock.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
 
     # Chores
 
     def _chores(self) -> None:
+        """What fails here is told and tried again: it must not end what people wait for."""
         settled = all(self._settled(flow) for flow in self.flows.values())
-        if settled and any(flow.switched_at > self.cleaned_at for flow in self.flows.values()):
-            self._clean(starting=False)
+        if self.cleaned_at is None or (settled and any(f.switched_at > self.cleaned_at for f in self.flows.values())):
+            self._clean()
         for flow in self.flows.values():
             if isinstance(flow.made.node, ViewDef) and flow.output is not None:
                 self._compact(flow.output)
@@ -209,16 +233,29 @@ class Runner:
         """Whether a flow serves its own build, and has for a while: until then old builds may still be read."""
         return flow.state == "running" and self.clock.monotonic() - flow.switched_at > _OLD_BUILD_S
 
-    def _clean(self, *, starting: bool) -> None:
-        """Remove what builds have left behind."""
-        self.cleaned_at = self.clock.monotonic()
-        leftovers = Leftovers(self.log, self.folder, self.application, self.clock.now_us(), starting=starting)
-        self.group.sliced(leftovers.cleaning()).result()
+    def _clean(self) -> None:
+        """Remove what builds have left behind; the flows run on meanwhile."""
+        if self.cleaning is not None and not self.cleaning.done():
+            return
+        first, self.cleaned_at = self.cleaned_at is None, self.clock.monotonic()
+        leftovers = Leftovers(self.log, self.folder, self.application, self.clock.now_us(), starting=first)
+        self.cleaning = self.group.sliced(leftovers.cleaning())
+        self.cleaning.add_done_callback(self._cleaned)
+
+    def _cleaned(self, done: Future[int]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            _log.warning("what builds have left behind could not be removed: %s", error)
 
     def _compact(self, changelog: Stream) -> None:
         before = compact_before(self.log, changelog, self.clock.now_us())
-        if before is not None:
+        if before is None:
+            return
+        try:
             self.group.sliced(self.log.compacting(changelog, before)).result()
+        except StaleTermError:
+            raise
+        except PenstockError as error:
+            _log.warning("the changelog of '%s' could not be compacted: %s", changelog.name, error)
 
 
 def compact_before(log: LogReader, changelog: Stream, now_us: int) -> int | None:

@@ -10,6 +10,7 @@ import logging
 import random
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -216,7 +217,8 @@ class Flow:
         if self.sink is not None and self.sink.last is not None and not self._live():
             learned = self.sink.switch(self.sink.last.end)
             if learned:
-                self.around.group.submit([], learned).result()
+                with suppress(DiskFullError):  # the next look tries again
+                    self.around.group.submit([], learned).result()
 
     def _seen(self) -> State:
         """How the query is now: it has started when Spark has opened the log, and recovered when a batch passed."""

@@ -18,6 +18,7 @@ from penstock.declaration import Application
 from penstock.errors import FolderHeldError
 from penstock.flows import classes
 from penstock.flows.nursery import Nursery
+from penstock.flows.project import is_installed
 
 _LOCK_POLL_S = 0.05
 
@@ -70,6 +71,7 @@ _JVM = (
 def open_session(name: str, *, cores: int | None = None, jvm: Sequence[str] | None = None) -> SparkSession:
     """Start the JVM, or join the session of this process. `jvm`: more options for it."""
     if SparkContext._gateway is None:
+        _for_workers()
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _nursery().python
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     cores = cores or os.cpu_count() or 2
@@ -86,6 +88,13 @@ def open_session(name: str, *, cores: int | None = None, jvm: Sequence[str] | No
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True
     return spark
+
+
+def _for_workers() -> None:
+    """Spark's Python workers find the project's own modules where this process does: beside the app file, for one."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    own = [path for path in sys.path if Path(path).is_dir() and not is_installed(Path(path).resolve())]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in (*own, *known) if path))
 
 
 @cache

@@ -60,8 +60,15 @@ class IdIndex:
         """Memory that the index takes."""
         return sum(table.bytes for table in self._tables)
 
-    def load(self, ids: pa.Array, written_us: int) -> None:
-        """Take over ids from the log, oldest first."""
+    @property
+    def since_us(self) -> int | None:
+        """When the oldest of the known ids came, or shortly before; any thread may ask."""
+        return next((table.oldest_us for table in list(self._tables) if table.count), None)
+
+    def load(self, ids: pa.Array, written_us: int, since_us: int | None = None) -> None:
+        """Take over ids from the log, oldest first; they were written from `since_us` on."""
+        if not self._tables[-1].count:
+            self._tables[-1].oldest_us = written_us if since_us is None else since_us
         self._put(self._hash(_present(ids)), written_us)
 
     def stage(self, ids: pa.Array, now_us: int) -> Mask:
@@ -140,6 +147,7 @@ class _Table:
         self._mask = buckets - 1
         self.count = 0
         self.newest_us = 0
+        self.oldest_us: int | None = None
         self._tags = np.zeros(buckets, np.uint64)
         self._fill = np.zeros(buckets, np.uint8)
         self._slots = np.zeros((2, buckets, _SLOTS), np.uint64)
@@ -163,6 +171,7 @@ class _Table:
     def put(self, hashes: Words, now_us: int) -> Words:
         """Take these in; gives back those for which there is no room."""
         self.newest_us = max(self.newest_us, now_us)
+        self.oldest_us = now_us if self.oldest_us is None else self.oldest_us
         for _ in range(_CHOICES):
             if len(hashes):
                 hashes = self._put_once(hashes)

@@ -107,6 +107,9 @@ class Append:
     remember: Callable[[Appended], Mapping[str, Any | None]] | None = None
     """Called inside the commit with what became of this append, also when it is `repeated`; the keys it returns (None:
     forget) go into the control stream in the same commit. Not called for one that failed."""
+    undo: Callable[[], None] | None = None
+    """Called before `Log.append` raises, in its thread: the commit is not made, and what `remember` was asked for it
+    must not leak into the next one. It may be called without `remember` having been."""
     follows: bool = False
     """Taken only if the append before it in the same call is: if that one failed or is `repeated`, this is
     `repeated` too, and leaves nothing."""
@@ -124,6 +127,14 @@ class Appended:
     """Rows of the batch whose `_id` was known already."""
     repeated: bool = False
     """The whole append was taken before under the same producer sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownIds:
+    """How many ids of a stream are known, and when the oldest of them came."""
+
+    ids: int
+    since_us: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +288,10 @@ class Log(LogReader, Protocol):
     def tidying(self) -> Iterator[int]:
         """What the owner does when there is nothing else to do, one slice at each step: finish what a crash has
         interrupted, compact the control stream, cut back files."""
+
+    def known_ids(self, stream: Stream) -> KnownIds | None:
+        """The ids of a `unique` stream that are known now; None for another, and before they are loaded. Any thread may
+        ask, and waits for nothing."""
 
     def horizon(self, stream: Stream) -> int:
         """How many of the newest ids of a `unique` stream are remembered; 0 for another. Loads them if need be, as the

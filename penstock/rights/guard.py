@@ -60,7 +60,7 @@ def need(method: str, path: str) -> Need:
     if path.startswith("/streams/{stream}"):
         writes = method not in _READS or path.endswith(("/publish", PIXEL))
         return "write" if writes else "read"
-    if path == "/dead/replay":  # the handler asks for `write` of each letter's stream, or `admin`
+    if path == "/dead/replay":  # the handler asks for `read:dead` and `write` of each letter's stream
         return "any"
     if method not in _READS:
         return "admin"
@@ -123,8 +123,8 @@ class Guard:
             return NOBODY
         if getattr(request.match_info.handler, "is_public", False):
             return self._known_or_nobody(request)
-        self._origins.check(request, anonymous=self.rights.is_open)
         wanted = need(request.method, resource.canonical)
+        self._origins.check(request, anonymous=self.rights.is_open, writes=wanted == "write")
         if wanted == "write" and self._signatures and request.match_info["stream"] in self._signatures:
             return self._signed(request)
         credential = self._identify(request)

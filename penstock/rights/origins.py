@@ -61,8 +61,8 @@ class Origins:
             response.headers["Access-Control-Allow-Origin"] = ANY if ANY in self._allowed else origin
             response.headers["Access-Control-Expose-Headers"] = _EXPOSED
 
-    def check(self, request: web.BaseRequest, *, anonymous: bool) -> None:
-        """Raises `OriginError` for a request that a foreign page must not make."""
+    def check(self, request: web.BaseRequest, *, anonymous: bool, writes: bool = False) -> None:
+        """Raises `OriginError` for a request that a foreign page must not make. `writes`: whatever its method."""
         headers = request.headers
         if anonymous and not _is_here(headers.get("Host", "")):
             raise OriginError(
@@ -70,9 +70,11 @@ class Origins:
                 hint="use 127.0.0.1 or localhost, or create a key: penstock keys create APP --scope read:*",
             )
         origin = headers.get("Origin")
+        if origin is None and writes and headers.get("Sec-Fetch-Site") == "cross-site":
+            origin = _referring(headers.get("Referer", ""))  # a browser sends no Origin for an image
         if origin is None or _same(origin, headers.get("Host", "")) or self.allows(origin):
             return
-        if headers.get("Upgrade", "").lower() == "websocket" or (anonymous and request.method not in _SAFE):
+        if headers.get("Upgrade", "").lower() == "websocket" or (anonymous and (writes or request.method not in _SAFE)):
             raise _foreign(origin)
 
 
@@ -93,6 +95,12 @@ def _foreign(origin: str) -> OriginError:
 def _printable(text: str) -> str:
     """A header may hold any bytes; a reply may not."""
     return text[:80].encode("ascii", "replace").decode()
+
+
+def _referring(address: str) -> str:
+    """The origin of the page that a browser says it comes from; `null` when the page lets it say nothing."""
+    scheme, _, rest = address.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}" if rest else "null"
 
 
 def _same(origin: str, host: str) -> bool:

@@ -62,6 +62,8 @@ class Rights:
         self._numbers = count()
         self._many = FEW
         self._task: asyncio.Task[None] | None = None
+        self.on_first_key: Callable[[], Awaitable[None]] | None = None
+        """Awaited when the server stops being open: what lets anybody in must go. It never becomes open again."""
 
     @property
     def is_open(self) -> bool:
@@ -192,7 +194,10 @@ class Rights:
     async def _put(self, record: KeyRecord) -> None:
         if self._remember is not None:
             await self._remember(stored(record))
+        was_open = self.is_open
         self._book.put(record)
+        if was_open and self.on_first_key is not None:
+            await self.on_first_key()
 
     async def _keep_looking(self) -> None:
         while True:

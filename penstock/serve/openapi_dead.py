@@ -22,7 +22,7 @@ _RESULT = obj(
     letter=text(),
     result={
         "type": "string",
-        "enum": ["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter", "forbidden"],
+        "enum": ["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter"],
     },
     stream=_NULLABLE,
     reason=text(),

@@ -22,7 +22,7 @@ from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.folder import FolderLog
 from penstock.log.ids import HORIZON, KEEP_US
-from penstock.log.log import Bounds
+from penstock.log.log import Bounds, KnownIds
 from penstock.position import frontier_body
 from penstock.serve.rates import Rates
 from penstock.serve.stream_schemas import newest_version
@@ -53,6 +53,8 @@ class Status:
         self._versions: dict[str, int] = {}
         self._processes: Any = {}
         self._task: asyncio.Task[None] | None = None
+        self.known_ids: Callable[[str], KnownIds | None] = lambda stream: None
+        """The ids that the log's writer, which is not ours to ask, knows of a stream."""
         self.more: dict[str, Callable[[], Any]] = {}
         """What other tiers of this process have to say, by the name under which it is shown."""
 
@@ -199,14 +201,21 @@ class Status:
             "totals": {
                 "accepted": sum(bounds.ends) if bounds else 0,
                 "duplicates": mine.get("duplicates", 0),
-                "dead": mine.get("dead", 0) + sum(count.get("dead", 0) for count in theirs),
+                "dead": mine.get("dead", 0),
                 "shed": mine.get("shed", 0),
                 "skewed": mine.get("skewed", 0),
                 "late": sum(count.get("late", 0) for count in theirs),
+                "poisoned": sum(count.get("dead", 0) for count in theirs),
             },
-            "horizon": _HORIZON if definition and definition.id else None,
+            "horizon": self._horizon(name) if definition and definition.id else None,
             "position": self._log.position_end(name).token() if bounds else None,
         }
+
+    def _horizon(self, name: str) -> dict[str, Any]:
+        """What is promised, and what is known now."""
+        known = self.known_ids(name)
+        since = None if known is None or known.since_us is None else rfc3339(known.since_us)
+        return _HORIZON | {"known": 0 if known is None else known.ids, "since": since}
 
     def _schema_version(self, name: str) -> int | None:
         """Which version of its class a stream has; asked once, because a new one needs another start of the edge."""

@@ -40,7 +40,6 @@ RETRY_S = 1.0
 PREPARE_CHANGES = 2_000
 """Above this a batch is prepared in the thread: on the loop it would take over 1 ms."""
 _FRESHNESS_SAMPLES = 1_000
-_NOT_LAGGING = ("stopped", "retrying", "rebuilding")
 
 
 class Views:
@@ -54,7 +53,9 @@ class Views:
         limits: Limits | None = None,
         clock: Clock | None = None,
         observer: Observer | None = None,
+        run: str | None = None,
     ) -> None:
+        """`run` is that of the supervisor: what a flow said in an earlier one says nothing of now."""
         self.application = application
         self.limits = limits or Limits()
         self.observer = observer or Observer()
@@ -63,6 +64,7 @@ class Views:
         self.freshness_s: deque[float] = deque(maxlen=_FRESHNESS_SAMPLES)
         self._clock = clock or SystemClock()
         self._log = log
+        self._run = run
         self._composer = FrontierComposer(application, log)
         self._views = {d.name: View(d, self.limits) for d in application.views}
         self._changelogs: dict[str, Changelog] = {}
@@ -96,8 +98,8 @@ class Views:
         )
 
     def absorbed(self, name: str) -> tuple[Frontier, bool]:
-        """What a view has absorbed of the door's streams, and whether its lag is one of load: the lag of a flow that an
-        error holds up, or that is being rebuilt, is none."""
+        """What a view has absorbed of the door's streams, and whether its lag is one of load: nothing is known of a
+        view that is not loaded, and the lag of a flow that is starting, being rebuilt or held up is none."""
         view = self.view(name)
         above, waiting = {name}, [name]
         while waiting:
@@ -105,8 +107,11 @@ class Views:
             more = [i for i in node.inputs if self.application.flow(i) and i not in above] if node else []
             waiting = waiting[1:] + more
             above.update(more)
-        held_up = view.problem is not None or any(self.flow_state(n).state in _NOT_LAGGING for n in above)
-        return view.frontier, not held_up
+        return view.frontier, view.content is not None and all(self._runs(n) for n in above)
+
+    def _runs(self, name: str) -> bool:
+        state = self.flow_state(name)
+        return state.state == "running" and (self._run is None or state.run == self._run)
 
     # Waiting for events to be absorbed
 
@@ -253,6 +258,18 @@ class Views:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
     def _measure(self) -> None:
+        self.observer.gauge(
+            "penstock_flows_running",
+            "1 while the query of a flow or view runs, 0 while it is starting, retrying, rebuilding or stopped.",
+            ("flow",),
+            lambda: {(n.name,): float(self.flow_state(n.name).state == "running") for n in self.application.nodes},
+        )
+        self.observer.gauge(
+            "penstock_flows_restarts",
+            "Times that a flow's query was started again in this run.",
+            ("flow",),
+            lambda: {(n.name,): float(self.flow_state(n.name).restarts) for n in self.application.nodes},
+        )
         self.observer.gauge(
             "penstock_views_rows",
             "Rows of a view.",

@@ -30,7 +30,7 @@ DOCTESTED = (
     "views.unpack",
     "views.query",
     "views.budget",
-    "collect.rejection",
+    "collect.judging.rejection",
     "private",
     "signed",
     "rights.scope",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App, Event
+from penstock.cli.loading import import_file
 from penstock.errors import SchemaChangeError
 from tests.flows.world import World
 
@@ -162,3 +164,50 @@ def test_another_number_of_partitions_rebuilds_a_flow(world: Callable[[App], Wor
     assert (before.partitions, after.partitions) == (1, 2)
     assert before.epoch != after.epoch
     assert one.verify()["large"].result == "equal"
+
+
+SHOP = """
+from pyspark.sql import functions as F
+from penstock import App, Event
+
+app = App("sales")
+
+
+class Sale(Event):
+    n: int
+    at: int
+    amount: int
+
+
+app.stream("sales", Sale, time="at", id="n")
+
+
+@F.udf("int")
+def bucket(n):
+    return n % MODULUS
+
+
+@app.view(key="bucket", deterministic=True)
+def buckets(sales):
+    return sales.groupBy(bucket("n").alias("bucket")).agg(F.count("*").alias("c"))
+"""
+
+
+def test_a_constant_inside_a_python_function_rebuilds(world: Callable[[App], World], tmp_path: Path) -> None:
+    def shop(modulus: int) -> App:
+        path = tmp_path / "shop.py"
+        path.write_text(SHOP.replace("MODULUS", str(modulus)))
+        made: App = import_file(path).app
+        return made
+
+    one = world(shop(2))
+    one.send("sales", sales())
+    one.run()
+    before = _epoch(one)
+    one.use(shop(2))
+    one.run()
+    assert (_epoch(one), _counts(one)) == (before, {0: 15, 1: 15})
+    one.use(shop(5))
+    one.run()
+    assert _epoch(one) != before
+    assert _counts(one) == dict.fromkeys(range(5), 6)

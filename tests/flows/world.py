@@ -35,6 +35,8 @@ class World:
         self.spark = spark
         self.folder = Folder(root)
         self.runs = 0
+        self.dropped = 0
+        """Rows that Spark's watermark dropped: the log has left out what is late, so there are none."""
         root.mkdir(parents=True, exist_ok=True)
         self.use(app)
 
@@ -77,6 +79,7 @@ class World:
                 assert time.monotonic() < deadline, f"not level in {timeout_s} s: {self.memory()}"
                 time.sleep(0.05)
         finally:
+            self.dropped += dropped_by_watermark(self.spark)
             stop.set()
             thread.join()
             running.MAX_ROWS = before
@@ -148,6 +151,11 @@ class World:
         ):
             verifier = Verifier(planner, edge, flows)
             return {name: verifier.report(made) for name, made in planned.items()}
+
+
+def dropped_by_watermark(spark: SparkSession) -> int:
+    progress = [p for query in spark.streams.active for p in query.recentProgress]
+    return sum(state["numRowsDroppedByWatermark"] for p in progress for state in p["stateOperators"])
 
 
 def batch_of(declared: Any, events: Sequence[Any]) -> pa.RecordBatch:

@@ -2,15 +2,14 @@
 // is out of date.
 //
 // 1. A line is whole or does not count: it begins with a checksum, and what follows a broken line was never promised to anyone.
-// 2. One process works on a folder at a time: the lock is a socket of the operating system's, which ends with the process.
-import { createHash } from "node:crypto";
+// 2. One process works on a folder at a time (`node-lock.ts`).
 import { type FileHandle, mkdir, open, readFile, realpath, rename, rm } from "node:fs/promises";
-import { createServer, type Server } from "node:net";
-import { tmpdir } from "node:os";
+import type { Server } from "node:net";
 import { join } from "node:path";
 import { crc32 } from "node:zlib";
 import type { Numbered } from "./batch.js";
 import { ProducerError } from "./errors.js";
+import { locked } from "./node-lock.js";
 import { type Changes, type Found, newId, raised, type Store } from "./store.js";
 
 interface Head {
@@ -155,21 +154,4 @@ function parsed(raw: Buffer): Line | null {
   const body = raw.subarray(9).toString();
   if (raw.length < 10 || parseInt(raw.subarray(0, 8).toString(), 16) !== crc32(body)) return null;
   return JSON.parse(body) as Line;
-}
-
-/** A name that one process can listen on at a time. */
-async function locked(folder: string): Promise<Server> {
-  const name = `penstock-${createHash("sha256").update(folder).digest("hex").slice(0, 32)}`;
-  const address = { linux: `\0${name}`, win32: `\\\\.\\pipe\\${name}` }[process.platform as string] ?? join(tmpdir(), name);
-  const server = createServer((socket) => socket.destroy());
-  return new Promise((resolve, reject) => {
-    server.once("error", () => {
-      const hint = address.startsWith(tmpdir()) ? `; if none runs, remove ${address}` : "";
-      reject(new ProducerError("folder_held", `another producer works on the folder '${folder}'${hint}`));
-    });
-    server.listen({ path: address, exclusive: true }, () => {
-      server.unref();
-      resolve(server);
-    });
-  });
 }

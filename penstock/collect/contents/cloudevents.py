@@ -11,7 +11,7 @@ import base64
 import binascii
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -25,6 +25,9 @@ from penstock.collect.judging.time_columns import FIRST_US, LAST_US
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str)
 _encode = msgspec.json.Encoder().encode
+BAD_ENVELOPE: Final = "bad_cloudevent"
+"""The reason of a letter whose envelope could not be opened."""
+_VERSION = "specversion"
 _REQUIRED = ("id", "source", "type")
 _OURS = ("specversion", "id", "source", "data", "data_base64")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -43,7 +46,22 @@ class Envelope(msgspec.Struct, frozen=True):
 
 def decode_cloudevents(judge: Judge, body: bytes) -> Decoded:
     """Raises `BadBodyError` when the body is not JSON."""
-    raws = split(body, "json")
+    return decode_envelopes(judge, split(body, "json"))
+
+
+def is_envelope(judge: Judge, raw: bytes) -> bool:
+    """Whether this is a CloudEvent and no event of the class itself."""
+    if _VERSION in judge.stream.events.names:
+        return False
+    try:
+        members = _decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return _VERSION in members and all(name in members for name in _REQUIRED)
+
+
+def decode_envelopes(judge: Judge, raws: Sequence[bytes]) -> Decoded:
+    """CloudEvents that were cut apart already."""
     places, envelopes, rejections = _opened(raws)
     judged = judge.decode_each([envelope.data for envelope in envelopes])
     rejections += [Rejection(places[r.index], r.reason, r.detail, raws[places[r.index]]) for r in judged.rejections]
@@ -70,7 +88,7 @@ def _opened(raws: Sequence[bytes]) -> tuple[list[int], list[Envelope], list[Reje
             places.append(place)
         except Exception as error:
             why = error if isinstance(error, Refused) else refused(error)
-            rejections.append(Rejection(place, "bad_cloudevent", why.detail, raw))
+            rejections.append(Rejection(place, BAD_ENVELOPE, why.detail, raw))
             if len(rejections) > MOST_REJECTED:
                 raise hopeless(why.reason, why.detail) from None
     return places, envelopes, rejections
@@ -78,9 +96,9 @@ def _opened(raws: Sequence[bytes]) -> tuple[list[int], list[Envelope], list[Reje
 
 def _open(raw: bytes) -> Envelope:
     members = _decode(raw)
-    version = _attribute(members, "specversion")
+    version = _attribute(members, _VERSION)
     if version != "1.0":
-        raise _wrong("specversion", "1.0", version)
+        raise _wrong(_VERSION, "1.0", version)
     id, source, _ = (_attribute(members, name) for name in _REQUIRED)
     kept = {f"ce-{name}": value for name, value in members.items() if name not in _OURS}
     return Envelope(_encode([source, id]).decode(), _time(members), _data(members), kept)
@@ -88,7 +106,7 @@ def _open(raw: bytes) -> Envelope:
 
 def _attribute(members: Mapping[str, msgspec.Raw], name: str) -> str:
     if name not in members:
-        raise Refused("bad_cloudevent", f"'{name}': expected a value, found nothing")
+        raise Refused(BAD_ENVELOPE, f"'{name}': expected a value, found nothing")
     try:
         text = _text.decode(members[name])
     except msgspec.ValidationError:
@@ -119,7 +137,7 @@ def _data(members: Mapping[str, msgspec.Raw]) -> bytes:
     if "data" in members:
         return bytes(members["data"])
     if "data_base64" not in members:
-        raise Refused("bad_cloudevent", "'data': expected a value, found nothing")
+        raise Refused(BAD_ENVELOPE, "'data': expected a value, found nothing")
     text = _text.decode(members["data_base64"])
     try:
         return base64.b64decode(text, validate=True)
@@ -128,7 +146,7 @@ def _data(members: Mapping[str, msgspec.Raw]) -> bytes:
 
 
 def _wrong(name: str, expected: str, found: str) -> Refused:
-    return Refused("bad_cloudevent", f"'{name}': expected {expected}, found {short(repr(found))}")
+    return Refused(BAD_ENVELOPE, f"'{name}': expected {expected}, found {short(repr(found))}")
 
 
 def _kept(taken: Sequence[Envelope], unknown: Sequence[str | None] | None) -> Iterator[str | None]:

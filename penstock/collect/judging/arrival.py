@@ -26,12 +26,14 @@ class Decoded:
     rejections: list[Rejection] = field(default_factory=list)
     unknown: list[str | None] | None = None
     places: Sequence[int] | None = None
-    ids: list[str] | None = None
+    ids: Sequence[str | None] | None = None
     """What their envelopes say makes them unique."""
-    times: list[int | None] | None = None
+    times: Sequence[int | None] | None = None
     """When they happened, by their envelopes."""
     columns: pa.RecordBatch | None = None
     """The events' fields, where they came as columns."""
+    first: Sequence[int | None] | None = None
+    """When they came for the first time, where they came before."""
 
     @property
     def received(self) -> int:
@@ -54,6 +56,8 @@ class Arrived:
     ids: Sequence[str | None] | None = None
     times: Sequence[int | None] | None = None
     columns: pa.RecordBatch | None = None
+    first: Sequence[int | None] | None = None
+    """When they came for the first time: what a sender's clock is compared with."""
 
     def pick(self, rows: Sequence[int]) -> Arrived:
         def picked(values: Sequence[T] | Micros | None) -> list[T] | None:
@@ -67,6 +71,7 @@ class Arrived:
             picked(self.ids),
             picked(self.times),
             None if self.columns is None else self.columns.take(pa.array(rows, pa.int64())),
+            picked(self.first),
         )
 
 

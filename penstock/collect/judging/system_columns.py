@@ -50,7 +50,8 @@ class SystemColumns:
         rest = [timestamps(came), ids, self._key(columns, len(came))]
         if self._clocks is None:
             return System([timestamps(occurred), *rest])
-        time, sent, skewed = self._clocks.correct(occurred, known, came, columns, arrived.sent)
+        first = came if arrived.first is None else _filled(arrived.first, came)
+        time, sent, skewed = self._clocks.correct(occurred, known, first, columns, arrived.sent)
         return System([sent, timestamps(time), *rest], skewed)
 
     def _occurred(
@@ -62,7 +63,7 @@ class SystemColumns:
             return (time, None) if known is None else (np.where(known, time, came), known)
         if times is None:
             return came, None
-        return np.array([us if time is None else time for time, us in zip(times, came, strict=True)], np.int64), None
+        return _filled(times, came), None
 
     def ahead(self, batch: pa.RecordBatch) -> list[tuple[int, Refused]]:
         """The rows whose time is further ahead of their arrival than the stream allows."""
@@ -74,6 +75,10 @@ class SystemColumns:
         limit = rfc3339(min(came_us + self._future_us, LAST_US))
         name = "time" if self._time is None else self._time.name
         return Refused("from_the_future", f"'{name}': expected at most {limit}, found {rfc3339(time_us)}")
+
+
+def _filled(times: Sequence[int | None], came: Micros) -> Micros:
+    return np.array([us if time is None else time for time, us in zip(times, came, strict=True)], np.int64)
 
 
 def _fingerprints(stream: StreamDef) -> Texts:

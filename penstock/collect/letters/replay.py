@@ -18,14 +18,14 @@ from penstock.clock import Clock
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.judging.admit import Judge
 from penstock.collect.judging.arrival import Arrived, Decoded
-from penstock.collect.judging.cutting import split
 from penstock.collect.judging.rejection import Rejection
+from penstock.collect.letters.reading import LetterReader
 from penstock.collect.letters.replayed import Replayed
-from penstock.collect.letters.stored_letters import StoredLetter, StoredLetters
+from penstock.collect.letters.stored_letters import StoredLetter, StoredLetters, unknown_letter
 from penstock.collect.sender import Sender
 from penstock.errors import BadBodyError, BadRequestError, ReadOnlyStreamError, TooLargeError, UnknownLetterError
 
-Verdict = Literal["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter", "forbidden"]
+Verdict = Literal["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter"]
 MOST_LETTERS = 1_000
 """In one request."""
 
@@ -75,14 +75,23 @@ class _Ready:
 class Replayer:
     """Lives on the edge's loop."""
 
-    def __init__(self, letters: StoredLetters, replayed: Replayed, intakes: Mapping[str, Intake], clock: Clock) -> None:
+    def __init__(
+        self,
+        letters: StoredLetters,
+        replayed: Replayed,
+        intakes: Mapping[str, Intake],
+        clock: Clock,
+        reader: LetterReader | None = None,
+    ) -> None:
         self._letters, self._replayed, self._intakes, self._clock = letters, replayed, intakes, clock
+        self._reader = reader or LetterReader()
         self._one_at_a_time = asyncio.Lock()
 
     async def replay(
         self, wishes: Sequence[Wish], sender: Sender, may: Callable[[str], bool], *, dry_run: bool = False
     ) -> Replay:
-        """Durable on return. `may` says whether the caller may write to a stream."""
+        """Durable on return. `may` says whether the letters of a stream are the caller's business: others
+        are unknown to it."""
         _refuse_twice(wishes)
         async with self._one_at_a_time:
             now_us = self._clock.now_us()
@@ -109,11 +118,10 @@ class Replayer:
     def _judged(self, wish: Wish, now_us: int, may: Callable[[str], bool]) -> _Ready | Result:
         try:
             letter = self._letters.find(wish.name)
+            if not may(letter.stream):
+                raise unknown_letter(wish.name)
         except UnknownLetterError as error:
             return Result(wish.name, "unknown_letter", None, error.code, error.message)
-        if not may(letter.stream):
-            detail = f"it needs the right write:{letter.stream} or admin"
-            return Result(wish.name, "forbidden", letter.stream, "forbidden", detail)
         if letter.place in self._replayed:
             return Result(wish.name, "already_replayed", letter.stream)
         intake = self._intakes.get(letter.stream)
@@ -126,31 +134,22 @@ class Replayer:
 
     def _of(self, letter: StoredLetter, judge: Judge, wish: Wish, now_us: int) -> _Ready | Result:
         try:
-            raws = list(_raws(letter) if wish.events is None else wish.events)
-            decoded = judge.decode_each(raws)
+            decoded = self._reader.decode(letter, judge, wish.events)
         except (BadBodyError, TooLargeError) as error:
             return Result(wish.name, "rejected", letter.stream, error.code, error.detail or error.message)
+        decoded.first = [letter.received_us] * len(decoded.events)
         fault = decoded.rejections[0] if decoded.rejections else _misfit(judge, decoded, now_us)
         if fault is not None:
             return Result(wish.name, "rejected", letter.stream, fault.reason, fault.detail)
-        if not raws:
+        if not decoded.events:
             return Result(wish.name, "rejected", letter.stream, "bad_body", "it holds no event")
         return _Ready(letter, decoded)
 
 
-def _raws(letter: StoredLetter) -> list[bytes]:
-    """The events of a letter: one, unless it is a whole body that could not be read."""
-    if letter.reason != "bad_body":
-        return [letter.raw]
-    try:
-        return split(letter.raw, "json")
-    except BadBodyError:
-        return split(letter.raw, "lines")
-
-
 def _misfit(judge: Judge, decoded: Decoded, now_us: int) -> Rejection | None:
     """The first event that its columns cannot hold, as the intake would find it at this moment."""
-    arrived = Arrived(decoded.events, [now_us] * len(decoded.events), decoded.unknown)
+    came = [now_us] * len(decoded.events)
+    arrived = Arrived(decoded.events, came, decoded.unknown, None, decoded.ids, decoded.times, first=decoded.first)
     built = judge.build(arrived) or judge.build_apart(arrived)
     return (
         Rejection(built.faults[0][0], built.faults[0][1].reason, built.faults[0][1].detail, b"")
@@ -166,7 +165,16 @@ def _joined(parts: Sequence[Decoded]) -> Decoded:
     events = [event for part in parts for event in part.events]
     raws = [part.raw(part.place(row)) for part in parts for row in range(len(part.events))]
     unknown = None if parts[0].unknown is None else [text for part in parts for text in part.unknown or ()]
-    return Decoded(events, raws.__getitem__, [], unknown)
+    ids, times, first = (_each(parts, known) for known in ("ids", "times", "first"))
+    return Decoded(events, raws.__getitem__, [], unknown, None, ids, times, first=first)
+
+
+def _each(parts: Sequence[Decoded], known: str) -> list[Any] | None:
+    """What is known of each event of all letters; None when it is known of none."""
+    found = [(getattr(part, known), len(part.events)) for part in parts]
+    if all(values is None for values, _ in found):
+        return None
+    return [value for values, events in found for value in values or [None] * events]
 
 
 def _replay(judged: Sequence[_Ready | Result], outcomes: Mapping[str, Outcome], dry_run: bool) -> Replay:

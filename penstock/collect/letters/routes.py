@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from aiohttp import web
 
 from penstock.clock import Clock, rfc3339
 from penstock.collect.intake import Intake
+from penstock.collect.letters.reading import LetterReader
 from penstock.collect.letters.replay import Replayer, Wish
 from penstock.collect.letters.replayed import Replayed
 from penstock.collect.letters.stored_letters import Mask, StoredLetter, StoredLetters, Wanted, as_it_is, masked
@@ -23,6 +24,7 @@ from penstock.collect.ways.replies import error_reply, json_reply
 from penstock.collect.ways.request_body import Body
 from penstock.collect.ways.slow_bodies import SlowBodies
 from penstock.config import Limits
+from penstock.declaration import PullDef
 from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, PenstockError, StaleTermError
 from penstock.log.folder import FolderLog
 from penstock.position import Position
@@ -59,13 +61,15 @@ class DeadLetterOffice:
         clock: Clock,
         signals: Signals,
         mask: Mask | None = None,
+        pulls: Iterable[PullDef] = (),
         room: Room | None = None,
         slow: SlowBodies | None = None,
     ) -> None:
-        """`memory` is that of the edge's own log, `room` and `slow` those of its door."""
+        """`memory` is that of the edge's own log, `room` and `slow` those of its door; `pulls` are the app's, whose
+        letters are mapped again."""
         replayed = Replayed(memory)
         self._letters = StoredLetters(log, replayed)
-        self._replayer = Replayer(self._letters, replayed, intakes, clock)
+        self._replayer = Replayer(self._letters, replayed, intakes, clock, LetterReader(pulls))
         self._limits, self._signals = limits, signals
         self._mask = mask or masked({name: intake.judge.stream.events.kind for name, intake in intakes.items()})
         self._room = room or Room(limits.unwritten_bytes, limits.unwritten_events, clock)
@@ -87,7 +91,7 @@ class DeadLetterOffice:
             except ConnectionError:
                 raise
             except Exception as error:
-                self._signals(CollectFailed(request.path, repr(error)))
+                self._signals(CollectFailed(request.path, error))
                 reply = error_reply(PenstockError("the server met an error of its own", hint="see the server's log"))
             if not request.content.is_eof():
                 reply.force_close()
@@ -136,9 +140,10 @@ class DeadLetterOffice:
 
 
 def _may(request: web.Request) -> Callable[[str], bool]:
-    """Whether the caller may write to a stream."""
+    """Whether the caller may know and settle the letters of a stream: to write there is not enough, because what others
+    sent would be told from a replay, or used up by it."""
     credential = credential_of(request)
-    return lambda stream: credential.may("write", stream) or credential.may("admin")
+    return lambda stream: credential.may("write", stream) and credential.may("read", "dead")
 
 
 async def _read(body: Body) -> bytes:

@@ -120,7 +120,7 @@ class StoredLetters:
             if bounds.starts[partition] <= offset < bounds.ends[partition]:
                 (block,) = part.log.read(part.stream, partition, offset, offset + 1)
                 return _letter(side, part.epoch, offset, block.batch.to_pylist()[0])
-        raise UnknownLetterError(f"there is no dead letter '{name}'", hint="`penstock dead list` names them")
+        raise unknown_letter(name)
 
     def is_replayed(self, letter: StoredLetter) -> bool:
         return letter.place in self._replayed
@@ -140,6 +140,10 @@ class StoredLetters:
         for letter in _letters(block, epoch, offsets, wanted.rows(block.batch)):
             if wanted.replayed is None or wanted.replayed == self.is_replayed(letter):
                 yield letter
+
+
+def unknown_letter(name: str) -> UnknownLetterError:
+    return UnknownLetterError(f"there is no dead letter '{name}'", hint="`penstock dead list` names them")
 
 
 def _letters(block: Block, epoch: str, offsets: list[int], rows: Iterable[int]) -> Iterator[StoredLetter]:

@@ -27,7 +27,7 @@ class PullEvents:
     async def decode(self, raws: Sequence[bytes]) -> Decoded:
         if self._map is None and sum(map(len, raws)) <= SLICE_BYTES:
             return self._judged(raws)
-        return await asyncio.to_thread(self._mapped_and_judged, raws)
+        return await asyncio.to_thread(self.decode_here, raws)
 
     def _judged(self, raws: Sequence[bytes]) -> Decoded:
         if len(raws) <= AT_ONCE_EVENTS:
@@ -41,7 +41,8 @@ class PullEvents:
             whole.unknown = None if some.unknown is None else [*(whole.unknown or ()), *some.unknown]
         return whole
 
-    def _mapped_and_judged(self, raws: Sequence[bytes]) -> Decoded:
+    def decode_here(self, raws: Sequence[bytes]) -> Decoded:
+        """In this thread."""
         if self._map is None:
             return self._judged(raws)
         mapped, places, failed = self._mapped(raws, self._map)

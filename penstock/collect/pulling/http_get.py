@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from aiohttp import AddrInfoType, ClientResponse, ClientSession, ClientTimeout, TCPConnector
+import msgspec
+from aiohttp import AddrInfoType, ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 from yarl import URL
 
 from penstock.collect.pulling.credentials import Credentials
@@ -22,6 +23,8 @@ REPLY_S = 60.0
 """From the request to the head of the reply; a long poll of ours asks for less."""
 BODY_S = 300.0
 """A reply that is read whole."""
+ERROR_BYTES = 64 * 1024
+"""The body of a refusal, which says why."""
 MOST_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -48,6 +51,14 @@ def session() -> ClientSession:
     return ClientSession(
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_S), connector=TCPConnector(socket_factory=kept_alive)
     )
+
+
+class _Error(msgspec.Struct):
+    code: str
+
+
+class _Refusal(msgspec.Struct):
+    error: _Error
 
 
 class HttpGet:
@@ -80,7 +91,8 @@ class HttpGet:
                     url = url.join(URL(where))
                     continue
                 if reply.status not in (200, 204, 304):
-                    raise NotNow(f"the source answered {reply.status} {reply.reason}", retry_after(reply), reply.status)
+                    why = f"the source answered {reply.status} {reply.reason}"
+                    raise NotNow(why, retry_after(reply), reply.status, await _error_code(reply))
                 yield reply
                 return
         raise NotNow(f"the source redirected more than {MOST_REDIRECTS} times")
@@ -92,6 +104,16 @@ async def _head(session: ClientSession, url: URL, headers: Mapping[str, str]) ->
             return await session.get(url, headers=headers, allow_redirects=False)
     except TimeoutError:
         raise NotNow(f"the source did not answer within {REPLY_S:g} s") from None
+
+
+async def _error_code(reply: ClientResponse) -> str | None:
+    """What the body of a refusal names as `error.code`, as our own do."""
+    if reply.content_type != "application/json":
+        return None
+    try:
+        return msgspec.json.decode(await bounded(reply, ERROR_BYTES), type=_Refusal).error.code
+    except (NotNow, msgspec.MsgspecError, ClientError):
+        return None
 
 
 def retry_after(reply: ClientResponse) -> float | None:

@@ -63,11 +63,15 @@ class Source(Protocol):
 class NotNow(Exception):
     """The source cannot be read now; `after_s` is when it may be asked again, where it said so."""
 
-    def __init__(self, why: str, after_s: float | None = None, status: int | None = None) -> None:
+    def __init__(
+        self, why: str, after_s: float | None = None, status: int | None = None, code: str | None = None
+    ) -> None:
         super().__init__(why)
         self.after_s = after_s
         self.status = status
         """Of an HTTP reply."""
+        self.code = code
+        """Of the error in its body, where a Penstock or its like answered."""
 
 
 class Ended(Exception):

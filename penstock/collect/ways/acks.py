@@ -42,7 +42,7 @@ class Acks:
         except PenstockError as error:
             return error_reply(error)
         except Exception as error:
-            self._signals(CollectFailed(request.path, repr(error)))
+            self._signals(CollectFailed(request.path, error))
             return error_reply(PenstockError("the server met an error of its own", hint="see the server's log"))
 
     async def _answer(self, position: Position, patience_s: float) -> dict[str, Any]:

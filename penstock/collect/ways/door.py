@@ -97,7 +97,7 @@ class Door:
         if isinstance(error, StaleTermError):
             error = LogUnavailableError("another process writes this log now", detail=error.message)
         if not isinstance(error, PenstockError):
-            self._signals(CollectFailed(request.path, repr(error)))
+            self._signals(CollectFailed(request.path, error))
             return PenstockError("the server met an error of its own", hint="see the server's log")
         if not isinstance(error, BadBodyError):  # its bytes are in `dead`: it was received
             self._signals(RequestRefused(stream if stream in self._intakes else "", error.code))

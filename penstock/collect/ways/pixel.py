@@ -21,6 +21,7 @@ from penstock.collect.sender import sender_of
 from penstock.collect.ways.door import Door
 from penstock.errors import ReadOnlyStreamError, UnknownStreamError
 from penstock.rights.credential import credential_of
+from penstock.rights.keys import START
 
 GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAICRAEAOw==")
 """One transparent dot in 43 bytes."""
@@ -33,7 +34,7 @@ _HEADERS = {
 }
 _encode = msgspec.json.Encoder().encode
 _SECRET = "key"
-"""The parameter that carries a write-only key; never part of an event, unless the class has a field of this name."""
+"""The parameter that carries a write-only key; never part of an event when it was shown as one, or looks like one."""
 
 Texts = dict[str, str | list[str]]
 
@@ -56,7 +57,10 @@ class Pixel:
     async def _get(self, request: web.Request, name: str) -> web.Response:
         intake = self._door.intake(name)
         credential_of(request).require("write", name)  # a stream that wants signatures lets anybody come this far
-        decoded = read_query(intake.judge, _texts(request))
+        texts = _texts(request)
+        if _is_secret(request, texts.get(_SECRET, "")):
+            del texts[_SECRET]
+        decoded = read_query(intake.judge, texts)
         sender = sender_of(request, "pixel")
         outcome = await intake.take(decoded, self._clock.now_us(), sender)
         return _image(200, outcome.rejections[0].reason if outcome.rejections else None)
@@ -88,6 +92,14 @@ def _texts(request: web.Request) -> Texts:
         values = query.getall(name)
         texts[name] = values[0] if len(values) == 1 else list(values)
     return texts
+
+
+def _is_secret(request: web.Request, shown: str | list[str]) -> bool:
+    """Whether the parameter `key` was taken as a credential, or is one that nobody asked for; else it is data."""
+    if not shown:
+        return False
+    used = not credential_of(request).is_anonymous and "Authorization" not in request.headers
+    return used or any(text.startswith(START) for text in ([shown] if isinstance(shown, str) else shown))
 
 
 def _kept(given: Mapping[str, str | list[str]], undeclared: list[str]) -> str | None:

@@ -253,6 +253,18 @@ class Udps:
         for udp in self._ports:
             await udp.start()
 
+    async def secure(self) -> list[DeclarationError]:
+        """The app has its first key from now on: close the ports that it must not have, and say why of each."""
+        why = []
+        for udp in self._ports:
+            try:
+                udp.check(secured=True)
+            except DeclarationError as error:
+                why.append(error)
+                with suppress(PenstockError):
+                    await udp.close()
+        return why
+
     async def close(self) -> None:
         for udp in self._ports:
             with suppress(PenstockError):

@@ -29,9 +29,9 @@ from penstock.errors import DiskFullError, SchemaChangeError, StaleTermError
 from penstock.evolution import changes_refused
 from penstock.log import control
 from penstock.log.control import Memory, Producers
-from penstock.log.draft import Draft, Planner, Tail, draft
+from penstock.log.draft import Draft, Plan, Planner, Tail, draft
 from penstock.log.ids import IdIndex
-from penstock.log.log import Append, Appended, Stream, StreamSpec
+from penstock.log.log import Append, Appended, KnownIds, Stream, StreamSpec
 from penstock.log.logs.sqlite_file import (
     INSERT_BLOCK,
     checksum,
@@ -151,7 +151,23 @@ class SqliteLog(SqliteReader):
         self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None
     ) -> list[Appended | Exception]:
         now_us = self._clock.now_us()
-        plan = self._planner.plan(appends, remember or {}, now_us)
+        try:
+            plan, drafts = self._written(appends, remember or {}, now_us)
+        except BaseException:
+            for append in appends:
+                if append.undo is not None:
+                    append.undo()
+            raise
+        plan.commit()
+        for made in drafts:
+            self._tails[made.after.stream.name, made.after.stream.epoch] = made.after
+        self._take_over(plan.memory, now_us)
+        return plan.results
+
+    def _written(
+        self, appends: Sequence[Append], remember: Mapping[str, Any | None], now_us: int
+    ) -> tuple[Plan, list[Draft]]:
+        plan = self._planner.plan(appends, remember, now_us)
         try:
             drafts = list(plan.drafts)
             if plan.memory:
@@ -160,11 +176,7 @@ class SqliteLog(SqliteReader):
         except BaseException:
             plan.discard()
             raise
-        plan.commit()
-        for made in drafts:
-            self._tails[made.after.stream.name, made.after.stream.epoch] = made.after
-        self._take_over(plan.memory, now_us)
-        return plan.results
+        return plan, drafts
 
     def _take_over(self, changed: Mapping[str, Any | None], written_us: int) -> None:
         control.apply(self._values, changed)
@@ -272,6 +284,10 @@ class SqliteLog(SqliteReader):
         ids = self._tail(stream).ids
         return 0 if ids is None else ids.horizon
 
+    def known_ids(self, stream: Stream) -> KnownIds | None:
+        tail = self._tails.get((stream.name, stream.epoch))
+        return None if tail is None or tail.ids is None else KnownIds(len(tail.ids), tail.ids.since_us)
+
     def _tail(self, stream: Stream) -> Tail:
         key = (stream.name, stream.epoch)
         if key not in self._tails:
@@ -294,14 +310,16 @@ class SqliteLog(SqliteReader):
             return None
         index = IdIndex()
         waiting: list[pa.Array] = []
+        since_us = 0
         readers = [self.read(stream, p, at, columns=[ID]) for p, at in enumerate(self._known_from(stream, index))]
         for block in heapq.merge(*readers, key=lambda block: block.commit):
+            since_us = since_us if waiting else block.written_us
             waiting.append(block.batch.column(0))
             if sum(map(len, waiting)) >= _IDS_AT_ONCE:
-                index.load(pa.concat_arrays(waiting), block.written_us)
+                index.load(pa.concat_arrays(waiting), block.written_us, since_us)
                 waiting.clear()
         if waiting:
-            index.load(pa.concat_arrays(waiting), self._clock.now_us())
+            index.load(pa.concat_arrays(waiting), self._clock.now_us(), since_us)
         return index
 
     def _known_from(self, stream: Stream, index: IdIndex) -> Sequence[int]:

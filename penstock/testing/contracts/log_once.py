@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import FencedError, SequenceGapError
-from penstock.log.log import Append, Appended, Log, LogReader, Producer, Stream, StreamSpec
+from penstock.log.log import Append, Appended, KnownIds, Log, LogReader, Producer, Stream, StreamSpec
 from penstock.testing.contracts.log_backends import LogBackend
-from penstock.testing.contracts.log_events import SCHEMA, LogFixtures, events, numbers, one, put, quick
+from penstock.testing.contracts.log_events import SCHEMA, LogFixtures, ManualClock, events, numbers, one, put, quick
 
 
 class TakingOnce(LogFixtures):
@@ -72,6 +72,21 @@ class TakingOnce(LogFixtures):
         put(log, unique, [1])
         assert put(log, stream, [1]).accepted == put(log, stream, [1]).accepted == 1
         assert put(log, log.create(StreamSpec("more", SCHEMA, unique=True)), [1]).accepted == 1
+
+    def test_the_known_ids_are_counted_and_dated_also_after_a_restart(self, backend: LogBackend, place: Path) -> None:
+        clock = ManualClock()
+        first_us = clock.us
+        with closing(backend.open(place, clock)) as log:
+            unique = log.create(StreamSpec("unique", SCHEMA, partitions=3, unique=True))
+            for n in range(3):
+                put(log, unique, [n, n + 1])
+                clock.us += 10_000_000
+            assert log.known_ids(unique) == KnownIds(4, first_us)
+            assert log.known_ids(log.create(StreamSpec("plain", SCHEMA))) is None
+        with closing(backend.open(place, clock)) as log:
+            assert log.known_ids(unique) is None, "nothing is loaded yet"
+            log.horizon(unique)
+            assert log.known_ids(unique) == KnownIds(4, first_us)
 
     def test_the_horizon_says_how_many_ids_are_remembered(self, log: Log, unique: Stream, stream: Stream) -> None:
         assert log.horizon(unique) >= 1_000_000
@@ -246,6 +261,23 @@ class TakingOnce(LogFixtures):
             log.append([Append(stream, events([1]).select(["n"]))], {"told": True})
         assert "told" not in log.memory()
         assert "told" not in reader.memory()
+
+    def test_an_append_hears_that_its_commit_was_not_made(self, log: Log, stream: Stream) -> None:
+        told: list[str] = []
+
+        def heard(name: str) -> Append:
+            def remember(_: Appended) -> dict[str, Any]:
+                told.append(f"{name} asked")
+                return {}
+
+            return Append(stream, events([1]), remember=remember, undo=lambda: told.append(f"{name} undone"))
+
+        log.append([heard("a")])
+        assert told == ["a asked"]
+        broken = Append(stream, events([2]), remember=lambda _: {"n": 1 // 0})
+        with pytest.raises(ZeroDivisionError):
+            log.append([heard("b"), broken])
+        assert told == ["a asked", "b asked", "b undone"]
 
     def test_memory_survives_compaction(self, backend: LogBackend, place: Path, reader: LogReader) -> None:
         with closing(backend.open(place)) as log:

@@ -55,6 +55,13 @@ def test_status_shows_processes_streams_and_flows():
     assert "flow_failed: bad [cast]\n  batch 3" in text
 
 
+def test_status_shows_poisoned_events_apart_from_dead_ones_where_there_are_any():
+    stream = STATUS["streams"][0]
+    text = printed(reporting.status(STATUS | {"streams": [stream | {"totals": stream["totals"] | {"poisoned": 3}}]}))
+    assert words(text, "stream")[-2:] == ["late", "poisoned"]
+    assert words(text, "orders") == ["orders", "1,234,567", "49.7", "5", "1", "8", "0", "3"]
+
+
 def test_status_says_who_waits_because_of_whom_and_what_to_do():
     lag = {
         "stream": "orders",

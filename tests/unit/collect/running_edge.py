@@ -195,6 +195,7 @@ async def running(
         limits or Limits(),
         clock or SystemClock(),
         edge.observer.emit,
+        pulls=app.declared().pulls,
         room=edge.collect.pressure.room,
         slow=edge.collect.slow,
     )

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -8,8 +14,11 @@ import pytest
 
 from penstock.collect.counted import Counted, Tally, write
 from penstock.collect.counts import Counts
-from penstock.log.log import Append, Appended, Stream
+from penstock.log.group import GroupCommit
+from penstock.log.log import Append, Appended, Stream, StreamSpec
+from penstock.log.logs.sqlite import SqliteLog
 from penstock.position import Position
+from penstock.testing.contracts.log_events import SCHEMA, events
 
 STREAM = Stream("orders", "e", 1, True, "events", (), pa.schema([]))
 TAKEN = Appended(Position("stream", "orders", "e", (1,)), 0, 1, (0, 1))
@@ -27,6 +36,8 @@ class Log:
         for _ in range(self.asks):
             self.remembered = append.remember(TAKEN)
         if self.error:
+            assert append.undo is not None
+            append.undo()
             raise self.error
         return TAKEN
 
@@ -56,3 +67,68 @@ async def test_a_commit_that_fails_counts_nothing() -> None:
     with pytest.raises(OSError, match="full"):
         await write(Log(asks=1, error=OSError("full")), [counted(counts)])
     assert counts.of("orders") == {"duplicates": 0, "dead": 0, "shed": 0}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SqliteLog]:
+    with closing(SqliteLog.open(tmp_path / "log.db", app="unit")) as log:
+        yield log
+
+
+@pytest.fixture
+def group(log: SqliteLog) -> Iterator[GroupCommit]:
+    with closing(GroupCommit(log)) as group:
+        yield group
+
+
+def hold_the_loop_until_written(log: SqliteLog) -> None:
+    while "count/orders" not in log.memory():
+        time.sleep(0.001)
+
+
+def shed(stream: Stream, counts: Counts, number: int, *, breaks: bool = False) -> Counted:
+    def remember(_: Appended, tally: Tally) -> dict[str, Any]:
+        keys = tally.add("orders", shed=number)
+        if breaks:
+            raise KeyError("broken")
+        return keys
+
+    return Counted.make(stream, events([number]), counts, remember)
+
+
+async def test_a_commit_writes_nothing_of_what_the_failed_one_before_it_counted(
+    log: SqliteLog, group: GroupCommit
+) -> None:
+    stream, counts, let = log.create(StreamSpec("numbers", SCHEMA)), Counts({}), threading.Event()
+    held = group.run(lambda: let.wait(10))
+    bad = asyncio.ensure_future(write(group, [shed(stream, counts, 100, breaks=True)]))
+    good = asyncio.ensure_future(write(group, [shed(stream, counts, 3)]))
+    await asyncio.sleep(0.05)
+    let.set()
+    hold_the_loop_until_written(log)  # the writer goes on before anybody hears of the failure
+    await good
+    with pytest.raises(KeyError):
+        await bad
+    assert held.result(10)
+    assert log.memory()["count/orders"]["shed"] == counts.of("orders")["shed"] == 3
+
+
+async def test_a_caller_that_has_gone_takes_nothing_back_of_what_was_written(
+    log: SqliteLog, group: GroupCommit
+) -> None:
+    stream, counts = log.create(StreamSpec("numbers", SCHEMA)), Counts({})
+    asked, let = threading.Event(), threading.Event()
+
+    def remember(_: Appended, tally: Tally) -> dict[str, Any]:
+        asked.set()
+        assert let.wait(10)
+        return tally.add("orders", shed=5)
+
+    gone = asyncio.ensure_future(write(group, [Counted.make(stream, events([1]), counts, remember)]))
+    assert await asyncio.to_thread(asked.wait, 10)
+    let.set()
+    hold_the_loop_until_written(log)  # the commit is made before anybody hears of it
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    await write(group, [shed(stream, counts, 2)])
+    assert log.memory()["count/orders"]["shed"] == counts.of("orders")["shed"] == 7

@@ -173,3 +173,23 @@ async def test_no_reason_tells_the_value_of_a_personal_field(path: Path, kind: s
         assert "expected" in told
         assert "secret" not in told
         assert "7777" not in told
+
+
+class Door(Event):
+    key: str = ""
+
+
+def test_check_warns_of_a_field_with_the_name_of_the_secret() -> None:
+    made = App("doors")
+    made.stream("doors", Door)
+    assert [(p.level, p.code) for p in made.declared().problems()] == [("warning", "secret_name")]
+
+
+async def test_what_looks_like_a_key_is_never_stored_and_other_values_are_data(path: Path) -> None:
+    made = App("doors")
+    made.stream("doors", Door)
+    async with running(made, path) as edge:
+        for query in ("key=psk_0a1b_77ff", "key=brass", "key=a&key=psk_0a1b_77ff"):
+            assert (await pixel(edge, query, "doors"))[0] == 200
+        assert [row["key"] for row in edge.events("doors")] == ["", "brass", ""]
+        assert edge.dead() == []

@@ -286,7 +286,7 @@ async def test_whoever_may_not_write_to_the_stream_may_not_replay_into_it(edge: 
     replayer = Replayer(StoredLetters(reader, replayed), replayed, edge.collect.intakes, SystemClock())
     wishes = [Wish("0-0", [b'{"order_id": 2}']), Wish("0-1", [b'{"visit": "v"}'])]
     done = await replayer.replay(wishes, Sender("replay"), lambda stream: stream == "visits")
-    assert [result.verdict for result in done.results] == ["forbidden", "replayed"]
+    assert [result.verdict for result in done.results] == ["unknown_letter", "replayed"]
     assert edge.events("orders") == []
     reader.close()
 

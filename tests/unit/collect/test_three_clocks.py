@@ -173,3 +173,30 @@ async def test_a_phone_that_was_offline_for_three_days_lands_each_event_once_at_
         assert found.keys() == happened.keys()
         assert len(edge.events("header")) == 1000
         assert max(abs(found[n] - happened[n]) for n in happened) < 1000  # the phone counts in milliseconds
+
+
+@pytest.mark.parametrize("together", [1, 2])
+async def test_a_replayed_letter_lands_where_it_would_have_when_it_came(tmp_path: Path, together: int) -> None:
+    """By a clock that is two hours ahead, an hour before it was sent; replayed half a day later."""
+    hands = Hands(NOW_US)
+    async with running(app(), tmp_path / "edge.db", clock=hands) as edge:
+        for n in range(together):
+            event = {"n": str(n), "occurred": ms(NOW_US + HOUR_US), "sent_at": rfc3339(NOW_US + 2 * HOUR_US)}
+            assert (await edge.post("field", json.dumps(event).encode())).status == 422
+        hands.us += DAY_US // 2
+        mended = [{"letter": f"0-{n}", "events": [event | {"n": n}]} for n in range(together)]
+        reply = await edge.replay(*mended)
+        assert reply.body["accepted"] == together, reply.raw
+        assert times(edge, "field") == dict.fromkeys(range(together), NOW_US - HOUR_US)
+        assert {row["_received"] for row in edge.events("field")} == {dt.datetime.fromtimestamp(hands.us / 1e6, dt.UTC)}
+
+
+async def test_whether_a_replayed_letter_is_from_the_future_is_asked_now(tmp_path: Path) -> None:
+    hands = Hands(NOW_US)
+    async with running(app(), tmp_path / "edge.db", clock=hands) as edge:
+        event = {"n": 1, "occurred": ms(NOW_US + 30 * HOUR_US), "sent_at": rfc3339(NOW_US)}
+        assert (await edge.post("field", json.dumps(event).encode())).body["rejected"][0]["reason"] == "from_the_future"
+        assert (await edge.replay("0-0")).body["letters"][0]["reason"] == "from_the_future"
+        hands.us += 30 * HOUR_US
+        assert (await edge.replay("0-0")).body["accepted"] == 1
+        assert times(edge, "field") == {1: NOW_US + 30 * HOUR_US}

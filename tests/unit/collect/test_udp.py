@@ -174,3 +174,19 @@ async def test_an_app_with_keys_opens_no_port_that_is_not_declared_open(tmp_path
         await edge.collect.udps.close()
         with pytest.raises(DeclarationError, match="takes events without one"):
             await edge.collect.udps.start(secured=True)
+
+
+async def test_the_first_key_of_a_running_app_closes_the_ports_that_are_not_open_to_all(tmp_path: Path) -> None:
+    app = plant()
+    app.udp(app.stream("open", Order), port=0, open=True)
+    async with running(app, tmp_path / "edge.db") as edge:
+        send(edge, order(1))
+        await until(lambda: edge.metric("received", "orders") == 1)
+        (why,) = await edge.collect.udps.secure()
+        assert "takes events without one" in why.message
+        send(edge, order(2))
+        port = edge.collect.udps.status()[1]["port"]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+            made.sendto(order(3), ("127.0.0.1", port))
+        await until(lambda: edge.metric("received", "open") == 1)
+        assert [row["order_id"] for row in edge.events("orders")] == [1]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,17 @@ def nursery() -> Iterator[Nursery]:
     made = Nursery.open()
     yield made
     made.close()
+
+
+def children(nursery: Nursery) -> list[int]:
+    """Of the nursery: alive, and not waiting to be asked after."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == nursery.pid and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 def asked(nursery: Nursery, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -67,13 +79,48 @@ def test_a_fork_whose_command_was_killed_takes_nobody_with_it(nursery: Nursery, 
     for one in slow:
         assert one.stdout is not None
         assert one.stdout.readline() == b"up\n"
+    forks = [pid for pid in children(nursery) if pid]
     slow[0].kill()
     slow[0].communicate()
     time.sleep(0.5)
     assert slow[1].poll() is None
+    assert len(forks) == 2
+    assert len(children(nursery)) == 1
     slow[1].communicate()
     assert slow[1].returncode == 0
     assert asked(nursery, tmp_path, "-m", "shown", "0").returncode == 0
+
+
+def test_what_is_printed_arrives_though_nobody_flushes(nursery: Nursery, tmp_path: Path) -> None:
+    (tmp_path / "hasty.py").write_text("import os; print('said'); os._exit(0)")
+    asking = [nursery.python, "-m", "hasty"]
+    done = subprocess.run(asking, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, timeout=60)
+    assert done.stdout == "said\n"
+
+
+def test_without_a_place_for_it_there_is_plain_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert Nursery.open().python == sys.executable
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    assert Nursery.open().python == sys.executable
+
+
+def test_what_a_killed_one_left_behind_is_swept_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    first = Nursery.open()
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+    first.close()
+    os.utime(Path(first.python).parent, (0, 0))
+    second = Nursery.open()
+    third = Nursery.open()
+    assert [path.name for path in sorted(tmp_path.iterdir())] == sorted(
+        Path(one.python).parent.name for one in (second, third)
+    )
+    second.close()
+    third.close()
 
 
 def test_without_the_nursery_the_command_is_python(nursery: Nursery, tmp_path: Path) -> None:

@@ -48,8 +48,13 @@ class Order(Event):
     people: list[Person] = []
 
 
+class Lock(Event):
+    key: str = ""
+
+
 def shop() -> App:
     app = App("small")
+    app.stream("locks", Lock)
     app.stream("rsvps", Rsvp, key="topic")
     app.stream("orders", Order)
     app.stream("hooks", Order, signed=signed.github(secret_env="HOOK_SECRET"))

@@ -73,6 +73,19 @@ async def test_the_last_key_revoked_leaves_the_door_closed(edge):
     assert edge.refused("revoked") == 1
 
 
+async def test_the_first_key_is_told_once_to_what_lets_anybody_in(edge):
+    told = []
+
+    async def tell():
+        told.append(edge.rights.is_open)
+
+    edge.rights.on_first_key = tell
+    key = await edge.key("write:orders")
+    await edge.key("write:orders")
+    await edge.revoke(key)
+    assert told == [False]
+
+
 async def test_a_scope_opens_what_it_names(edge):
     writer, reader, admin = await edge.key("write:orders"), await edge.key("read:topics"), await edge.key("admin")
     assert (await edge.post("orders", writer)).status == 200
@@ -174,6 +187,19 @@ async def test_a_key_in_the_address_is_taken_where_no_header_can_be_set_and_only
     elsewhere = await edge.ask("POST", f"/streams/orders?key={writer}", body=b"{}", Content_Type="application/json")
     assert elsewhere.code == "unauthorized"
     assert (await edge.get(f"/streams/orders?key={both}")).code == "unauthorized"
+
+
+async def test_the_credential_of_a_pixel_is_never_an_events_data(tmp_path):
+    (tmp_path / "secret").write_text(SECRET)
+    async with secure_edge(tmp_path / "data", tokens=TokenOptions(secret_file=tmp_path / "secret")) as edge:
+        token = jwt.encode({"sub": "ann", "scope": "write:locks", "exp": edge.clock.now_s + 60}, SECRET, "HS256")
+        key = await edge.key("write:locks")
+        for query in (f"key={token}", f"key={key}"):
+            assert (await edge.get(f"/streams/locks{PIXEL}?{query}")).status == 200
+        assert (await edge.get(f"/streams/locks{PIXEL}?key=brass", key)).status == 200
+        stream = edge.log.find("locks")
+        rows = [row for block in edge.log.read(stream, 0, 0, 9) for row in block.batch.to_pylist()]
+        assert [row["key"] for row in rows] == ["", "", "brass"]
 
 
 # Ends
@@ -297,6 +323,27 @@ async def test_a_foreign_page_opens_no_socket_and_writes_nothing_without_a_key(e
     assert (await edge.post("orders", Origin=f"http://{host}")).status == 200
     key = await edge.key("write:orders")
     assert (await edge.post("orders", key, Origin="https://evil.example")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Referer": "https://evil.example/page"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Referer": "https://shop.example/page"}, 200),
+        ({"Sec_Fetch_Site": "same-origin"}, 200),
+        ({"Sec_Fetch_Site": "none"}, 200),
+        ({}, 200),
+    ],
+)
+async def test_a_foreign_page_writes_nothing_with_an_image_without_a_key(edge, headers, status):
+    reply = await edge.get(f"/streams/orders{PIXEL}?amount=1", **headers)
+    assert reply.status == status
+    assert status == 200 or reply.code == "foreign_origin"
+    assert (await edge.get("/views", Sec_Fetch_Site="cross-site")).status == 200
+    key = await edge.key("write:orders")
+    assert (await edge.get(f"/streams/orders{PIXEL}?amount=1&key={key}", **headers)).status == 200
 
 
 async def test_a_server_without_a_key_answers_to_this_machines_names_only(edge):

@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from edge import Door, edge, flows_and_edge
 from fake_flows import topic
 
@@ -123,6 +125,41 @@ async def test_another_epoch_is_told_and_read_from_its_beginning(tmp_path: Path)
         door.log.close()
     assert [event["topic"] for event in events] == ["old", "new"]
     assert resets == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "resets"),
+    [
+        (400, {"error": {"code": "bad_request", "message": "m"}}, 0),
+        (400, {"odd": True}, 0),
+        (410, "gone, says a proxy", 0),
+        (410, {"error": {"code": "position_gone", "message": "m"}}, 1),
+        (400, {"error": {"code": "bad_position", "message": "m"}}, 1),
+    ],
+)
+async def test_only_what_is_said_of_the_position_lets_it_go(
+    tmp_path: Path, status: int, body: Any, resets: int
+) -> None:
+    """Another side that refuses the first request after a page, then goes on."""
+    asked: list[str | None] = []
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        asked.append(request.query.get("after"))
+        if len(asked) == 2:
+            if isinstance(body, str):
+                return web.Response(status=status, text=body)
+            return web.json_response(body, status=status)
+        await asyncio.sleep(0.02)
+        return web.json_response({"events": [{"topic": f"t{len(asked)}", "n": 1}], "next": f"p{len(asked)}"})
+
+    site = web.Application()
+    site.router.add_get("/streams/rsvps", page)
+    async with TestServer(site) as server:
+        url = f"penstock+{str(server.make_url('/')).rstrip('/')}/streams/rsvps"
+        async with pulling(tmp_path, url, Rsvp) as puller:
+            await puller.has(2)
+            assert puller.resets() == resets
+    assert asked[:3] == [None, "p1", None if resets else "p1"]
 
 
 def _same_key(path: Path, ports: list[int]) -> None:

@@ -12,10 +12,16 @@ from aiohttp.test_utils import TestClient, TestServer
 from edge import Door, eventually, flows_and_edge
 from fake_flows import topic
 
+from penstock import App, Event
+from penstock.clock import SystemClock
 from penstock.config import Folder
 from penstock.errors import DiskFullError, PenstockError
+from penstock.log.folder import FolderLog
+from penstock.log.log import KnownIds
 from penstock.serve.assets import add_page
 from penstock.serve.rates import Rates
+from penstock.serve.status import Status
+from penstock.views.current import Views
 
 
 async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: Path) -> None:
@@ -37,7 +43,8 @@ async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: P
         status, body = await running.get("/status")
         assert (status, body["app"], body["processes"]) == (200, "small", processes)
         rsvps = next(stream for stream in body["streams"] if stream["stream"] == "rsvps")
-        assert rsvps["totals"] == {"accepted": 3, "duplicates": 2, "dead": 2, "shed": 0, "skewed": 0, "late": 4}
+        received = {"accepted": 3, "duplicates": 2, "dead": 1, "shed": 0}
+        assert rsvps["totals"] == received | {"skewed": 0, "late": 4, "poisoned": 1}
         assert rsvps["kind"] == "stream"
         assert {s["stream"]: s["kind"] for s in body["streams"]} == {
             "rsvps": "stream",
@@ -180,3 +187,25 @@ async def test_the_page_is_served_or_the_way_to_build_it_is_told(tmp_path: Path)
 async def _get(client: Any, path: str) -> str:
     async with client.get(path) as reply:
         return await reply.text() if reply.status == 200 else str(reply.status)
+
+
+class Once(Event):
+    n: int
+
+
+async def test_status_says_how_many_ids_are_known_and_since_when(tmp_path: Path) -> None:
+    app = App("once")
+    app.stream("once", Once, id="n")
+    log = FolderLog(Folder(tmp_path))
+    application = app.declared()
+    status = Status(application, Views(application, log.flows), log, SystemClock())
+    try:
+        await status.start()
+        assert status.streams()[0]["horizon"] == {"ids": 10_000_000, "age": "1 day", "known": 0, "since": None}
+        status.known_ids = {"once": KnownIds(7, 1_700_000_000_000_000)}.get
+        await status._sample()
+        horizon = status.streams()[0]["horizon"]
+        assert (horizon["known"], horizon["since"]) == (7, "2023-11-14T22:13:20.000Z")
+    finally:
+        await status.stop()
+        log.close()

@@ -81,8 +81,8 @@ class FakeFlows:
     def serve(self, name: str, epoch: str) -> None:
         self.log.append([], {f"live/{name}": epoch, f"flow/{name}": {"state": "running"}})
 
-    def state(self, name: str, state: str, error: Mapping[str, Any] | None = None) -> None:
-        made = FlowState(state=state, error=dict(error) if error else None)  # type: ignore[arg-type]
+    def state(self, name: str, state: str, error: Mapping[str, Any] | None = None, run: str = "") -> None:
+        made = FlowState(state=state, error=dict(error) if error else None, run=run)  # type: ignore[arg-type]
         self.log.append([], {f"flow/{name}": msgspec.to_builtins(made)})
 
     def flow(self, name: str = "yes") -> Stream:

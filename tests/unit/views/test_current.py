@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ async def content_at(views: Views, offset: int) -> Content:
     return view.content
 
 
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 @pytest.mark.parametrize("at", [1, 2, 3])
 async def test_a_commit_that_could_not_be_applied_is_tried_again_alone(
     flows: FakeFlows, views: Views, monkeypatch: pytest.MonkeyPatch, at: int
@@ -92,3 +99,35 @@ async def test_a_build_that_could_not_be_swapped_in_is_tried_again(
     flows.serve("topics", new.epoch)
     content = await content_at(views, 2)
     assert (content.epoch, list(content.rows.values())) == (new.epoch, [("new", 2, "g")])
+
+
+async def test_the_lag_of_a_view_counts_only_when_it_is_loaded_and_its_flows_run(
+    flows: FakeFlows, views: Views
+) -> None:
+    assert views.absorbed("topics") == ({}, False)  # a new view, whose flow has not begun
+    flows.state("topics", "running")
+    await views.start()
+    await eventually(lambda: views.flow_state("topics").state == "running")
+    assert views.absorbed("topics") == ({}, False)  # nothing of it is loaded yet
+    stream = flows.build()
+    flows.commit(stream, [topic("jazz", 1)], end={"rsvps": ["e1", [7]]})
+    await content_at(views, 1)
+    frontier, counts = views.absorbed("topics")
+    assert (frontier["rsvps"].offsets, counts) == ((7,), True)
+    for state in ("starting", "rebuilding", "retrying", "stopped"):
+        flows.state("topics", state)
+        await eventually(lambda state=state: views.flow_state("topics").state == state)
+        assert not views.absorbed("topics")[1], state
+
+
+async def test_a_state_of_an_earlier_run_is_no_lag(flows: FakeFlows) -> None:
+    views = Views(small_app().declared(), flows.log, run="now")
+    await views.start()
+    try:
+        flows.commit(flows.build(), [topic("jazz", 1)])
+        await content_at(views, 1)
+        assert not views.absorbed("topics")[1]
+        flows.state("topics", "running", run="now")
+        await eventually(lambda: views.absorbed("topics")[1])
+    finally:
+        await views.stop()

@@ -23,7 +23,7 @@ from penstock.collect.pulling.http_get import HttpGet, bounded, session
 from penstock.collect.pulling.source import Arrived, Ask, Lag, NotNow, Reset
 from penstock.collect.pulling.sse_parser import ServerSentEvent, SseParser
 from penstock.declaration import StreamDef
-from penstock.errors import PenstockError
+from penstock.errors import BadPositionError, PenstockError, PositionGoneError
 from penstock.origin import Origin
 from penstock.position import Position
 
@@ -34,8 +34,9 @@ MESSAGE_BYTES = 64 * 1024**2
 """A page or a batch of changes; a page that is larger is asked for again with fewer events."""
 LAG_S = 5.0
 _Object = dict[str, msgspec.Raw]
-_GONE = (400, 410)
-"""A position of an epoch that is no more, or from before what retention has left."""
+_GONE = (PositionGoneError.code, BadPositionError.code)
+"""A position of an epoch that is no more, or from before what retention has left. Any other refusal (a proxy's 400, a
+parameter that is not understood) says nothing of the position, and to read all again would double it."""
 
 
 class _Page(msgspec.Struct):
@@ -93,7 +94,7 @@ class PenstockStreamSource:
                 self._limit = min(PAGE_EVENTS, self._limit * 2)
                 return await asyncio.to_thread(msgspec.json.decode, body, type=_Page)
             except NotNow as refused:
-                if refused.status in _GONE and after:
+                if refused.code in _GONE and after:
                     raise Reset(f"the other side no longer knows the position ({refused})") from None
                 if refused.status is not None or self._limit == 1:
                     raise
@@ -147,7 +148,7 @@ class PenstockViewSource:
             async with session() as opened, self._get(opened, {"limit": "null"}, headers, path=self._path) as reply:
                 yield self._events(reply, token)
         except NotNow as refused:
-            if refused.status in _GONE and token:
+            if refused.code in _GONE and token:
                 raise Reset(f"the other side no longer knows the position ({refused})") from None
             raise
 

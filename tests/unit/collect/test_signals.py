@@ -1,0 +1,36 @@
+"""What the server's log says of the door never quotes what was sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_edge import Edge, running
+from shop_app import shop
+
+from penstock.collect.intake import Intake
+from penstock.collect.signals import CollectFailed
+
+
+async def test_an_unexpected_error_is_logged_by_type_and_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*arguments: Any, **more: Any) -> Any:
+        raise ValueError("cannot read ann@example.org")
+
+    async with running(shop(), tmp_path / "edge.db") as edge:
+        monkeypatch.setattr(Intake, "take", broken)
+        assert (await edge.post("orders", b'{"order_id": 1}')).status == 500
+        assert failures(edge) == 1
+    assert "ValueError at unit/collect/test_signals.py:" in caplog.text
+    assert "ann@" not in caplog.text
+
+
+def failures(edge: Edge) -> float:
+    return edge.observer.value("penstock_collect_request_failures_total")
+
+
+@pytest.mark.parametrize("error", [KeyError("ann@example.org"), repr(KeyError("ann@example.org"))])
+def test_neither_an_error_nor_its_text_is_quoted(error: Any) -> None:
+    assert CollectFailed("/streams/orders", error).facts() == {"path": "/streams/orders", "error": "KeyError"}
