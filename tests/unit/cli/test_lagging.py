@@ -51,6 +51,8 @@ class World:
         self.flows = FakeFlows(folder.flows_db)
         self.yes: Stream = self.flows.flow("yes")
         self.view = self.flows.build("topics")
+        for name in ("yes", "topics"):
+            self.flows.state(name, "running")
 
     async def post(self, stream: str = "rsvps", events: int = 10) -> tuple[int, dict[str, Any], str]:
         async with self.http.post(f"/streams/{stream}", json=[{"topic": "a"}] * events) as reply:

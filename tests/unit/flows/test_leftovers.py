@@ -170,7 +170,7 @@ def test_a_name_that_is_no_longer_declared_stays_for_a_day(world: World) -> None
     assert ("renamed", "r1") in world.streams
     assert world.clean(later_us=HOUR_US) == ["'renamed', which the app no longer declares: 2 rows"]
     assert (world.streams, world.checkpoints) == ({("topics", "t1")}, {"topics/t1"})
-    assert world.keys("renamed") == {"count/rsvps/renamed"}
+    assert world.keys("renamed") == {"count/rsvps/renamed", "rebuilt/renamed"}
     assert not (world.folder.checkpoints / "renamed").exists()
 
 
