@@ -43,7 +43,7 @@ test: setup chromium lint
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
 	$(BIN)/pytest --numprocesses 4 tests/unit tests/contract tests/docs
-	$(BIN)/pytest tests/flows tests/e2e tests/chaos
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/flows tests/e2e tests/chaos
 
 # The browser of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
