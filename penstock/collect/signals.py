@@ -123,9 +123,12 @@ class ReceiptLost(Signal):
     )
     stream: str
     way: str
-    error: str
+    error: BaseException
     events: int
     """Those that not even the log could count as shed."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"stream": self.stream, "way": self.way, "error": _type_and_place(self.error), "events": self.events}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +141,10 @@ class CollectFailed(Signal):
     level = logging.ERROR
     moves = (Counts("penstock_collect_request_failures_total", "Requests that ended in an unexpected error."),)
     path: str
-    error: BaseException | str
-    """A text is one as `repr` makes it, and is cut before what it quotes."""
+    error: BaseException
 
     def facts(self) -> dict[str, Any]:
-        error = self.error.partition("(")[0] if isinstance(self.error, str) else _type_and_place(self.error)
-        return {"path": self.path, "error": error}
+        return {"path": self.path, "error": _type_and_place(self.error)}
 
 
 def _type_and_place(error: BaseException) -> str:

@@ -254,7 +254,7 @@ class Session:
         except PenstockError as error:
             self._refuse(id, error)
         except Exception as error:
-            self._signals(CollectFailed("publish", repr(error)))
+            self._signals(CollectFailed("publish", error))
             self._say(messages.failed(id, PenstockError("the server met an error of its own", hint="see its log")))
 
     def _expected(self, hello: Hello) -> int:

@@ -140,7 +140,7 @@ class Udp:
                 while self._queue or self._dropped:
                     await self._take()
             except Exception as error:  # the next datagram must find somebody
-                self._signals(CollectFailed(f"udp/{self.port}", repr(error)))
+                self._signals(CollectFailed(f"udp/{self.port}", error))
                 if self._ending:
                     self._lose(error)
                     return
@@ -150,7 +150,7 @@ class Udp:
     def _lose(self, error: Exception) -> None:
         """The log takes nothing, not even a count, and this process ends."""
         events = self._dropped + sum(len(lines_of(data)) for data, _, _ in self._queue)
-        self._signals(ReceiptLost(self._declared.stream, "udp", repr(error), events))
+        self._signals(ReceiptLost(self._declared.stream, "udp", error, events))
 
     async def _take(self) -> None:
         dropped, self._dropped = self._dropped, 0

@@ -154,13 +154,13 @@ class Unanswered:
 
     async def _lose(self, id: str, intake: Intake, sender: Sender, error: Exception, events: int) -> None:
         """What was too much is shed, and counted in the log; of the rest only this process can tell."""
-        known = error if isinstance(error, PenstockError) else PenstockError(repr(error))
+        known = error if isinstance(error, PenstockError) else PenstockError("the server met an error of its own")
         if isinstance(error, _TOO_MUCH):
             with suppress(PenstockError):
                 await intake.drop(events, sender)
                 events = 0
         self._receipts.lose(id, known.body())
-        self._signals(ReceiptLost(intake.stream.name, sender.way, repr(error), events))
+        self._signals(ReceiptLost(intake.stream.name, sender.way, error, events))
 
 
 async def _passed(before: asyncio.Future[None] | None) -> None:
