@@ -16,3 +16,4 @@ def test_nothing_acknowledged_is_lost_and_every_number_is_right_whatever_is_kill
     assert found.acked
     assert found.batches
     assert found.resumes
+    assert found.resets == 0, "kill -9 leaves checkpoints and history whole: nobody has to begin anew"
