@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -316,12 +317,21 @@ async def play(kills: int, seed: int, data: Path, between_s: tuple[float, float]
             found.kills += 1
             await edge.start()
         await asyncio.sleep(between_s[1])
+        await _until_something_was_shed(edge)
         end.set()
         await asyncio.gather(*tasks)
     await _compare_live(edge, found)
     await edge.kill(signal.SIGTERM)
     reckon(found, edge.folder)
     return found
+
+
+async def _until_something_was_shed(edge: Edge) -> None:
+    """A busy machine may take a while to load a view, and only a view that is loaded can lag."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(30):
+            while not (await edge.status())["shedding"]["shed"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.3)
 
 
 async def _compare_live(edge: Edge, found: Findings) -> None:

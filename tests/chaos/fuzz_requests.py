@@ -125,7 +125,7 @@ PATHS = (
 )
 
 
-LARGE = gzip.compress(b"0" * 20_000_000, 1)
+LARGE = gzip.compress(b"0" * 20_000_000, 1, mtime=0)
 """More than a body may have."""
 
 
@@ -174,7 +174,7 @@ def _packed(chance: Random, body: bytes, encoding: str) -> bytes:
         return body
     packed = body
     if encoding == "gzip":
-        packed = gzip.compress(body)
+        packed = gzip.compress(body, mtime=0)
     elif encoding == "zstd":
         packed = pa.Codec("zstd").compress(body, asbytes=True)
     elif encoding == "deflate":
