@@ -32,7 +32,7 @@ FIRST_ID = 10**12
 """Ids of one length: the client sends all bodies with one head."""
 NORMAL = Case("a normal producer", 4, 1)
 _HEAD = (
-    b"POST /streams/readings HTTP/1.1\r\nHost: bench\r\n"
+    b"POST /streams/readings HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     b"Content-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"
 )
 

@@ -118,7 +118,7 @@ async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
 
 def _requests(path: str, kind: str, body: Callable[[], bytes]) -> Callable[[], bytes]:
     size = str(len(body())).encode()
-    head = b"POST %s HTTP/1.1\r\nHost: bench\r\nContent-Type: %s\r\nContent-Length: %s\r\n\r\n"
+    head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: %s\r\nContent-Length: %s\r\n\r\n"
     filled = head % (path.encode(), kind.encode(), size)
     return lambda: filled + body()
 

@@ -89,7 +89,7 @@ def test_the_newest_ids_are_known_and_memory_is_bounded() -> None:
     assert index.stage(ids(800_000 - horizon, 800_000), 0).all()
     index.discard()
     assert len(index) <= 1.3 * horizon
-    assert most <= 1.3 * horizon * 30
+    assert most <= 1.3 * horizon * 40  # a table may double early: the hash has a random key
 
 
 def test_an_id_takes_less_than_25_bytes_when_there_are_many() -> None:
