@@ -92,7 +92,8 @@ class _Flows:
         from penstock.flows.runner import run
 
         try:
-            run(self._application, self._folder, stop=self._stop, beat=self._look)
+            named = os.environ.get("PENSTOCK_RUN", "")
+            run(self._application, self._folder, stop=self._stop, beat=self._look, run=named)
         except BaseException as error:
             self._failure = error
 

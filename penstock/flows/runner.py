@@ -43,9 +43,14 @@ _WHOLE_BYTES = 64 * 1024**2
 
 
 def run(
-    application: Application, folder: Folder, *, stop: threading.Event, beat: Callable[[], None] = lambda: None
+    application: Application,
+    folder: Folder,
+    *,
+    stop: threading.Event,
+    beat: Callable[[], None] = lambda: None,
+    run: str = "",
 ) -> None:
-    """Run until `stop` is set; `beat` is called whenever the flows are looked at.
+    """Run until `stop` is set; `beat` is called whenever the flows are looked at, `run` names this run in their states.
 
     Raises `DeclarationError` when the app cannot run as it is.
     """
@@ -59,7 +64,7 @@ def run(
     group = GroupCommit(log)
     try:
         planner = Planner(spark, application, folder)
-        Runner(planner, log, group, edge, clock, stop, beat).run()
+        Runner(planner, log, group, edge, clock, stop, beat, run).run()
     finally:
         group.close()
         log.close()
@@ -79,6 +84,7 @@ class Runner:
         clock: Clock,
         stop: threading.Event,
         beat: Callable[[], None] = lambda: None,
+        run: str = "",
     ) -> None:
         self.planner = planner
         self.application = planner.application
@@ -89,6 +95,7 @@ class Runner:
         self.clock = clock
         self.stop = stop
         self.beat = beat
+        self.named = run
         self.flows: dict[str, Flow] = {}
         self.streams: dict[str, Stream] = {}
         self.chores_at = 0.0
@@ -131,7 +138,7 @@ class Runner:
             late=self._ledger("late", LATE),
             dead=self._ledger("dead", DEAD),
             clock=self.clock,
-            run=os.environ.get("PENSTOCK_RUN", ""),
+            run=self.named,
             random=random.Random(),
         )
         self.flows = {name: Flow(made, around) for name, made in planned.items()}

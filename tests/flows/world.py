@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -64,11 +63,11 @@ class World:
         """Run the flows until they have absorbed everything, or until a condition holds."""
         stop = threading.Event()
         self.runs += 1
-        os.environ["PENSTOCK_RUN"] = f"run {self.runs}"
         log = SqliteLog.open(self.folder.flows_db, app=self.app.name)
         edge = SqliteLog.reader(self.folder.edge_db)
         group = GroupCommit(log)
-        runner = Runner(Planner(self.spark, self.app, self.folder), log, group, edge, SystemClock(), stop)
+        planner = Planner(self.spark, self.app, self.folder)
+        runner = Runner(planner, log, group, edge, SystemClock(), stop, run=f"run {self.runs}")
         failures: list[BaseException] = []
         before, running.MAX_ROWS = running.MAX_ROWS, max_rows
         thread = threading.Thread(target=_keeping, args=(runner.run, failures))
