@@ -45,6 +45,17 @@ class Gathering:
 
 async def poll(hub: Hub, view: View, asked: Asked, since: Position, wait_s: float) -> web.Response:
     """The messages behind `since`, or 204 when none came in time."""
+    messages = await gathered(hub, view, asked, since, wait_s)
+    if not messages:
+        return web.Response(status=204)
+    payloads = [message.payload for message in messages]
+    position = next(m.position for m in reversed(messages) if m.position is not None)
+    body = b'{"messages":[%b],"position":%b}' % (b",".join(payloads), encode(position))
+    return web.Response(body=body, content_type=JSON, charset="utf-8", headers={"Cache-Control": "no-store"})
+
+
+async def gathered(hub: Hub, view: View, asked: Asked, since: Position | None, wait_s: float) -> list[Message]:
+    """The messages behind `since` (None: a snapshot first), about `_ENOUGH_BYTES` of them; none when none came in time."""
     gathering = Gathering()
     subscription = asyncio.ensure_future(hub.subscribe(view, asked, since, gathering))
     some = asyncio.ensure_future(gathering.some.wait())
@@ -60,9 +71,4 @@ async def poll(hub: Hub, view: View, asked: Asked, since: Position, wait_s: floa
         some.cancel()
         subscription.cancel()
         await asyncio.gather(subscription, return_exceptions=True)
-    if not gathering.some.is_set():
-        return web.Response(status=204)
-    payloads = [message.payload for message in gathering.messages]
-    position = next(m.position for m in reversed(gathering.messages) if m.position is not None)
-    body = b'{"messages":[%b],"position":%b}' % (b",".join(payloads), encode(position))
-    return web.Response(body=body, content_type=JSON, charset="utf-8", headers={"Cache-Control": "no-store"})
+    return gathering.messages if gathering.some.is_set() else []
