@@ -55,7 +55,7 @@ async def poll(hub: Hub, view: View, asked: Asked, since: Position, wait_s: floa
 
 
 async def gathered(hub: Hub, view: View, asked: Asked, since: Position | None, wait_s: float) -> list[Message]:
-    """The messages behind `since` (None: a snapshot first), about `_ENOUGH_BYTES` of them; none when none came in time."""
+    """The messages behind `since` (None: a snapshot first), up to `_ENOUGH_BYTES`; none when none came in time."""
     gathering = Gathering()
     subscription = asyncio.ensure_future(hub.subscribe(view, asked, since, gathering))
     some = asyncio.ensure_future(gathering.some.wait())
