@@ -111,6 +111,8 @@ class ViewReads:
             return web.Response(body=body, content_type=JSON, charset="utf-8", headers=headers)
         response = web.StreamResponse(headers=headers | {"Content-Type": f"{JSON}; charset=utf-8"})
         await response.prepare(request)
+        if request.method == "HEAD":
+            return response
         async for part in json_parts(codec, rows, self._limits.snapshot_part_rows):
             await response.write(start + encode(part)[1:-1])
             start = b","
