@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
@@ -34,6 +34,8 @@ class Asked:
     limit: Limit = DEFAULT
     masked: bool = False
     """Of a ledger: private fields in what it quotes are not for this reader."""
+    params: Mapping[str, Any] | None = field(default=None, hash=False)
+    """Values for the `:names` in `where`."""
     policy: Policy = "conflate"
     """Of the channel that is read; what is read directly is conflated."""
 
@@ -45,6 +47,7 @@ class Asked:
             content.columns,
             content.key,
             where=self.where,
+            params=self.params,
             select=self.select,
             order_by=self.order_by,
             limit=self.limit,
@@ -58,7 +61,13 @@ def asked_in(fields: Mapping[str, Any]) -> Asked:
     where = fields.get("where")
     if where is not None and not isinstance(where, str):
         raise BadQueryError("'where' must be a text.", hint="where=rsvps > 10")
-    return Asked(where or None, _names(fields, "select"), _names(fields, "order_by"), fields.get("limit", DEFAULT))
+    return Asked(
+        where or None,
+        _names(fields, "select"),
+        _names(fields, "order_by"),
+        fields.get("limit", DEFAULT),
+        params=_params(fields),
+    )
 
 
 def _names(fields: Mapping[str, Any], name: str) -> Names:
@@ -66,6 +75,19 @@ def _names(fields: Mapping[str, Any], name: str) -> Names:
     if value is None or isinstance(value, str | list):
         return value or None
     raise BadQueryError(f"'{name}' must be a text or a list of names.", hint=f"{name}=topic,rsvps")
+
+
+def _params(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The values of a filter's parameters: an object in a message, JSON text in an address."""
+    value = fields.get("params")
+    if isinstance(value, str) and value:
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            value = 0
+    if value is None or value == "" or isinstance(value, dict):
+        return value or None
+    raise BadQueryError("'params' must be an object of values by name.", hint='params={"city": "Oslo"}')
 
 
 def seconds(fields: Mapping[str, Any], limits: Limits, default: float = WAIT_S) -> float:

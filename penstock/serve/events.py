@@ -65,6 +65,13 @@ class StreamReads:
         self._mask = LedgerMask(application)
         self._waiting: set[asyncio.Event] = set()
         self._follower: Follower | None = None
+        self._filter_errors: dict[str, list[int]] = {name: [0] for name in self._names}
+        self._observer.counter(
+            "penstock_serve_filter_errors_total",
+            "Events of a stream on which a reader's filter could not be evaluated.",
+            ("stream",),
+            lambda: {(name,): float(count[0]) for name, count in self._filter_errors.items()},
+        )
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -79,6 +86,11 @@ class StreamReads:
         if name not in self._names:
             names = ", ".join(sorted(self._names))
             raise UnknownStreamError(f"there is no stream '{name}'", hint=f"the app has: {names}")
+
+    async def check(self, name: str, asked: Asked) -> None:
+        """Raises what is wrong with a query, if its stream is there already."""
+        with suppress(UnknownStreamError):
+            self._query(await asyncio.to_thread(self._log.find, name), asked)
 
     async def page(self, name: str, after: Position | str, asked: Asked, limit: int) -> Page:
         """At most `limit` events behind `after` (a position, or `start` or `end`)."""
@@ -190,7 +202,7 @@ class StreamReads:
     def _query(self, found: Found, asked: Asked) -> Query:
         if asked.masked:
             self._mask.check(found.name, asked.where)
-        return _query(found.schema, asked)
+        return _query(found.schema, asked, self._filter_errors[found.name])
 
     # Waiting
 
@@ -235,9 +247,9 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
     return value if value in (START, END) else Position.parse(str(value), "stream", name)
 
 
-def _query(schema: Any, asked: Asked) -> Query:
+def _query(schema: Any, asked: Asked, errors: list[int]) -> Query:
     columns = [Column(field.name, simple_type(field.type)) for field in schema]
-    return parse_query(columns, (), where=asked.where, select=asked.select)
+    return parse_query(columns, (), where=asked.where, params=asked.params, select=asked.select, errors=errors)
 
 
 def _message(name: str, page: Page) -> Message:
