@@ -75,7 +75,9 @@ class Crowd:
 
 
 @contextmanager
-def listening(edge: server.Server, kind: str, connections: int, filters: str, subscriptions: int = 1) -> Iterator[Crowd]:
+def listening(
+    edge: server.Server, kind: str, connections: int, filters: str, subscriptions: int = 1
+) -> Iterator[Crowd]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "counts"
         path.write_bytes(bytes(16))
@@ -180,7 +182,9 @@ def _stored(options: Options, seconds: float) -> list[Figure]:
                 commits = log.commits
                 found, cpu = _measured(edge, crowd, lambda log=log, crowd=crowd: _flood(log, crowd, 1, 1, seconds))
         name = f"{count:,} stored filter{'s' if count > 1 else ''}, one passes"
-        figures.append(Figure(name, "CPU per change", cpu / (log.commits - commits) * 1e6, "us", count=log.commits - commits))
+        figures.append(
+            Figure(name, "CPU per change", cpu / (log.commits - commits) * 1e6, "us", count=log.commits - commits)
+        )
         figures.append(Figure(name, "latency", found["ms"][0], "ms", found["ms"][1]))
     return figures
 

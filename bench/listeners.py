@@ -152,7 +152,10 @@ class Counts:
 
     def report(self, connections: int) -> dict[str, Any]:
         took = time.monotonic() - self.began
-        each, last = spread(self.times), spread([(at - made) * 1_000 for made, (n, at) in self.last.items() if n >= connections])
+        each, last = (
+            spread(self.times),
+            spread([(at - made) * 1_000 for made, (n, at) in self.last.items() if n >= connections]),
+        )
         return {
             "messages": self.messages,
             "bytes": self.bytes,
@@ -171,7 +174,9 @@ def main() -> None:
     for number in range(int(connections)):
         first = number * int(subscriptions)
         wheres = [
-            {"where": "symbol = :s", "params": {"s": f"s{first + i}"}} if filters == "own" else {"where": SAME, "params": {}}
+            {"where": "symbol = :s", "params": {"s": f"s{first + i}"}}
+            if filters == "own"
+            else {"where": SAME, "params": {}}
             for i in range(int(subscriptions))
         ]
         listener = Listener(kind, number, int(port), wheres, counts)

@@ -219,7 +219,9 @@ class Serving:
 
     async def _name(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         if fields.get("name") is not None:
-            of = {key: fields[key] for key in _NAMED if fields.get(key) is not None or (key == "limit" and key in fields)}
+            of = {
+                key: fields[key] for key in _NAMED if fields.get(key) is not None or (key == "limit" and key in fields)
+            }
             receiver.named = await self._subscribers.open(credential, fields["name"], of)
 
     # Named subscriptions

@@ -53,6 +53,7 @@ LARGE_BYTES = 64 * 1024
 FAN_OUT = 500
 """Connections written to between two steps of the loop: about 2 ms."""
 
+
 @dataclass(eq=False, slots=True)
 class Member:
     """A subscriber in a group."""
@@ -252,9 +253,7 @@ class Group:
         if await _in_time(member.receiver.drained, self._limits.subscriber_stall_s):
             return
         self._stalled(member, self._limits.subscriber_stall_s)
-        member.receiver.stall(
-            lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began))
-        )
+        member.receiver.stall(lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began)))
         rest_s = self._limits.subscriber_cut_s - self._limits.subscriber_stall_s
         if not await _in_time(member.receiver.drained, rest_s):
             member.receiver.cut(member.policy, stall(self._behind(member, self._limits.subscriber_cut_s)))
@@ -262,9 +261,7 @@ class Group:
 
     def _stalled(self, member: Member, seconds: float) -> None:
         receiver = member.receiver
-        self._observer.emit(
-            SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes)
-        )
+        self._observer.emit(SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes))
 
     def _behind(self, member: Member, seconds: float) -> dict[str, float]:
         return {
