@@ -86,6 +86,12 @@ class Serving:
         self._heartbeat_s = heartbeat_s
         self._rights = rights or Rights(clock=clock)
         self._pipes: dict[Pipe, bytes] = {}
+        self.observer.gauge(
+            "penstock_serve_unsent_bytes",
+            "What waits in the edge's memory for subscribers to read it.",
+            (),
+            lambda: {(): float(sum(pipe.unsent_bytes for pipe in self._pipes))},
+        )
 
     def add_routes(self, app: web.Application) -> None:
         """All paths of data access; they begin and end with the application."""
