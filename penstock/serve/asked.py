@@ -78,7 +78,9 @@ def seconds(fields: Mapping[str, Any], limits: Limits, default: float = WAIT_S) 
     except (ValueError, TypeError):
         wait = -1.0
     if not 0 <= wait <= limits.wait_s:
-        raise BadRequestError(f"wait={str(text)[:40]} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}")
+        raise BadRequestError(
+            f"wait={str(text)[:40]} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}"
+        )
     return wait
 
 

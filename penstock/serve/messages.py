@@ -1,7 +1,8 @@
 """Encodes what subscribers get once, however many of them there are, in the forms that their transports need.
 
 A message is JSON bytes. A socket's frame has the subscription's id spliced in front; subscribers that chose the same
-id share that frame too, and compressed frames of all ids share one compression. A Server-Sent Event carries the position as its id, but only where a client may resume from.
+id share that frame too, and compressed frames of all ids share one compression. A Server-Sent Event carries the
+position as its id, but only where a client may resume from.
 """
 
 from __future__ import annotations

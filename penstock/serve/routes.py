@@ -197,7 +197,7 @@ class Serving:
             receiver.paceable = never_conflated("every_change") if asked.policy == "every_change" else None
             asked.query(view, await view.loaded())
             await self._name(credential, fields, receiver)
-            resumed = since or (receiver.named and receiver.named.position)
+            resumed = since or (receiver.named.position if receiver.named else None)
             if resumed is None:
                 await self._reads.reached(view, fields, seconds(fields, self.limits))
             await self.hub.subscribe(view, asked, _since(resumed, view.name), receiver)
@@ -225,7 +225,9 @@ class Serving:
 
     async def _name(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         if fields.get("name") is not None:
-            of = {key: fields[key] for key in _NAMED if fields.get(key) is not None or (key == "limit" and key in fields)}
+            of = {
+                key: fields[key] for key in _NAMED if fields.get(key) is not None or (key == "limit" and key in fields)
+            }
             receiver.named = await self._subscribers.open(credential, fields["name"], of)
 
     # Named subscriptions

@@ -216,9 +216,7 @@ class Group:
         if await _in_time(member.receiver.drained, self._limits.subscriber_stall_s):
             return
         self._stalled(member, self._limits.subscriber_stall_s)
-        member.receiver.stall(
-            lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began))
-        )
+        member.receiver.stall(lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began)))
         rest_s = self._limits.subscriber_cut_s - self._limits.subscriber_stall_s
         if not await _in_time(member.receiver.drained, rest_s):
             member.receiver.cut(member.policy, stall(self._behind(member, self._limits.subscriber_cut_s)))
@@ -226,9 +224,7 @@ class Group:
 
     def _stalled(self, member: Member, seconds: float) -> None:
         receiver = member.receiver
-        self._observer.emit(
-            SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes)
-        )
+        self._observer.emit(SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes))
 
     def _behind(self, member: Member, seconds: float) -> dict[str, float]:
         return {

@@ -2,8 +2,8 @@
 
     python -m tests.chaos.slow_clients PORT COUNT [--small]
 
-Commands come as lines on stdin, and each is answered by a line of JSON: `mark` (figures since the last mark), `crawl` (a
-byte a second), `read` (as fast as it comes), `end` (read on to where the view stands, and say what was seen).
+Commands come as lines on stdin, and each is answered by a line of JSON: `mark` (figures since the last mark), `crawl`
+(a byte a second), `read` (as fast as it comes).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Client:
         self.seen: Counter[str] = Counter()
         self.latencies: list[float] = []
         self.wrong: list[str] = []
-        self._buffer = bytearray()
+        self._buffer, self._pongs = bytearray(), bytearray()
 
     async def live(self) -> None:
         while True:
@@ -63,7 +63,9 @@ class Client:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(raw, ("127.0.0.1", self.port))
         body = json.dumps({"type": "subscribe", "id": "s", "since": self.position}).encode()
-        head = bytes((0x81, 0x80 | len(body))) if len(body) < 126 else bytes((0x81, 0xFE)) + len(body).to_bytes(2, "big")
+        head = (
+            bytes((0x81, 0x80 | len(body))) if len(body) < 126 else bytes((0x81, 0xFE)) + len(body).to_bytes(2, "big")
+        )
         await loop.sock_sendall(raw, REQUEST + head + bytes(4) + body)
         self._buffer.clear()
         while b"\r\n\r\n" not in self._buffer:
@@ -71,14 +73,19 @@ class Client:
         del self._buffer[: self._buffer.index(b"\r\n\r\n") + 4]
         while True:
             self._parse()
+            if self._pongs:
+                await loop.sock_sendall(raw, bytes(self._pongs))
+                self._pongs.clear()
             if self.crawling:
                 await asyncio.sleep(1)
             self._buffer += await loop.sock_recv(raw, 1 if self.crawling else 262_144) or _gone()
 
     def _parse(self) -> None:
         at, buffer = 0, self._buffer
-        while len(buffer) - at >= 10:
+        while len(buffer) - at >= 2:
             length, start = buffer[at + 1], at + 2
+            if len(buffer) < at + (10 if length == 127 else 4 if length == 126 else 2):
+                break
             if length == 126:
                 length, start = int.from_bytes(buffer[at + 2 : at + 4], "big"), at + 4
             elif length == 127:
@@ -93,6 +100,8 @@ class Client:
         if opcode == 0x8:
             self.seen[f"close {int.from_bytes(payload[:2], 'big')}"] += 1
             raise ConnectionResetError
+        if opcode == 0x9:
+            self._pongs += bytes((0x8A, 0x80 | len(payload))) + bytes(4) + payload
         if opcode != 0x1:
             return
         now, kind = time.time(), _KIND.search(payload)

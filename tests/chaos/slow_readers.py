@@ -2,8 +2,8 @@
 
     python -m tests.chaos.slow_readers --clients 2000
 
-The edge, the readers, the crawling readers and two groups of stopped ones (SIGSTOP) are processes of their own. First all
-read; then the slow ones stop, until the server has told each that it is behind. One stopped group goes on at once: it
+The edge, the readers, the crawling readers and two groups of stopped ones (SIGSTOP) are processes of their own. First
+all read; then the slow ones stop, until the server has told each that it is behind. One stopped group goes on at once: it
 must come to the present on the connection that it has. The other sleeps until it is cut: it must resume, or be reset.
 """
 
@@ -50,7 +50,7 @@ class Play:
     crawling: int = 20
     per_s: float = 2.5
     """Batches."""
-    message_bytes: int = 16_000
+    message_bytes: int = 8_000
     quiet_s: float = 10.0
     limits: Limits = field(default_factory=Limits)
 
@@ -82,7 +82,9 @@ class Feed:
     def __init__(self, folder: Folder, play: Play) -> None:
         folder.root.mkdir(parents=True, exist_ok=True)
         self.log = SqliteLog.open(folder.flows_db, app="slow")
-        spec = StreamSpec("board", SCHEMA.append(pa.field(OP, pa.int8())), counts="commits", compact_by=("k",), epoch="e")
+        spec = StreamSpec(
+            "board", SCHEMA.append(pa.field(OP, pa.int8())), counts="commits", compact_by=("k",), epoch="e"
+        )
         self.stream = self.log.create(spec)
         columns = (Column("k", "bigint"), Column("n", "bigint"), Column("sent", "double"), Column("pad", "string"))
         build = Build(epoch="e", fingerprint="f", kind="view", columns=columns, proof="exact", started_us=0)
@@ -239,9 +241,10 @@ async def _slow(
 async def _settled(found: Findings, children: list[Process], n: int) -> None:
     """Everybody comes to the last batch, and has never seen half of one."""
     for number, child in enumerate(children):
-        deadline = time.monotonic() + 30
-        while min((figures := await child.ask("mark"))["n"]) < n and time.monotonic() < deadline:
+        deadline, figures = time.monotonic() + 30, await child.ask("mark")
+        while min(figures["n"]) < n and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
+            figures = await child.ask("mark")
         if min(figures["n"]) < n:
             found.wrong.append(f"process {number} is at {min(figures['n'])} of {n}")
         found.wrong += figures["wrong"]
@@ -317,7 +320,9 @@ def main() -> None:
     ms = [f"{1000 * value:.1f}" for value in (*found.p50, *found.p99)]
     print(f"{what.clients} clients, {what.stopped} stopped, {what.crawling} at a byte a second")
     print(f"p50 before {ms[0]} ms, during {ms[1]} ms; p99 before {ms[2]} ms, during {ms[3]} ms")
-    print(f"waiting for the slow ones at most {found.unsent_bytes / 2**20:.1f} MiB of {what.bound_bytes / 2**20:.1f} MiB")
+    print(
+        f"waiting for the slow ones at most {found.unsent_bytes / 2**20:.1f} MiB of {what.bound_bytes / 2**20:.1f} MiB"
+    )
     print(f"resident memory of the edge {found.rss_mib[0]:.0f} MiB before, {found.rss_mib[1]:.0f} MiB during")
     print({name: value for name, value in sorted(found.metrics.items()) if value and "serve" in name})
     ends: dict[str, int] = {}
