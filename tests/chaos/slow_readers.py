@@ -3,8 +3,9 @@
     python -m tests.chaos.slow_readers --clients 2000
 
 The edge, the readers, the crawling readers and two groups of stopped ones (SIGSTOP) are processes of their own. First
-all read; then the slow ones stop, until the server has told each that it is behind. One stopped group goes on at once: it
-must come to the present on the connection that it has. The other sleeps until it is cut: it must resume, or be reset.
+all read; then the slow ones stop, until the server has told each that it is behind. One stopped group goes on at once,
+and must come to the present on the connection that it has. The other sleeps until it is cut, and must resume or be
+reset.
 """
 
 from __future__ import annotations
