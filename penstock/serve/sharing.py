@@ -70,6 +70,9 @@ class Member:
     shown: Shown | None = None
     """What it shows, while it is behind; None where that is not known, or not needed because there is no limit."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    """There is something for it to do."""
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    """It need not wait for its pace any longer."""
 
 
 class Gone(Exception):
@@ -108,6 +111,7 @@ class Group:
         Raises `Gone` when what it missed is no longer known.
         """
         self._users += 1
+        receiver.policy = policy
         try:
             await self._ready.wait()
             start = "snapshot" if since is None else "resume"
@@ -155,6 +159,7 @@ class Group:
         self.ended.set()
         for member in self.members:
             member.woken.set()
+            member.hurry.set()
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -174,11 +179,12 @@ class Group:
         if member.receiver.pace_s is not None and not member.behind:
             member.behind = True  # since when it shows what it shows is not known in the midst of a step
         member.woken.set()
+        member.hurry.set()
 
     def _overflown(self, member: Member) -> None:
         """As much waits for it as may."""
         if member.policy == "every_change":
-            self._stalled(member, 0.0)
+            self._stalled(member)
             member.receiver.cut(member.policy, stall(self._behind(member, 0.0)))
         else:
             self._fall(member)
@@ -190,8 +196,8 @@ class Group:
         """
         receiver = member.receiver
         while not self.ended.is_set():
-            if receiver.pace_s is not None and member.at < self.cursor:
-                await _next_tick(receiver.pace_s)
+            if receiver.pace_s is not None and member.at < self.cursor and await _hurried(member, receiver.pace_s):
+                continue
             await self._room_for(member)
             if member.at >= self.cursor:
                 break
@@ -215,14 +221,14 @@ class Group:
         began = asyncio.get_running_loop().time()
         if await _in_time(member.receiver.drained, self._limits.subscriber_stall_s):
             return
-        self._stalled(member, self._limits.subscriber_stall_s)
+        self._stalled(member)
         member.receiver.stall(lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began)))
         rest_s = self._limits.subscriber_cut_s - self._limits.subscriber_stall_s
         if not await _in_time(member.receiver.drained, rest_s):
             member.receiver.cut(member.policy, stall(self._behind(member, self._limits.subscriber_cut_s)))
             raise ConnectionResetError("the subscriber was cut")
 
-    def _stalled(self, member: Member, seconds: float) -> None:
+    def _stalled(self, member: Member) -> None:
         receiver = member.receiver
         self._observer.emit(SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes))
 
@@ -439,13 +445,17 @@ class Group:
         return self._make.changes(upserts, deletes, batch.end, batch.meta) if upserts or deletes else None
 
 
-async def _next_tick(pace_s: float) -> None:
-    """Wait for the next multiple of the pace, so that members of equal pace share what is made for them."""
+async def _hurried(member: Member, pace_s: float) -> bool:
+    """Wait for the next multiple of the pace, so that members of equal pace share what is made for them.
+
+    True when something came in between: another pace, or the end.
+    """
+    member.hurry.clear()
     now = asyncio.get_running_loop().time()
-    await asyncio.sleep(pace_s - now % pace_s)
+    return await _in_time(member.hurry.wait, pace_s - now % pace_s)
 
 
-async def _in_time(call: Callable[[], Awaitable[None]], seconds: float) -> bool:
+async def _in_time(call: Callable[[], Awaitable[object]], seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
             await call()
