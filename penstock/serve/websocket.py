@@ -32,6 +32,7 @@ GOODBYE_S = 2.0
 """How long a client may take to answer a close."""
 MESSAGE_BYTES = 64 * 1024
 """The longest message a client may send: a long `where`, not data."""
+_KINDS = ("view", "stream", "channel")
 MOST_SUBSCRIPTIONS = 1_000
 """On one socket; more belongs on several, or into one query."""
 
@@ -85,15 +86,19 @@ class Session:
     def _act(self, fields: dict[str, Any]) -> None:
         kind = fields.get("type")
         if kind == "subscribe":
-            self._begin(self._defaults | fields)
+            self._begin(self._completed(fields))
         elif kind == "unsubscribe":
-            self._end(_id(self._defaults | fields))
+            self._end(_id(self._completed(fields)))
         elif kind == "ping":
             self._pipe.offer(socket_frame(encode({"type": "pong"} | _only_id(fields))))
         else:
             raise BadRequestError(
                 f"a message of type '{str(kind)[:50]}' is not known", hint="send subscribe, unsubscribe or ping"
             )
+
+    def _completed(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """A message that names what it is about stands by itself; any other is about this socket's own."""
+        return fields if any(fields.get(kind) for kind in _KINDS) else self._defaults | fields
 
     def _begin(self, fields: dict[str, Any]) -> None:
         id = _id(fields)
@@ -140,7 +145,7 @@ def _read(text: str | bytes) -> dict[str, Any]:
 
 def _id(fields: Mapping[str, Any]) -> str:
     """The subscription's id; a client with one subscription per view may leave it out."""
-    id = fields.get("id") or fields.get("view") or fields.get("stream")
+    id = fields.get("id") or next((fields[kind] for kind in _KINDS if fields.get(kind)), None)
     if not isinstance(id, str) or len(id) > 200:
         raise BadRequestError("an id must be a text of at most 200 characters", hint='{"id": "s1", ...}')
     return id

@@ -133,11 +133,13 @@ class Query:
     select: tuple[str, ...] | None = None  # None: all; else in this order, the key's columns among them
     order_by: tuple[OrderItem, ...] = ()
     limit: int | None = None
+    rule: tuple[Where, ...] = ()  # what the reader's rights demand of a row; tested before `where`
     passes: Callable[[Row], bool] = field(init=False, compare=False, repr=False)
     project: Callable[[Row], Row] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "passes", self.where.test if self.where else _always)
+        tests = [where.test for where in (*self.rule, *((self.where,) if self.where else ()))]
+        object.__setattr__(self, "passes", _all_of(tests))
         object.__setattr__(self, "project", _projection(self.columns, self.select))
 
     @property
@@ -162,6 +164,16 @@ def _always(row: Row) -> bool:
     return True
 
 
+def _all_of(tests: Sequence[Callable[[Row], bool]]) -> Callable[[Row], bool]:
+    """A row passes when it passes each test; the tests behind one that it fails do not see it."""
+    if not tests:
+        return _always
+    if len(tests) == 1:
+        return tests[0]
+    first, rest = tests[0], _all_of(tests[1:])
+    return lambda row: first(row) and rest(row)
+
+
 def _projection(columns: Sequence[Column], select: Sequence[str] | None) -> Callable[[Row], Row]:
     if select is None:
         return lambda row: row
@@ -180,6 +192,7 @@ def parse_query(
     key: Sequence[str],
     *,
     where: str | None = None,
+    params: Mapping[str, Any] | None = None,
     select: Names = None,
     order_by: Names = None,
     limit: Limit = DEFAULT,
@@ -199,7 +212,7 @@ def parse_query(
     return Query(
         tuple(columns),
         tuple(key),
-        compile_where(where, columns, errors) if where is not None else None,
+        compile_where(where, columns, errors, params) if where is not None else None,
         _parse_select(select, columns, key),
         _parse_order(defaults[0] if order_by is None else order_by, columns),
         _parse_limit(defaults[1] if limit is DEFAULT else limit),

@@ -12,13 +12,15 @@ evaluates it once. Semantics are Spark's in ANSI mode, in the time zone UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+from sqlglot import exp
 
 from penstock.change import Column, Row
 from penstock.errors import BadQueryError
 from penstock.views.where_nodes import Compiler
-from penstock.views.where_syntax import parse
+from penstock.views.where_syntax import parse, plain
 
 __all__ = ["Column", "Where", "compile_where"]
 
@@ -60,7 +62,12 @@ class Where:
         return f"Where({self.text!r})"
 
 
-def compile_where(text: str, columns: Sequence[Column], errors: list[int] | None = None) -> Where:
+def compile_where(
+    text: str,
+    columns: Sequence[Column],
+    errors: list[int] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Where:
     """Compiles one SQL condition over these columns; a text that is not one raises `BadQueryError`.
 
     `errors` is a count that several filters may share: of rows on which one could not be evaluated.
@@ -70,7 +77,7 @@ def compile_where(text: str, columns: Sequence[Column], errors: list[int] | None
     >>> where(("Oslo", 11)), where(("Oslo", None))
     (True, False)
     """
-    tree = parse(text)
+    tree = bound(parse(text), params or {})
     compiler = Compiler([(column.name, column.type) for column in columns])
     try:
         term = compiler.condition(tree)
@@ -81,6 +88,39 @@ def compile_where(text: str, columns: Sequence[Column], errors: list[int] | None
     # A text that begins and ends with a bracket was put between them by the node that wrote it.
     wrapped = term.text.startswith("(") and term.text.endswith(")")
     return Where(term.text[1:-1] if wrapped else term.text, frozenset(compiler.used), tuple(columns), test, errors)
+
+
+def bound(tree: Any, params: Mapping[str, Any]) -> Any:
+    """The tree with a value in the place of each parameter; `x = ANY(:list)` becomes `x IN (...)`."""
+
+    def value_of(node: Any) -> Any:
+        if node.this not in params:
+            raise BadQueryError(f"There is no value for the parameter ':{node.this or '?'}'.")
+        return params[node.this]
+
+    def replaced(node: Any) -> Any:
+        if isinstance(node, exp.EQ) and isinstance(node.expression, exp.Any):
+            inner = plain(node.expression.this)
+            if isinstance(inner, exp.Placeholder) and isinstance(value := value_of(inner), list):
+                items = [_node(item) for item in value]
+                return (
+                    exp.In(this=node.this, expressions=items)
+                    if items
+                    else exp.and_(exp.EQ(this=node.this, expression=exp.Null()), exp.Boolean(this=False))
+                )
+        return _node(value_of(node)) if isinstance(node, exp.Placeholder) else node
+
+    return tree.transform(replaced)
+
+
+def _node(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return exp.Null() if value is None else exp.Boolean(this=value)
+    if isinstance(value, int | float):
+        return exp.Literal.number(value)
+    if isinstance(value, str):
+        return exp.Literal.string(value)
+    raise BadQueryError("A parameter must be a text, a number, a boolean, null, or a list for ANY.")
 
 
 _TEMPLATE: Final = """

@@ -15,7 +15,7 @@ from secure_edge import HOOK_SECRET, secure_edge
 
 from penstock.rights.credential import Credential
 from penstock.rights.guard import PIXEL, need
-from penstock.rights.tokens import TokenOptions
+from penstock.rights.token_options import TokenOptions
 
 SECRET = "a shared secret of at least 32 bytes"
 OPEN = ("/healthz", "/readyz", "/")
@@ -49,7 +49,7 @@ async def test_every_route_but_the_open_ones_needs_a_credential_from_the_first_k
     assert len(routes) > 15
     for method, path in routes:
         answer = await edge.ask(
-            method, path.format(stream="orders", view="topics", flow="topics", token="x"), body=b"{}"
+            method, path.format(stream="orders", view="topics", flow="topics", channel="c", token="x"), body=b"{}"
         )
         file = "." in path.rpartition("/")[2] and path != "/openapi.json" and not path.endswith(PIXEL)
         if path in OPEN or file:

@@ -11,7 +11,7 @@ import pytest_asyncio
 from aiohttp import WSServerHandshakeError
 from secure_edge import HOOK_SECRET, SecureEdge, secure_edge
 
-from penstock.serve.visible import visible_status
+from penstock.serve.visible import Shown
 
 
 @pytest_asyncio.fixture
@@ -63,7 +63,7 @@ def test_status_says_who_waits_only_of_what_may_be_read() -> None:
             "room": {"bytes": 5},
         },
     }
-    shown = visible_status(body, Reader())  # type: ignore[arg-type]
+    shown = Shown(edge.application, Reader()).status(body)  # type: ignore[arg-type]
     assert shown["udp"] == [{"stream": "rsvps"}]
     assert shown["pressure"]["because"] == [{"stream": "rsvps", "shed": "random"}, {"room": "full"}]
     assert shown["pressure"]["room"] == {}
