@@ -6,9 +6,8 @@ and the process that started this one are not limited: nobody could tell the one
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from penstock.clock import Clock
 from penstock.errors import TooManyError
@@ -17,6 +16,7 @@ from penstock.rights.buckets import Buckets
 from penstock.rights.credential import ANONYMOUS, NOBODY, Credential
 from penstock.rights.signals import LimitReached, Signals
 
+IsOver = Callable[[], bool]
 RETRY_S = 5.0
 """When it is worth asking again for a connection: others end when they end."""
 
@@ -29,12 +29,12 @@ class Allowances:
         self._rate, self._connections = rate, connections
         self._clock, self._signals = clock, signals
         self._buckets: dict[Rate, Buckets] = {}
-        self._open: Counter[str] = Counter()
+        self._open: dict[str, list[IsOver]] = {}
 
     @property
     def open(self) -> int:
         """Connections that are held under some credential."""
-        return self._open.total()
+        return sum(map(len, self._open.values()))
 
     def ask(self, credential: Credential) -> None:
         """One request. Raises `TooManyError`, with when the next may come."""
@@ -51,10 +51,28 @@ class Allowances:
             raise
 
     @contextmanager
-    def held(self, credential: Credential) -> Iterator[None]:
-        """A connection that stays. Raises `TooManyError`."""
+    def held(self, credential: Credential, is_over: IsOver) -> Iterator[None]:
+        """A connection that stays. `is_over`: its client has gone, whoever serves it may learn that later.
+
+        Raises `TooManyError`.
+        """
+        held = self._open.setdefault(credential.id, [])
+        try:
+            self._check(credential, held)
+            held.append(is_over)
+            yield
+        finally:
+            with suppress(ValueError):
+                held.remove(is_over)
+            if not held and self._open.get(credential.id) is held:
+                del self._open[credential.id]
+
+    def _check(self, credential: Credential, held: list[IsOver]) -> None:
         most = self._connections if credential.connections is None else credential.connections
-        if most is not None and not _is_free(credential) and self._open[credential.id] >= most:
+        if most is None or _is_free(credential) or len(held) < most:
+            return
+        held[:] = [is_over for is_over in held if not is_over()]
+        if len(held) >= most:
             self._signals(LimitReached("connections"))
             raise TooManyError(
                 "this credential has as many connections open as it may",
@@ -62,13 +80,6 @@ class Allowances:
                 hint="share one socket among subscriptions, or close one; a key's limit is set by "
                 "penstock keys create --connections",
             ).after(RETRY_S)
-        self._open[credential.id] += 1
-        try:
-            yield
-        finally:
-            self._open[credential.id] -= 1
-            if not self._open[credential.id]:
-                del self._open[credential.id]
 
 
 def _is_free(credential: Credential) -> bool:

@@ -110,7 +110,7 @@ class Guard:
                 raise
             leave(request, credential)
             if _stays(request):
-                with self.rights.allowances.held(credential):
+                with self.rights.allowances.held(credential, _over(request)):
                     return await handler(request)
             reply = await handler(request)
             if request.method in _READS and not reply.prepared:  # a long poll may have waited past the end of a right
@@ -228,6 +228,12 @@ def takes_key_in_query(request: web.BaseRequest) -> bool:
         return True
     kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return request.method == "POST" and kind == "text/plain"
+
+
+def _over(request: web.Request) -> Callable[[], bool]:
+    """Whether the connection of this request is gone."""
+    transport = request.transport
+    return lambda: transport is None or transport.is_closing()
 
 
 def _stays(request: web.Request) -> bool:

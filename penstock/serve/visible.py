@@ -1,7 +1,8 @@
 """Leaves out of what an edge says of itself whatever the one who asks may not read.
 
 Of a view or stream of which each reader sees its own rows only, nobody but an administrator is told how many rows,
-events or errors there are: the numbers are null. A list of columns leaves out the names of the others.
+events or errors there are, nor how many events the ledgers hold: the numbers are null. A list of columns leaves out the
+names of the others.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from penstock.declaration import Application
+from penstock.declaration import LEDGERS, Application
 from penstock.rights.credential import Credential
 
 Body = dict[str, Any]
@@ -23,7 +24,8 @@ class Shown:
 
     def __init__(self, application: Application, credential: Credential) -> None:
         self._credential = credential
-        self._filtered = frozenset() if credential.sees_all else application.filtered()
+        filtered = frozenset() if credential.sees_all else application.filtered()
+        self._filtered = filtered | frozenset(LEDGERS if filtered else ())
 
     def views(self, bodies: Iterable[Body]) -> list[Body]:
         return [self._uncounted(self._narrowed(body, body["view"]), "view") for body in self._readable(bodies, "view")]

@@ -203,6 +203,10 @@ class Answer:
         return json.loads(self.raw)
 
     @property
+    def tag(self) -> str:
+        return next(value for name, value in self.headers.items() if name.lower() == "etag")
+
+    @property
     def code(self) -> str:
         return str(self.body["error"]["code"])
 
