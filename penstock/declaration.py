@@ -19,7 +19,7 @@ from penstock.signed import Signed
 
 Unknown = Literal["ignore", "keep", "reject"]
 Policy = Literal["conflate", "every_change"]
-"""What a slow subscriber gets: the latest of each key, or every change or none."""
+"""What a subscriber that cannot keep up gets: batches merged into one, or a cut and then every batch from there."""
 LEDGERS = ("dead", "late")
 """Streams that every app has: what was rejected, and what came too late."""
 CLOUDEVENT = "cloudevent"

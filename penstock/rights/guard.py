@@ -65,6 +65,8 @@ def need(method: str, path: str) -> Need:
         return "write" if writes else "read"
     if path in ("/dead/replay", "/tickets"):  # their handlers ask for the rights of what a body names
         return "any"
+    if path.startswith("/subscribers"):  # everybody's own names, whatever they may read
+        return "some"
     if method not in _READS:
         return "admin"
     return "read" if path.startswith(("/views/{view}", "/channels/{channel}")) else _FIXED.get(path, "admin")

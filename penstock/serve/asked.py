@@ -105,17 +105,19 @@ def _params(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
     raise BadQueryError("'params' must be an object of values by name.", hint='params={"city": "Oslo"}')
 
 
-def seconds(fields: Mapping[str, str], limits: Limits, default: float = WAIT_S) -> float:
+def seconds(fields: Mapping[str, Any], limits: Limits, default: float = WAIT_S) -> float:
     """The parameter `wait`."""
     text = fields.get("wait")
     if text is None:
         return default
     try:
         wait = float(text)
-    except ValueError:
+    except (ValueError, TypeError):
         wait = -1.0
     if not 0 <= wait <= limits.wait_s:
-        raise BadRequestError(f"wait={text} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}")
+        raise BadRequestError(
+            f"wait={str(text)[:40]} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}"
+        )
     return wait
 
 

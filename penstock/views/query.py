@@ -13,6 +13,7 @@ share a result. A `QueryState` follows one query through the view's batches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -122,6 +123,9 @@ class OrderItem:
 
 # The query
 
+_FLOATS: Final = re.compile(r"\b(float|double)\b")
+"""In a type: its values may be NaN, which Python finds unequal to itself."""
+
 
 @dataclass(frozen=True)
 class Query:
@@ -136,11 +140,17 @@ class Query:
     rule: tuple[Where, ...] = ()  # what the reader's rights demand of a row; tested before `where`
     passes: Callable[[Row], bool] = field(init=False, compare=False, repr=False)
     project: Callable[[Row], Row] = field(init=False, compare=False, repr=False)
+    has_floats: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        tests = [where.test for where in (*self.rule, *((self.where,) if self.where else ()))]
-        object.__setattr__(self, "passes", _all_of(tests))
+        object.__setattr__(self, "passes", _all_of([where.test for where in self.filters]))
         object.__setattr__(self, "project", _projection(self.columns, self.select))
+        object.__setattr__(self, "has_floats", any(_FLOATS.search(column.type) for column in self.columns))
+
+    @property
+    def filters(self) -> tuple[Where, ...]:
+        """A row must pass all of these, in this order."""
+        return (*self.rule, *((self.where,) if self.where else ()))
 
     @property
     def output(self) -> tuple[Column, ...]:
@@ -202,7 +212,8 @@ def parse_query(
     """Reads a query as it arrives over the wire; what it cannot read raises `BadQueryError`.
 
     `select` None is all columns, `order_by` None the view's default, `limit` None (or "null") all rows.
-    `errors` counts rows on which `where` cannot be evaluated; they do not pass.
+    `errors` counts rows on which `where` cannot be evaluated; they do not pass. `params` are the values of the
+    parameters in `where`.
 
     >>> columns = [Column("topic", "string"), Column("rsvps", "bigint")]
     >>> query = parse_query(columns, ["topic"], where="rsvps > 1", order_by="-rsvps", limit="10")
@@ -292,6 +303,25 @@ def evaluate(query: Query, rows: Mapping[Key, Row]) -> list[Row]:
     first = itemgetter(0)
     ordered = sorted(found, key=first) if query.limit is None else nsmallest(query.limit, found, key=first)
     return [query.project(row) for _, row in ordered]
+
+
+def told_of(query: Query, changes: Sequence[Change]) -> tuple[list[Row], list[Key]]:
+    """What a batch, or the part of it that can matter, is to a query without a limit: rows to upsert, keys to delete.
+
+    The rows are the view's own, not projected: readers who select the same columns can share what is made of them.
+    """
+    passes, project, plain = query.passes, query.project, query.select is None and not query.has_floats
+    upserts: list[Row] = []
+    deletes: list[Key] = []
+    for change in changes:
+        before, after = change.before, change.after
+        seen = before is not None and passes(before)
+        if after is not None and passes(after):
+            if not seen or plain or not _same(project(before), project(after)):  # type: ignore[arg-type]
+                upserts.append(after)
+        elif seen:
+            deletes.append(change.key)
+    return upserts, deletes
 
 
 class QueryState:

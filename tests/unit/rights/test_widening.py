@@ -73,7 +73,7 @@ async def socket(edge: SecureEdge, path: str, messages: list[dict[str, Any]]) ->
             await connection.send_json({"type": "subscribe", "id": str(number)} | message)
         try:
             while len(seen) < len(messages):
-                message = json.loads((await connection.receive(timeout=QUIET_S)).data)
+                message = json.loads((await connection.receive(timeout=QUIET_S if seen else 10.0)).data)
                 seen.setdefault(message.pop("id"), plain(message))
         except TimeoutError:
             pass

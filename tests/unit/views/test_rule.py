@@ -1,4 +1,4 @@
-"""A rule is joined to what is asked by AND, sees rows first, and hides columns from everything that could tell of them."""
+"""A rule is joined to what is asked by AND, sees rows first, and hides columns from all that could tell of them."""
 
 from __future__ import annotations
 
