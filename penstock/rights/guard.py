@@ -111,15 +111,22 @@ class Guard:
                 self._count(request, error)
                 raise
             leave(request, credential)
-            if _stays(request):
-                with self.rights.allowances.held(credential, _over(request)):
-                    return await handler(request)
-            reply = await handler(request)
-            if request.method in _READS and not reply.prepared:  # a long poll may have waited past the end of a right
-                self.rights.still(credential)
-            return reply
+            try:
+                return await self._handled(request, handler, credential)
+            except ForbiddenError:  # what only the handler could know: a claim, a column
+                self._signals(AccessRefused("scope"))
+                raise
 
         return guard
+
+    async def _handled(self, request: web.Request, handler: Handler, credential: Credential) -> web.StreamResponse:
+        if _stays(request):
+            with self.rights.allowances.held(credential, _over(request)):
+                return await handler(request)
+        reply = await handler(request)
+        if request.method in _READS and not reply.prepared:  # a long poll may have waited past the end of a right
+            self.rights.still(credential)
+        return reply
 
     async def _mark(self, request: web.Request, response: web.StreamResponse) -> None:
         self._origins.mark(request, response)

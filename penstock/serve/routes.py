@@ -28,6 +28,7 @@ from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import Credential, credential_of
 from penstock.rights.rights import Ended, Rights
+from penstock.rights.signals import AccessRefused
 from penstock.rights.tickets import Kind
 from penstock.serve.asked import WAIT_S, Asked, seconds, whole
 from penstock.serve.assets import add_page
@@ -198,6 +199,13 @@ class Serving:
 
     async def _subscribe(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         """What a `subscribe` message asks for."""
+        try:
+            await self._serve(credential, fields, receiver)
+        except ForbiddenError:
+            self.observer.emit(AccessRefused("scope"))
+            raise
+
+    async def _serve(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         named = next(((kind, str(fields[kind])) for kind in ("channel", "stream", "view") if fields.get(kind)), None)
         if named is None:
             credential.require("read", "*")
