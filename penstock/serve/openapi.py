@@ -75,6 +75,7 @@ def _event_schemas(application: Application) -> tuple[dict[str, Spec], Spec]:
 
 _QUERY = [
     parameter("where", text("A condition in SQL over the view's columns.")),
+    parameter("params", text("A JSON object: the values of the parameters (`:name`) in `where`.")),
     parameter("select", text("Columns to give, with commas between; the key's are always among them.")),
     parameter("order_by", text("Columns to order by, with commas between; `-` before one turns it around.")),
     parameter("limit", {"type": ["integer", "string"], "minimum": 0, "description": "Rows at most; `null`: all."}),

@@ -330,6 +330,7 @@ class Serving:
     async def _events_of_stream(self, request: web.Request, name: str, asked: Asked) -> web.StreamResponse:
         resumed = last_event_id(request)
         since = after_in({"after": resumed} if resumed else request.query, name)
+        await self._streams.check(name, asked)  # what is wrong with the query is a 400, not an event
         return await self._events(request, lambda receiver: self._streams.follow(name, since, asked, receiver))
 
     async def _stream_socket(self, request: web.Request) -> web.StreamResponse:
