@@ -119,7 +119,7 @@ class StreamReads:
         receiver: Receiver,
         reached: Callable[[Position], None] = lambda position: None,
     ) -> None:
-        """Send every event behind `since`, until cancelled; `reached` is told the position behind what was looked at."""
+        """Send every event behind `since`, until cancelled; `reached` is told how far it has come."""
         with self._news() as news:
             told = since = await self._beginning(name, since, asked, news)
             if isinstance(since, Position):

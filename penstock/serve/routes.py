@@ -92,6 +92,12 @@ class Serving:
         self._readable = Readable(application)
         self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
         self._pipes: dict[Pipe, bytes] = {}
+        self.observer.gauge(
+            "penstock_serve_unsent_bytes",
+            "What waits in the edge's memory for subscribers to read it.",
+            (),
+            lambda: {(): float(sum(pipe.unsent_bytes for pipe in self._pipes))},
+        )
 
     def add_routes(self, app: web.Application) -> None:
         """All paths of data access; they begin and end with the application."""

@@ -57,6 +57,7 @@ LARGE_BYTES = 64 * 1024
 FAN_OUT = 500
 """Connections written to between two steps of the loop: about 2 ms."""
 
+
 @dataclass(eq=False, slots=True)
 class Member:
     """A subscriber in a group."""
