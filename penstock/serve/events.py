@@ -252,8 +252,7 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
 
 def _query(schema: Any, asked: Asked, rule: ReadRule, errors: list[int]) -> Query:
     columns = [Column(field.name, simple_type(field.type)) for field in schema]
-    given = {"where": asked.where, "params": asked.params, "select": asked.select}
-    return parse_ruled(rule, columns, (), **given, errors=errors)
+    return parse_ruled(rule, columns, (), where=asked.where, params=asked.params, select=asked.select, errors=errors)
 
 
 def _message(name: str, page: Page) -> Message:
