@@ -33,7 +33,8 @@ from penstock.serve.asked import Asked
 from penstock.serve.ledgers import LedgerMask
 from penstock.serve.messages import Message, reset, stall
 from penstock.serve.receiver import Receiver
-from penstock.views.query import Query, parse_query
+from penstock.views.query import Query
+from penstock.views.rule import ReadRule, parse_ruled
 from penstock.views.unpack import rows_of
 
 START, END = "start", "end"
@@ -65,8 +66,16 @@ class StreamReads:
         self._limits, self._observer = limits or Limits(), observer or Observer()
         self._names = {s.name for s in application.streams} | {f.name for f in application.flows} | set(LEDGERS)
         self._mask = LedgerMask(application)
+        self._filtered = application.filtered()
         self._waiting: set[asyncio.Event] = set()
         self._follower: Follower | None = None
+        self._filter_errors: dict[str, list[int]] = {name: [0] for name in self._names}
+        self._observer.counter(
+            "penstock_serve_filter_errors_total",
+            "Events of a stream on which a reader's filter could not be evaluated.",
+            ("stream",),
+            lambda: {(name,): float(count[0]) for name, count in self._filter_errors.items()},
+        )
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -81,6 +90,11 @@ class StreamReads:
         if name not in self._names:
             names = ", ".join(sorted(self._names))
             raise UnknownStreamError(f"there is no stream '{name}'", hint=f"the app has: {names}")
+
+    async def check(self, name: str, asked: Asked) -> None:
+        """Raises what is wrong with a query, if its stream is there already."""
+        with suppress(UnknownStreamError):
+            self._query(await asyncio.to_thread(self._log.find, name), asked)
 
     async def page(self, name: str, after: Position | str, asked: Asked, limit: int) -> Page:
         """At most `limit` events behind `after` (a position, or `start` or `end`)."""
@@ -186,7 +200,7 @@ class StreamReads:
         page = Page([], at, 0)
         while True:
             room = limit - len(page.events)
-            blocks, behind = self._log.read_after(name, page.next, PAGE_EVENTS if query.where else room)
+            blocks, behind = self._log.read_after(name, page.next, PAGE_EVENTS if query.where or query.rule else room)
             more = _events(blocks, page.next, behind, query, room)
             shown = [self._mask.shown(name, event) for event in more.events] if asked.masked else more.events
             page = Page(page.events + shown, more.next, page.looked_at + more.looked_at)
@@ -196,7 +210,8 @@ class StreamReads:
     def _query(self, found: Found, asked: Asked) -> Query:
         if asked.masked:
             self._mask.check(found.name, asked.where)
-        return _query(found.schema, asked)
+        filtered = found.name in self._filtered or (found.name in LEDGERS and bool(self._filtered))
+        return _query(found.schema, asked, asked.ruled(filtered), self._filter_errors[found.name])
 
     # Waiting
 
@@ -248,9 +263,9 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
     return value if value in (START, END) else Position.parse(str(value), "stream", name)
 
 
-def _query(schema: Any, asked: Asked) -> Query:
+def _query(schema: Any, asked: Asked, rule: ReadRule, errors: list[int]) -> Query:
     columns = [Column(field.name, simple_type(field.type)) for field in schema]
-    return parse_query(columns, (), where=asked.where, select=asked.select)
+    return parse_ruled(rule, columns, (), where=asked.where, params=asked.params, select=asked.select, errors=errors)
 
 
 def _message(name: str, page: Page) -> Message:
