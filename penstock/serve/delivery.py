@@ -48,13 +48,15 @@ class Pipe:
         *,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """`on_cut` is called once with the bytes that waited and the policy that was broken; it returns the last frame."""
+        """`on_cut` is called once, with the bytes that waited and the policy in force; it returns the last frame."""
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the connection is closed")
         self.closed = asyncio.Event()
         self.turn = asyncio.Lock()
         """Held by a subscription that catches up, so that those on one connection do so one after the other."""
+        self.policy = "conflate"
+        """Of the newest subscription on it: what a cut for reading nothing at all is counted under."""
         self._room = asyncio.Event()
         self._transport = transport
         self._protocol = request.protocol
@@ -161,7 +163,7 @@ class Pipe:
                     self._waiting_bytes -= _size(frame)
                     self._transport.write(_made(frame))
         except TimeoutError:
-            self.cut("conflate")
+            self.cut(self.policy)
         except ConnectionError:
             self.close()
         finally:

@@ -64,11 +64,10 @@ class Message:
 
     def socket(self, id: str | None, deflated: bool = False) -> bytes:
         """The frame for a socket; `deflated` if that client takes compressed ones."""
-        deflated = deflated and len(self.payload) >= DEFLATE_BYTES
         frame = self._frames.get((id, deflated))
         if frame is None:
-            front, rest = with_id(id), self.payload[1:]
-            frame = deflated_frame(front, self.deflated()) if deflated else text_frame(front + rest)
+            front, plain = with_id(id), not deflated or len(self.payload) < DEFLATE_BYTES
+            frame = text_frame(front + self.payload[1:]) if plain else deflated_frame(front, self.deflated())
             if len(self._frames) < _SHARED_FRAMES:
                 self._frames[id, deflated] = frame
         return frame

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.clock import Clock, rfc3339
 from penstock.config import Folder
-from penstock.declaration import LEDGERS, Application, FlowDef, Node
+from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node
 from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.folder import FolderLog
@@ -53,6 +53,7 @@ class Status:
         self._versions: dict[str, int] = {}
         self._processes: Any = {}
         self._task: asyncio.Task[None] | None = None
+        self._gathering: asyncio.Future[Any] | None = None
         self.known_ids: Callable[[str], KnownIds | None] = lambda stream: None
         """The ids that the log's writer, which is not ours to ask, knows of a stream."""
         self.more: dict[str, Callable[[], Any]] = {}
@@ -67,6 +68,8 @@ class Status:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        if self._gathering is not None:
+            await asyncio.wait([self._gathering])  # in its thread it reads the log, which is about to be closed
 
     # What is said
 
@@ -115,6 +118,24 @@ class Status:
         columns = view.content.columns if view.content else ()
         return [{"name": c.name, "type": c.type} | ({"private": True} if c.name in private else {}) for c in columns]
 
+    def channels(self) -> list[dict[str, Any]]:
+        return [self._channel(channel) for channel in self._application.channels]
+
+    def _channel(self, channel: ChannelDef) -> dict[str, Any]:
+        view = next((view for view in self._views if view.name == channel.target), None)
+        key = () if view is None else view.content.key if view.content else view.definition.key
+        columns = [] if view is None else self._columns(view)
+        shown = None if channel.select is None else {*key, *channel.select}
+        return {
+            "channel": channel.name,
+            "stream" if view is None else "view": channel.target,
+            "where": channel.where,
+            "select": channel.select,
+            "policy": channel.policy,
+            "key": key,
+            "columns": [column for column in columns if shown is None or column["name"] in shown],
+        }
+
     def flows(self) -> list[dict[str, Any]]:
         return [self._flow(node) for node in self._application.nodes]
 
@@ -155,7 +176,8 @@ class Status:
 
     async def _sample(self) -> None:
         metas = {view.name: view.content.meta for view in self._views if view.content}
-        streams, absorbed, lags, processes = await asyncio.to_thread(self._gather, metas)
+        self._gathering = asyncio.ensure_future(asyncio.to_thread(self._gather, metas))
+        streams, absorbed, lags, processes = await asyncio.shield(self._gathering)
         self._streams, self._lags, self._processes = streams, lags, processes
         now_s = self._clock.monotonic()
         self._accepted.note(now_s, {s["stream"]: s["totals"]["accepted"] for s in streams})
