@@ -61,8 +61,8 @@ class Play:
 
     @property
     def bound_bytes(self) -> int:
-        """What may wait in the edge: for a slow one the queue, the transport and a frame more in each, and for everybody
-        else the message that is on its way."""
+        """What may wait in the edge: for a slow one the queue, the transport and a frame more in each, and for
+        everybody else the message that is on its way."""
         each = self.limits.subscriber_bytes + WRITE_HIGH_BYTES + 3 * self.message_bytes
         return self.slow * each + (self.clients - self.slow) * self.message_bytes
 
