@@ -160,6 +160,8 @@ async def _open(
         checks=checks,
         remember=_remember(group),
         rights=rights,
+        memory=log.memory(),
+        webhooks=security.webhooks(host),
     )
     serving.status.more |= {
         "pulls": collect.pulls.status,

@@ -32,6 +32,8 @@ from penstock.cli.options import (
     TlsKeyOption,
     TlsOption,
     UrlOption,
+    WebhookCaOption,
+    WebhookHostsOption,
 )
 from penstock.cli.quiet import quietly
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
@@ -68,12 +70,14 @@ def run(
     tls_key: TlsKeyOption = None,
     tls: TlsOption = None,
     cors: CorsOption = None,
+    allow_webhook_hosts: WebhookHostsOption = None,
+    webhook_ca: WebhookCaOption = None,
 ) -> None:
     """Run every tier of an app on this machine; prints `ready <address>` when it is."""
     from penstock.cli import launch
 
     tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-    security = Security(tokens, tls_cert, tls_key, tls, cors or ())
+    security = Security(tokens, tls_cert, tls_key, tls, cors or (), allow_webhook_hosts or (), webhook_ca)
     loaded = load(target)
     _exit(launch.run(launch.Request(loaded, loaded.folder(data), host, port, security), terminal))
 
@@ -94,6 +98,8 @@ def edge(
     tls_key: TlsKeyOption = None,
     tls: TlsOption = None,
     cors: CorsOption = None,
+    allow_webhook_hosts: WebhookHostsOption = None,
+    webhook_ca: WebhookCaOption = None,
     parent: ParentOption = None,
 ) -> None:
     """Run only the edge of an app: collection, views and data access. `run` does this for you."""
@@ -102,7 +108,7 @@ def edge(
         from penstock.cli import edge as process
 
         tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-        security = Security(tokens, tls_cert, tls_key, tls, cors or ())
+        security = Security(tokens, tls_cert, tls_key, tls, cors or (), allow_webhook_hosts or (), webhook_ca)
         loaded = load(target)
         process.run(loaded.application, loaded.folder(data), host, port, security)
 

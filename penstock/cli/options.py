@@ -33,6 +33,16 @@ TlsOption = Annotated[str | None, typer.Option("--tls", help="self: a self-made 
 CorsOption = Annotated[
     list[str] | None, typer.Option("--cors", help="Origin whose pages may ask from a browser; several times.")
 ]
+WebhookHostsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-webhook-hosts",
+        help="Host or network that webhooks may post to though it is not of the public internet; several times.",
+    ),
+]
+WebhookCaOption = Annotated[
+    Path | None, typer.Option("--webhook-ca", help="PEM certificates that webhooks trust besides the system's.")
+]
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", envvar="PENSTOCK_KEY", help="Key or token to show; better in PENSTOCK_KEY, which ps hides."),

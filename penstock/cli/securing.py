@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.config import Folder
 from penstock.errors import BadRequestError, NoKeyError
@@ -18,6 +19,9 @@ from penstock.rights.keys import KeyBook
 from penstock.rights.origins import Origins, is_loopback_name
 from penstock.rights.tls import Certificate, self_made
 from penstock.rights.tokens import TokenOptions
+
+if TYPE_CHECKING:
+    from penstock.serve.webhooks.webhook_registry import WebhookOptions
 
 PROBE = "PENSTOCK_PROBE"
 """The variable by which a supervisor and its edge share a secret, so that it may ask how the flows are."""
@@ -34,9 +38,15 @@ class Security:
     tls_key: Path | None = None
     tls: str | None = None
     cors: Sequence[str] = ()
+    webhook_hosts: Sequence[str] = ()
+    webhook_ca: Path | None = None
 
     def __post_init__(self) -> None:
         Origins(self.cors)
+        if self.webhook_hosts:
+            from penstock.serve.webhooks.address_rules import AddressRules  # aiohttp: not for every command
+
+            AddressRules(allowed=self.webhook_hosts)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise BadRequestError("TLS needs a certificate and its key", hint="pass --tls-cert and --tls-key together")
         if self.tls is not None and (self.tls != SELF or self.tls_cert is not None):
@@ -54,6 +64,14 @@ class Security:
             return self_made(folder.tls, host)
         return Certificate(self.tls_cert, self.tls_key) if self.tls_cert and self.tls_key else None
 
+    def webhooks(self, host: str) -> WebhookOptions:
+        """Where deliveries may go: anywhere, if nobody but this machine can ask for them."""
+        from penstock.serve.webhooks.address_rules import AddressRules
+        from penstock.serve.webhooks.webhook_registry import WebhookOptions
+
+        rules = AddressRules(anywhere=is_loopback(host), allowed=self.webhook_hosts)
+        return WebhookOptions(rules, self.webhook_ca)
+
     def words(self) -> list[str]:
         """The same options for a child's command line: names of files, never what is in them."""
         named = {
@@ -62,15 +80,17 @@ class Security:
             "--jwks": self.tokens.jwks,
             "--tls-cert": self.tls_cert,
             "--tls-key": self.tls_key,
+            "--webhook-ca": self.webhook_ca,
         }
         files = [word for name, path in named.items() if path for word in (name, str(path.absolute()))]
-        texts = {
+        single = {
             "--jwt-audience": self.tokens.audience,
             "--jwt-issuer": self.tokens.issuer,
             "--tls": self.tls,
         }
-        words = [word for name, text in texts.items() if text for word in (name, text)]
-        return [*files, *words, *(word for origin in self.cors for word in ("--cors", origin))]
+        words = [word for name, text in single.items() if text for word in (name, text)]
+        listed = {"--cors": self.cors, "--allow-webhook-hosts": self.webhook_hosts}
+        return [*files, *words, *(word for name, texts in listed.items() for text in texts for word in (name, text))]
 
 
 def has_keys(folder: Folder) -> bool:

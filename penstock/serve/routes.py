@@ -42,6 +42,8 @@ from penstock.serve.status import Status
 from penstock.serve.stream_schemas import schema_body
 from penstock.serve.subscription import POSITION_S, Hub
 from penstock.serve.visible import visible, visible_graph, visible_status
+from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
+from penstock.serve.webhooks.webhook_routes import WebhookRoutes
 from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, serve_socket
 from penstock.views.current import Views
 
@@ -49,7 +51,7 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Serving:
-    """Data access over REST, long poll, SSE and WebSocket."""
+    """Data access over REST, long poll, SSE, WebSocket and webhooks."""
 
     def __init__(
         self,
@@ -66,7 +68,10 @@ class Serving:
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
         rights: Rights | None = None,
+        memory: Mapping[str, Any] | None = None,
+        webhooks: WebhookOptions | None = None,
     ) -> None:
+        """`memory` is that of the edge's own log, to which `remember` writes; without it there are no webhooks."""
         self.application, self.views = application, views
         self.limits, self.observer = limits or views.limits, observer or views.observer
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
@@ -78,6 +83,25 @@ class Serving:
         self._heartbeat_s = heartbeat_s
         self._rights = rights or Rights(clock=clock)
         self._pipes: dict[Pipe, bytes] = {}
+        self._webhooks = self._hooks(memory, webhooks)
+
+    def _hooks(self, memory: Mapping[str, Any] | None, options: WebhookOptions | None) -> Webhooks | None:
+        if memory is None or self._remember is None:
+            return None
+        return Webhooks(
+            memory,
+            self._remember,
+            views=self.views,
+            hub=self.hub,
+            reads=self._streams,
+            log=self._log,
+            rights=self._rights,
+            clock=self._clock,
+            limits=self.limits,
+            observer=self.observer,
+            ask=lambda fields, credential, name: _asked(fields, credential),
+            options=options,
+        )
 
     def add_routes(self, app: web.Application) -> None:
         """All paths of data access; they begin and end with the application."""
@@ -95,6 +119,8 @@ class Serving:
         get("/streams/{stream}/schema", self._stream_schema)
         get("/streams/{stream}/events", self._stream_events, allow_head=False)
         get("/streams/{stream}/socket", self._stream_socket, allow_head=False)
+        if self._webhooks is not None:
+            WebhookRoutes(self._webhooks).add_routes(app)
         get("/status", self._status)
         get("/graph", self._graph)
         get("/healthz", alive)
@@ -263,6 +289,8 @@ class Serving:
         await self.hub.start()
         await self._streams.start()
         await self.status.start()
+        if self._webhooks is not None:
+            await self._webhooks.start()
 
     async def _end_connections(self, app: web.Application) -> None:
         """Clients reconnect and resume: to another edge, or to this one when it is back."""
@@ -270,6 +298,8 @@ class Serving:
             pipe.end(goodbye)
 
     async def _stop(self, app: web.Application) -> None:
+        if self._webhooks is not None:
+            await self._webhooks.stop()
         await self.status.stop()
         await self._streams.stop()
         await self.hub.stop()
