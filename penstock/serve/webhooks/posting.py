@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import socket
 import ssl
 import time
@@ -48,6 +49,7 @@ BODY_S = 1.0
 BODY_BYTES = 64 * 1024
 """What is read of a reply's body at most, so that its connection can be used again."""
 KEEP_S = 15.0
+PIECES_BYTES = 512 * 1024
 _LOOKUPS = 8
 
 Failure = Literal["address", "dns", "connection", "tls", "timeout", "redirect", "status", "crowded"]
@@ -146,7 +148,7 @@ class Poster:
         address = URL(url)
         session = self._trusted if self._rules.trusts(address.host or "") else self._judged
         async with session.post(
-            address, data=payload, headers=headers, allow_redirects=False, trace_request_ctx=used
+            address, data=_body(payload), headers=headers, allow_redirects=False, trace_request_ctx=used
         ) as reply:
             await _skim(reply)
             return _judged(reply.status, retry_after_s(reply.headers.get("Retry-After"), self._clock.now_us()))
@@ -162,6 +164,11 @@ def _trusting(ca: Path | None) -> ssl.SSLContext:
             f"'{ca}' does not hold certificates to trust", detail=str(error), hint="name a PEM file with --webhook-ca"
         ) from None
     return context
+
+
+def _body(payload: bytes) -> bytes | io.BytesIO:
+    """A large one is written piece by piece, so that the loop goes on."""
+    return payload if len(payload) <= PIECES_BYTES else io.BytesIO(payload)
 
 
 async def _note_reuse(session: ClientSession, context: SimpleNamespace, params: Any) -> None:

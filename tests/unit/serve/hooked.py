@@ -1,8 +1,9 @@
-"""An edge with webhooks over real files and sockets, endpoints that misbehave as told, and a clock that can be played."""
+"""An edge with webhooks over real files and sockets, endpoints that misbehave as told, and a clock to be played."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import ssl
 from collections import deque
@@ -211,17 +212,18 @@ class Hooked:
         seen = 0
         async with asyncio.timeout(DEADLINE_S):
             while seen < 3:
-                busy = any(
-                    e.state == "delivering" or (e.state == "paused" and e.trouble and e.trouble.retry_us <= self.clock.now_us())
-                    for e in self.webhooks._endpoints.values()
-                )
-                seen = 0 if busy else seen + 1
+                seen = 0 if any(self._busy(e) for e in self.webhooks._endpoints.values()) else seen + 1
                 await asyncio.sleep(0.02)
+
+    def _busy(self, endpoint: Endpoint) -> bool:
+        due = endpoint.trouble is not None and endpoint.trouble.retry_us <= self.clock.now_us()
+        return endpoint.state == "delivering" or (endpoint.state == "paused" and due)
 
     async def ask(self, method: str, path: str, body: Any = None, key: str | None = None) -> tuple[int, Any]:
         key = key or self.key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        data = io.BytesIO(raw) if raw else None
         async with self.http.request(method, path, data=data, headers=headers) as reply:
             text = await reply.text()
             return reply.status, json.loads(text) if text else None

