@@ -120,7 +120,7 @@ class Serving:
         get("/streams/{stream}/events", self._stream_events, allow_head=False)
         get("/streams/{stream}/socket", self._stream_socket, allow_head=False)
         if self._webhooks is not None:
-            WebhookRoutes(self._webhooks).add_routes(app)
+            WebhookRoutes(self._webhooks, self.limits.body_pause_s).add_routes(app)
         get("/status", self._status)
         get("/graph", self._graph)
         get("/healthz", alive)

@@ -79,7 +79,8 @@ class ViewFeed:
                 self._task.result()
             self._some.clear()
             try:
-                await asyncio.wait_for(self._some.wait(), MOMENT_S)
+                async with asyncio.timeout(MOMENT_S):
+                    await self._some.wait()
             except TimeoutError:
                 level()
                 await self._some.wait()

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 from penstock.errors import BadRequestError, SlowBodyError
 from penstock.serve.webhooks.webhook import Kind, Shape
 
-BODY_S = 10.0
 DIGEST_LEAST_S = 1.0
 DIGEST_MOST_S = 86_400.0
 OVERLAP_MOST_S = 7 * 86_400.0
@@ -69,10 +68,10 @@ class Replay(msgspec.Struct, forbid_unknown_fields=True):
     since: str
 
 
-async def body_of(request: web.Request, kind: type[T], example: str = _EXAMPLE) -> T:
+async def body_of(request: web.Request, kind: type[T], pause_s: float, example: str = _EXAMPLE) -> T:
     """The body as this class. Raises `BadRequestError`; one that is too large is a 413."""
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(pause_s):
             raw = await request.read()
         return msgspec.json.decode(raw or b"{}", type=kind)
     except TimeoutError:

@@ -24,8 +24,9 @@ _NO_STORE = {"Cache-Control": "no-store"}
 class WebhookRoutes:
     """The handlers. Who asks sees and changes its own webhooks, an administrator all of them."""
 
-    def __init__(self, webhooks: Webhooks) -> None:
-        self._webhooks = webhooks
+    def __init__(self, webhooks: Webhooks, pause_s: float) -> None:
+        """A body must be there within `pause_s`."""
+        self._webhooks, self._pause_s = webhooks, pause_s
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_post("/webhooks", self._create)
@@ -42,7 +43,7 @@ class WebhookRoutes:
         return self._webhooks.find(*_who(request))
 
     async def _create(self, request: web.Request) -> web.Response:
-        asked = await body_of(request, NewWebhook)
+        asked = await body_of(request, NewWebhook, self._pause_s)
         endpoint, secret = await self._webhooks.create(asked, credential_of(request))
         return json_reply(endpoint.body() | {"secret": secret}, 201, _NO_STORE)
 
@@ -55,7 +56,7 @@ class WebhookRoutes:
 
     async def _change(self, request: web.Request) -> web.Response:
         self._found(request)
-        asked = await body_of(request, ChangedWebhook, '{"enabled": true}')
+        asked = await body_of(request, ChangedWebhook, self._pause_s, '{"enabled": true}')
         endpoint = await self._webhooks.change(*_who(request), asked)
         return json_reply(endpoint.body(), headers=_NO_STORE)
 
@@ -71,14 +72,14 @@ class WebhookRoutes:
     async def _secret(self, request: web.Request) -> web.Response:
         id, credential = _who(request)
         self._webhooks.find(id, credential)
-        asked = await body_of(request, NewSecret, '{"overlap_s": 86400}')
+        asked = await body_of(request, NewSecret, self._pause_s, '{"overlap_s": 86400}')
         overlap_s = checked_overlap(asked.overlap_s, OVERLAP_S)
         secret, until = await self._webhooks.rotate(id, credential, overlap_s)
         return json_reply({"id": id, "secret": secret, "old_until": until}, headers=_NO_STORE)
 
     async def _replay(self, request: web.Request) -> web.Response:
         self._found(request)
-        asked = await body_of(request, Replay, '{"since": "<position>"}')
+        asked = await body_of(request, Replay, self._pause_s, '{"since": "<position>"}')
         endpoint = await self._webhooks.replay(*_who(request), asked.since)
         return json_reply(endpoint.body(), 202, _NO_STORE)
 

@@ -7,7 +7,7 @@ import io
 import json
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -243,7 +243,10 @@ class Hooked:
 
     def post(self, *topics: str) -> None:
         """Events of the stream `rsvps`."""
-        rows = [{"topic": t, "n": i, "_id": f"{t}{i}", "_key": t} for i, t in enumerate(topics)]
+        self.post_ids([f"{t}{i}" for i, t in enumerate(topics)], topics)
+
+    def post_ids(self, ids: Sequence[str], topics: Sequence[str]) -> None:
+        rows = [{"topic": t, "n": i, "_id": id, "_key": t} for i, (id, t) in enumerate(zip(ids, topics, strict=True))]
         batch = pa.RecordBatch.from_pylist(rows, schema=self.rsvps.schema)
         self.group.submit([Append(self.rsvps, batch)]).result(DEADLINE_S)
 
