@@ -161,7 +161,6 @@ async def _open(
         clock=clock,
         checks=checks,
         remember=_remember(group),
-        memory=log.memory(),
         rights=rights,
         memory=log.memory(),
         webhooks=security.webhooks(host),
