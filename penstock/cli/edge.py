@@ -162,6 +162,7 @@ async def _open(
         checks=checks,
         remember=_remember(group),
         rights=rights,
+        memory=log.memory(),
         webhooks=security.webhooks(host),
     )
     serving.status.more |= {
