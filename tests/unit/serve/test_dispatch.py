@@ -191,7 +191,7 @@ async def test_who_joins_or_is_told_the_position_while_a_batch_is_looked_up_miss
             limit = 3 if len(sink.replica.rows) == 3 else "null"
             wanted = await running.rows(where=sink.name, order_by="rsvps", limit=limit)
             assert sorted(map(str, sink.replica.rows.values())) == sorted(map(str, wanted))
-        assert [list(s.replica.rows.values())[0]["rsvps"] for s in sinks[:3]] == [1, 1000, 0]
+        assert [next(iter(s.replica.rows.values()))["rsvps"] for s in sinks[:3]] == [1, 1000, 0]
         await crowd.leave()
 
 
