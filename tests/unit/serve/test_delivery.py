@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientWebSocketResponse, WSMsgType
+from aiohttp import ClientWebSocketResponse, StreamReader, WSMsgType
 from edge import DEADLINE_S, Door, Edge, Replica, eventually, flows_and_edge, follow_socket
-from fake_flows import topic
+from fake_flows import small_app, topic
 
+from penstock.app import App
 from penstock.config import Limits
-from penstock.serve import routes
 from penstock.serve.delivery import sse_frame
 from penstock.serve.messages import Message
 
@@ -62,11 +62,10 @@ def _subscribers(edge: Edge) -> float:
     return edge.serving.hub._subscribers_by_view().get(("topics",), 0.0)
 
 
-@pytest.fixture
-def every_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a channel with this policy would do it."""
-    asked_in = routes.asked_in
-    monkeypatch.setattr(routes, "asked_in", lambda fields: replace(asked_in(fields), policy="every_change"))
+def ledger_app() -> App:
+    app = small_app()
+    app.channel("ledger", "topics", policy="every_change")
+    return app
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])
@@ -185,6 +184,46 @@ async def test_one_that_reads_again_gets_stall_and_one_merged_message_that_leads
         assert merged == behind["batches"]
 
 
+async def test_a_slow_event_stream_is_merged_and_told_so_as_a_socket_is(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 0)])
+        async with running.http.get("/views/topics/events", read_bufsize=2**20) as reply:
+            blocks = _blocks(reply.content)
+            replica, stalls = Replica(), 0
+            replica.take((await anext(blocks))[1])
+            assert reply.connection is not None
+            assert reply.connection.transport is not None
+            reply.connection.transport.pause_reading()
+            for i in range(100):
+                offset = await asyncio.to_thread(flows.commit, stream, [topic("a", i + 1, WIDE)])
+            stalled = ("penstock_serve_stalls_total", {"view": "topics", "policy": "conflate"})
+            await eventually(lambda: running.observer.value(stalled[0], **stalled[1]) == 1, "stalled")
+            reply.connection.transport.resume_reading()
+            while replica.position != stream.position((offset,)).token():
+                id, message = await anext(blocks)
+                if message["type"] == "stall":
+                    stalls += 1
+                    assert id is None, "nobody resumes from a stall"
+                else:
+                    replica.take(message)
+            assert stalls == 1
+            assert len(replica.messages) < 60
+            assert replica.rows['["a"]']["rsvps"] == 100
+
+
+async def _blocks(content: StreamReader) -> AsyncIterator[tuple[str | None, Any]]:
+    """The id and the message of each event."""
+    id: str | None = None
+    async for line in content:
+        if line.startswith(b"id: "):
+            id = line[4:].decode().strip()
+        elif line.startswith(b"data: "):
+            yield id, json.loads(line[6:])
+        elif line == b"\n":
+            id = None
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("query", QUERIES)
 async def test_whatever_a_client_reads_and_when_it_always_sees_a_state_that_the_view_had(
@@ -244,12 +283,12 @@ async def test_one_that_slept_longer_than_history_reaches_is_reset_on_the_same_c
         assert running.observer.value("penstock_serve_resets_total", view="topics", policy="conflate") == 1
 
 
-async def test_every_change_is_never_merged_but_cut_and_resumed(tmp_path: Path, every_change: None) -> None:
-    async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
+async def test_every_change_is_never_merged_but_cut_and_resumed(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path, LIMITS, app=ledger_app()) as (flows, running):
         stream = flows.build()
         flows.commit(stream, [topic("wide", 0)])
         replica = Replica()
-        async with sleeper(running) as client:
+        async with sleeper(running, channel="ledger") as client:
             client.replica = replica
             client.sleep()
             for i in range(120):
@@ -261,18 +300,18 @@ async def test_every_change_is_never_merged_but_cut_and_resumed(tmp_path: Path, 
             assert client.ws.close_code in (4008, 1006), "1006 when it did not read its last words in time"
             if client.ws.close_code == 4008:
                 assert len(client.stalls) == 1
-            await client.ws.send_json({"type": "ping"}) if not client.ws.closed else None
-        await follow_socket(running, replica, lambda: replica.rows['["wide"]']["rsvps"] == 120, {})
+        ledger = {"channel": "ledger"}
+        await follow_socket(running, replica, lambda: replica.rows['["wide"]']["rsvps"] == 120, ledger)
         assert replica.resets == 0
         seen = [row["rsvps"] for message in replica.messages for row in message.get("upserts", ())]
         assert seen == list(range(1, 121)), "a change was left out"
         assert running.observer.value("penstock_serve_batches_conflated_total", view="topics", policy="conflate") == 0
 
 
-async def test_every_change_cannot_be_paced(tmp_path: Path, every_change: None) -> None:
-    async with flows_and_edge(tmp_path) as (flows, running):
+async def test_every_change_cannot_be_paced(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path, app=ledger_app()) as (flows, running):
         flows.commit(flows.build(), [topic("a", 1)])
-        async with sleeper(running) as client:
+        async with sleeper(running, channel="ledger") as client:
             await client.ws.send_json({"type": "pace", "id": "s", "per_s": 1})
             assert (await client.ws.receive_json(timeout=DEADLINE_S))["error"]["code"] == "every_change"
 
