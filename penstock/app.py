@@ -16,6 +16,7 @@ import msgspec
 from penstock.config import duration_us, size_bytes
 from penstock.declaration import Application, FlowDef, Place, PullDef, Retention, StreamDef, UdpDef, Unknown, ViewDef
 from penstock.errors import DeclarationError, PenstockError
+from penstock.horizon import parse_horizon
 from penstock.origin import origin
 from penstock.overload import parse_max_lag, parse_rate, parse_shed
 from penstock.schema import EventSchema
@@ -67,6 +68,7 @@ class App:
         sent: str | None = None,
         max_skew: str | timedelta | None = None,
         signed: Signed | None = None,
+        horizon: int | str | timedelta | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
 
@@ -82,6 +84,9 @@ class App:
         `id="cloudevent"` takes a CloudEvent's source and id. `sent` is the field in which the sender's clock says when
         it sent (or the header `Penstock-Sent` does): `_time` is then corrected by how wrong that clock is, up to
         `max_skew` ("1 day" unless given). With neither of the two nothing is corrected.
+
+        `horizon` says how far back an event that is sent again is known by its `id`: a number of ids (10 million unless
+        given, each takes 20 to 40 bytes of memory) or a duration ("24 hours" unless given), whichever ends first.
         """
         place = _caller()
         with _at(place):
@@ -89,6 +94,10 @@ class App:
                 raise DeclarationError(f"partitions={partitions} of '{name}'", hint="use 1 or more")
             if unknown not in ("ignore", "keep", "reject"):
                 raise DeclarationError(f"unknown='{unknown}' of '{name}'", hint="use 'ignore', 'keep' or 'reject'")
+            if horizon is not None and id is None:
+                raise DeclarationError(
+                    f"horizon= of '{name}' without an id", hint="say what makes an event unique: id="
+                )
             made = StreamDef(
                 name=name,
                 events=EventSchema(type),
@@ -106,6 +115,7 @@ class App:
                 sent=sent,
                 max_skew_us=_skew(sent, max_skew),
                 signed=signed,
+                horizon=parse_horizon(horizon),
             )
         self._streams.append(made)
         return made

@@ -42,6 +42,7 @@ DOCTESTED = (
     "cli.reporting",
     "cli.letters",
     "narrowing",
+    "horizon",
 )
 
 
