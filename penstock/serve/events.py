@@ -23,9 +23,10 @@ from penstock.log.follow import Follower
 from penstock.log.log import Block
 from penstock.position import Position
 from penstock.protocol import wire
-from penstock.schema import ID, KEY, RECEIVED, TIME, simple_type
+from penstock.schema import ID, KEY, RECEIVED, TIME
 from penstock.serve.asked import Asked
 from penstock.serve.ledgers import LedgerMask
+from penstock.serve.message_schemas import columns_of
 from penstock.serve.messages import Message, reset
 from penstock.serve.sharing import Receiver
 from penstock.views.query import Query, parse_query
@@ -71,6 +72,14 @@ class StreamReads:
         if name not in self._names:
             names = ", ".join(sorted(self._names))
             raise UnknownStreamError(f"there is no stream '{name}'", hint=f"the app has: {names}")
+
+    def columns(self) -> dict[str, list[Column]]:
+        """Of the streams that the log has. Reads the disk: call it in a thread."""
+        found = {}
+        for name in self._names:
+            with suppress(UnknownStreamError):
+                found[name] = columns_of(self._log.find(name).schema)
+        return found
 
     async def page(self, name: str, after: Position | str, asked: Asked, limit: int) -> Page:
         """At most `limit` events behind `after` (a position, or `start` or `end`)."""
@@ -195,8 +204,7 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
 
 
 def _query(schema: Any, asked: Asked) -> Query:
-    columns = [Column(field.name, simple_type(field.type)) for field in schema]
-    return parse_query(columns, (), where=asked.where, select=asked.select)
+    return parse_query(columns_of(schema), (), where=asked.where, select=asked.select)
 
 
 def _message(name: str, page: Page) -> Message:
