@@ -14,7 +14,19 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 from penstock.config import duration_us, size_bytes
-from penstock.declaration import Application, FlowDef, Place, PullDef, Retention, StreamDef, UdpDef, Unknown, ViewDef
+from penstock.declaration import (
+    Application,
+    ChannelDef,
+    FlowDef,
+    Place,
+    Policy,
+    PullDef,
+    Retention,
+    StreamDef,
+    UdpDef,
+    Unknown,
+    ViewDef,
+)
 from penstock.errors import DeclarationError, PenstockError
 from penstock.horizon import parse_horizon
 from penstock.origin import origin
@@ -45,6 +57,7 @@ class App:
         self._views: list[ViewDef] = []
         self._pulls: list[PullDef] = []
         self._udps: list[UdpDef] = []
+        self._channels: list[ChannelDef] = []
         if not name.replace("-", "_").isidentifier():
             raise DeclarationError(f"{_caller()}: '{name}' is not an app name", hint="use letters, digits, - and _")
 
@@ -69,6 +82,7 @@ class App:
         max_skew: str | timedelta | None = None,
         signed: Signed | None = None,
         horizon: int | str | timedelta | None = None,
+        visible_where: str | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
 
@@ -87,6 +101,9 @@ class App:
 
         `horizon` says how far back an event that is sent again is known by its `id`: a number of ids (10 million unless
         given, each takes 20 to 40 bytes of memory) or a duration ("24 hours" unless given), whichever ends first.
+
+        `visible_where` (SQL) says which events a reader sees: `"user_id = :sub"`, where `:sub` is a claim of its
+        credential.
         """
         place = _caller()
         with _at(place):
@@ -116,6 +133,7 @@ class App:
                 max_skew_us=_skew(sent, max_skew),
                 signed=signed,
                 horizon=parse_horizon(horizon),
+                visible_where=visible_where,
             )
         self._streams.append(made)
         return made
@@ -196,6 +214,7 @@ class App:
         partitions: int = 1,
         late_after: str | timedelta | None = None,
         deterministic: bool = False,
+        visible_where: str | None = None,
     ) -> Callable[[F], F]: ...
 
     def flow(
@@ -208,8 +227,11 @@ class App:
         partitions: int = 1,
         late_after: str | timedelta | None = None,
         deterministic: bool = False,
+        visible_where: str | None = None,
     ) -> Any:
         """A function whose rows make a new stream. Its parameters name its inputs.
+
+        `visible_where` (SQL) says which of its events a reader sees, as for a stream.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -238,6 +260,7 @@ class App:
                         deterministic=deterministic,
                         place=place,
                         doc=inspect.getdoc(f) or "",
+                        visible_where=visible_where,
                     )
                 )
             return f
@@ -255,13 +278,16 @@ class App:
         keep: str | timedelta | None = None,
         max_lag: str | timedelta | int | None = None,
         deterministic: bool = False,
+        visible_where: str | None = None,
     ) -> Callable[[F], F]:
         """A function whose rows are kept current by `key` and served. Its parameters name its inputs.
 
         `where` (SQL) decides which rows are in the view, `order_by` and `limit` are defaults of a read, `keep` lets
         rows go that are older than this against the newest event. `deterministic=True` is your word that a function
         which `verify` cannot prove always gives the same rows for the same events. Above `max_lag` (a duration, or
-        a number of events) senders of its inputs have to wait.
+        a number of events) senders of its inputs have to wait. `visible_where` (SQL) says which rows a reader sees:
+        `"user_id = :sub"`, with `:sub` a claim of its credential; no reader can widen it, and one without that claim
+        sees nothing.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -294,11 +320,62 @@ class App:
                         place=place,
                         doc=inspect.getdoc(f) or "",
                         max_lag=parse_max_lag(max_lag),
+                        visible_where=visible_where,
                     )
                 )
             return f
 
         return declare
+
+    def channel(
+        self,
+        name: str,
+        view_or_stream: StreamDef | Callable[..., Any] | str,
+        *,
+        where: str | None = None,
+        select: Names = None,
+        policy: Policy = "conflate",
+    ) -> ChannelDef:
+        """A view or stream under a name of its own, for those who may read no more of it than this.
+
+        `where` (SQL) and `select` are the channel's: a reader's own `where` is added to it, and it chooses among these
+        columns. The scope `read:<channel>` opens it without opening the view. A subscriber that is too slow gets the
+        latest of each key (`policy="conflate"`), or is cut and resumes (`"every_change"`: nothing is ever left out).
+
+        >>> from penstock import App, Event
+        >>> app = App("shop")
+        >>> class Order(Event):
+        ...     country: str
+        >>> orders = app.stream("orders", Order)
+        >>> norwegian = app.channel("norwegian", orders, where="country = 'NO'", policy="every_change")
+        """
+        place = _caller()
+        with _at(place):
+            if policy not in ("conflate", "every_change"):
+                raise DeclarationError(
+                    f"policy='{policy}' of the channel '{name}'", hint="use 'conflate' or 'every_change'"
+                )
+            if select is not None and not _names(select):
+                raise DeclarationError(f"select= of the channel '{name}' names no column", hint="leave it out for all")
+            chosen = None if select is None else _names(select)
+            made = ChannelDef(name, self._named(view_or_stream), where, chosen, policy, place)
+        self._channels.append(made)
+        return made
+
+    def _named(self, thing: StreamDef | Callable[..., Any] | str) -> str:
+        """The name under which a stream, or the function of a view or flow, was declared."""
+        if isinstance(thing, str):
+            return thing
+        if isinstance(thing, StreamDef):
+            return thing.name
+        nodes: list[FlowDef | ViewDef] = [*self._views, *self._flows]
+        for node in nodes:
+            if node.function is thing:
+                return node.name
+        raise DeclarationError(
+            f"{getattr(thing, '__name__', thing)!r} is no view, stream or flow of this app",
+            hint="declare it above with app.stream, @app.view or @app.flow, or give its name as a text",
+        )
 
     def declared(self) -> Application:
         """All that was declared, frozen."""
@@ -310,6 +387,7 @@ class App:
             tuple(self._views),
             tuple(self._pulls),
             tuple(self._udps),
+            tuple(self._channels),
         )
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from penstock.config import Limits
-from penstock.declaration import LEDGERS, Application
+from penstock.declaration import LEDGERS, Application, ChannelDef
 from penstock.serve.message_schemas import Columns, event_schemas, message_names, schemas_of
 from penstock.serve.openapi_collect import pixel, post
 from penstock.serve.openapi_dead import dead_paths
@@ -19,8 +19,10 @@ from penstock.serve.openapi_parts import (
     ACKS_REPLY,
     SCHEMAS,
     SECURITY,
+    also,
     answers,
     array,
+    obj,
     parameter,
     record,
     ref,
@@ -43,10 +45,12 @@ def openapi(application: Application, views: Views, limits: Limits, columns: Col
     for stream in application.streams:
         paths |= _stream_paths(stream.name, limits)
         paths[f"/streams/{stream.name}"]["post"] = post(stream, events[stream.name], limits)
-        paths[f"/streams/{stream.name}/publish"] = _socket(f"publishing to {stream.name}")
+        paths[f"/streams/{stream.name}/publish"] = _socket(f"publishing to {stream.name}", 400)
         paths[f"/streams/{stream.name}/pixel.gif"] = {"get": pixel(stream)}
     for name in (*(flow.name for flow in application.flows), *LEDGERS):
         paths |= _stream_paths(name, limits)
+    for channel in application.channels:
+        paths |= _channel_paths(channel, application, limits)
     return {
         "openapi": "3.1.0",
         "info": {"title": application.name, "version": version("penstock")},
@@ -63,9 +67,14 @@ def openapi(application: Application, views: Views, limits: Limits, columns: Col
 
 _QUERY = [
     parameter("where", text("A condition in SQL over the view's columns.")),
+    parameter("params", text("A JSON object: the values of the parameters (`:name`) in `where`.")),
     parameter("select", text("Columns to give, with commas between; the key's are always among them.")),
     parameter("order_by", text("Columns to order by, with commas between; `-` before one turns it around.")),
     parameter("limit", {"type": ["integer", "string"], "minimum": 0, "description": "Rows at most; `null`: all."}),
+]
+_REACHED = [
+    parameter("after", text("An ack: answer once the view has absorbed that event.")),
+    parameter("at_least", text("A position of this view: answer once it is reached.")),
 ]
 
 
@@ -83,8 +92,7 @@ def _view_paths(name: str, limits: Limits) -> Spec:
                 "parameters": [
                     *_QUERY,
                     parameter("key", text("One row: the key's value, or a JSON object of the key's columns.")),
-                    parameter("after", text("An ack: answer once the view has absorbed that event.")),
-                    parameter("at_least", text("A position of this view: answer once it is reached.")),
+                    *_REACHED,
                     parameter("since", text("A position of this view: answer with the messages behind it.")),
                     _wait(limits),
                     parameter("If-None-Match", text("The ETag of an earlier answer."), place="header"),
@@ -93,7 +101,7 @@ def _view_paths(name: str, limits: Limits) -> Spec:
                 | {"204": {"description": "since=: nothing came in time"}, "304": {"description": "Not changed"}},
             }
         },
-        f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID]),
+        f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID, *_REACHED, _wait(limits)], 410, 504),
         f"/views/{name}/socket": _socket(f"view {name}"),
         f"/views/{name}/rebuild": {"post": _rebuild(name, "view")},
     }
@@ -149,6 +157,37 @@ def _schema(name: str) -> Spec:
     }
 
 
+def _channel_paths(channel: ChannelDef, application: Application, limits: Limits) -> Spec:
+    """The paths of what it shows, under its own name."""
+    is_view = application.view(channel.target) is not None
+    shown = _view_paths(channel.target, limits) if is_view else _stream_paths(channel.target, limits)
+    paths: Spec = {}
+    for end in ("", "/events", "/socket"):
+        get = shown[f"/{'views' if is_view else 'streams'}/{channel.target}{end}"]["get"]
+        named = {
+            "operationId": f"{get['operationId']} as channel {channel.name}",
+            "summary": f"{get['summary']}, as the channel {channel.name} shows it",
+        }
+        paths[f"/channels/{channel.name}{end}"] = {"get": get | named}
+    return paths
+
+
+def _tickets() -> Spec:
+    body = obj(view=text(), stream=text(), channel=text()) | {"minProperties": 1, "maxProperties": 1}
+    reply = also(
+        record(ticket=text("Show it as ?ticket=."), open_until=text()), view=text(), stream=text(), channel=text()
+    )
+    made = {"description": "A ticket", "content": _json(reply)}
+    return {
+        "post": {
+            "operationId": "ticket",
+            "summary": "A ticket for the events or the socket of one view, stream or channel",
+            "requestBody": {"required": True, "content": _json(body)},
+            "responses": answers(None, 400, 404, 503, 507) | {"201": made},
+        }
+    }
+
+
 # The rest
 
 _LAST_EVENT_ID = [
@@ -166,25 +205,42 @@ def _json(schema: Spec) -> Spec:
     return {"application/json": {"schema": schema}}
 
 
-def _events(name: str, kind: str, parameters: list[Spec]) -> Spec:
+def _events(name: str, kind: str, parameters: list[Spec], *errors: int) -> Spec:
     return {
         "get": {
             "operationId": f"events of {kind} {name}",
             "summary": f"The {kind} {name} as Server-Sent Events",
             "parameters": parameters,
-            "responses": answers(None, 400, *((507,) if kind == "view" else ()))
+            "responses": answers(None, 400, *errors, *((507,) if kind == "view" else ()))
             | {"200": {"description": "Events", "content": {"text/event-stream": {"schema": text()}}}},
         }
     }
 
 
-def _socket(what: str) -> Spec:
+def _socket(what: str, *errors: int) -> Spec:
     return {
         "get": {
             "operationId": f"socket of {what}",
             "summary": f"A WebSocket for {what}",
-            "responses": answers(None, 400) | {"101": {"description": "The protocol is switched to WebSocket"}},
+            "responses": answers(None, *(errors or (400, 426)))
+            | {"101": {"description": "The protocol is switched to WebSocket"}},
         }
+    }
+
+
+def _subscribers() -> Spec:
+    name = {"name": "name", "in": "path", "required": True, "schema": text()}
+    of = parameter("credential", text("Of another credential, for an administrator: its id."))
+    forget = {
+        "operationId": "forget subscriber",
+        "summary": "Forget a named subscription, so that it begins anew",
+        "parameters": [name, of],
+        "responses": answers(record(forgotten=text()), 404, 503, 507),
+    }
+    listed = record(subscribers=array(ref("Subscriber")))
+    return {
+        "/subscribers": _plain("subscribers", "The named subscriptions that are remembered", listed),
+        "/subscribers/{name}": {"delete": forget},
     }
 
 
@@ -206,6 +262,8 @@ def _fixed_paths(limits: Limits) -> Spec:
         "/": {"get": {"operationId": "page", "summary": "The live page", "responses": page}},
         "/views": _plain("views", "All views", record(views=array(ref("View")))),
         "/streams": _plain("streams", "All streams", record(streams=array(ref("Stream")))),
+        "/channels": _plain("channels", "All channels", record(channels=array(ref("Channel")))),
+        "/tickets": _tickets(),
         "/status": _plain("status", "How everything is", ref("Status")),
         "/graph": _plain("graph", "What is made from what", ref("Graph")),
         **dead_paths(),
@@ -213,6 +271,7 @@ def _fixed_paths(limits: Limits) -> Spec:
             "ack", "What became of a request", ACKS_REPLY, 400, 404, parameters=[token, _wait(limits)]
         ),
         "/socket": _socket("all views and streams"),
+        **_subscribers(),
         "/healthz": _plain("health", "Whether the process lives", record(status={"const": "ok"})),
         "/readyz": ready,
         "/metrics": metrics,

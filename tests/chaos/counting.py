@@ -424,7 +424,7 @@ async def _until_everything_was_seen(edge: Edge) -> None:
     while to happen by each way in."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(60):
-            while not _everything(await edge.status()):
+            while not _everything(await edge.status()):  # noqa: ASYNC110
                 await asyncio.sleep(0.3)
 
 
