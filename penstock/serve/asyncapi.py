@@ -12,7 +12,7 @@ from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
 from penstock.serve.asyncapi_parts import Channel, channels_of, operations_of
 from penstock.serve.asyncapi_publish import publish_channels
-from penstock.serve.asyncapi_reading import reading_channels
+from penstock.serve.asyncapi_reading import Shown, reading_channels
 from penstock.serve.message_schemas import Columns, event_schemas, schemas_of
 from penstock.serve.openapi_parts import SCHEMAS, Spec
 from penstock.views.current import Views
@@ -20,15 +20,20 @@ from penstock.views.current import Views
 _SECURITY: Spec = {
     "key": {"type": "http", "scheme": "bearer", "description": "A key of `penstock keys create`."},
     "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "Where tokens are taken."},
+    "ticket": {
+        "type": "httpApiKey",
+        "in": "query",
+        "name": "ticket",
+        "description": "Of `POST /tickets`: opens the events or the socket of one view, stream or channel.",
+    },
 }
 
 
 def asyncapi(application: Application, views: Views, limits: Limits, columns: Columns, servers: Spec) -> Spec:
     """The whole document, as JSON types; `columns` are those of the streams in the log."""
     events, classes = event_schemas(application)
-    streams = [*(s.name for s in application.streams), *(flow.name for flow in application.flows), *LEDGERS]
     channels: list[Channel] = [
-        *reading_channels([view.name for view in views], streams),
+        *reading_channels(_readable(application)),
         *publish_channels(events, limits),
     ]
     return {
@@ -45,6 +50,15 @@ def asyncapi(application: Application, views: Views, limits: Limits, columns: Co
             "securitySchemes": _SECURITY,
         },
     }
+
+
+def _readable(application: Application) -> list[Shown]:
+    """Views, streams and ledgers, then the channels that show some of them."""
+    views = [view.name for view in application.views]
+    streams = [*(s.name for s in application.streams), *(flow.name for flow in application.flows), *LEDGERS]
+    own = [Shown("view", name) for name in views] + [Shown("stream", name) for name in streams]
+    channels = application.channels
+    return own + [Shown("view" if c.target in views else "stream", c.target, c.name) for c in channels]
 
 
 def servers_at(host: str, *, secure: bool, open: bool) -> Spec:

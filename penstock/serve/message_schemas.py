@@ -16,15 +16,19 @@ from penstock.change import Column
 from penstock.declaration import Application
 from penstock.log.folder import DEAD, LATE
 from penstock.schema import simple_type
-from penstock.serve.openapi_parts import Spec, array, obj, record, ref, text
+from penstock.serve.openapi_parts import Spec, also, array, obj, record, ref, text
 from penstock.serve.row_schemas import key_spec, row_spec
 from penstock.views.current import Views
 from penstock.views.store import View
 
 OF_VIEWS = ("snapshot", "changes")
 OF_STREAMS = ("events",)
-OF_ALL = ("position", "reset", "error")
+OF_ALL = ("position", "reset", "stall", "error")
 """By what a subscriber may get: of a view, of a stream, of both."""
+KINDS = ("view", "stream", "channel")
+"""What can be subscribed to."""
+IN_POLLS = (*OF_VIEWS, "position", "reset")
+"""Who asks is not told that it is slow, and what is wrong is the status of the reply."""
 
 _WHOLE: Spec = {"type": "integer", "minimum": 0}
 _ID = text("On a socket: the id of the subscription.")
@@ -42,8 +46,18 @@ def _message(kind: str, optional: Spec | None = None, **fields: Spec) -> Spec:
 SHARED: Spec = {
     "message.position": _message("position", position=ref("Position")),
     "message.reset": _message("reset", reason=text("Why what the subscriber holds is void; a snapshot follows.")),
+    "message.stall": _message(
+        "stall",
+        behind=also(
+            record(bytes=_WHOLE | {"description": "Not read yet."}, seconds={"type": "number", "minimum": 0}),
+            batches=_WHOLE | {"description": "Of a view: not sent yet."},
+            events=_WHOLE | {"description": "Of a stream: not sent yet."},
+        ),
+    ),
     "message.error": _message("error", error=ref("Error")),
     "message.pong": _message("pong"),
+    "message.subscribed": _message("subscribed", position=ref("Position")),
+    "message.acked": _message("acked", position=ref("Position")),
 }
 """Messages that are the same for all views and streams."""
 
@@ -69,10 +83,9 @@ def events(stream: str) -> Spec:
     return _message("events", stream={"const": stream}, position=ref("Position"), events=found)
 
 
-def message_names(kind: str, name: str) -> list[str]:
-    """The schemas of all messages that a subscription to a view or stream may bring."""
-    own = OF_VIEWS if kind == "view" else OF_STREAMS
-    return [*(f"{kind}.{name}.{message}" for message in own), *(f"message.{message}" for message in OF_ALL)]
+def polled_names(view: str) -> list[str]:
+    """The schemas of all messages that a long poll may bring."""
+    return [f"view.{view}.{kind}" if kind in OF_VIEWS else f"message.{kind}" for kind in IN_POLLS]
 
 
 # Of one app
@@ -127,24 +140,31 @@ _NAMES: Spec = {"type": ["string", "array", "null"], "items": {"type": "string"}
 _CLIENTS_ID: Spec = {"type": "string", "maxLength": 200}
 _QUERY: Spec = {
     "where": {"type": ["string", "null"], "description": "A condition in SQL."},
+    "params": {"type": ["object", "null"], "description": "Values of the parameters (`:name`) in `where`."},
     "select": _NAMES | {"description": "Columns; of a view the key's are always among them."},
     "order_by": _NAMES | {"description": "Columns, `-` before one turns it around; views only."},
     "limit": {"type": ["integer", "null"], "minimum": 0, "description": "Rows at most; null: all; views only."},
     "since": {"type": ["string", "null"], "description": "A position to resume from; of a stream also start or end."},
+    "name": {
+        "type": ["string", "null"],
+        "pattern": "^[A-Za-z0-9._-]{1,100}$",
+        "description": "Under which the server remembers the positions that are acknowledged.",
+    },
+    "after": text("An ack: the snapshot has absorbed that event; views only."),
+    "at_least": text("A position: the snapshot is not before it; views only."),
+    "wait": {"type": ["number", "string"], "description": "Seconds to wait for these two."},
 }
 
 
-def subscribe(kind: str | None = None) -> Spec:
-    """On the socket of a view or a stream its name need not be given; on the one for all, one of the two must be."""
-    asked = record(type={"const": "subscribe"})
-    asked["properties"] |= {"id": _CLIENTS_ID} | _QUERY
-    if kind is None:
-        asked["properties"] |= {"view": text(), "stream": text()}
-        return asked | {"oneOf": [{"required": ["view"]}, {"required": ["stream"]}]}
-    asked["properties"][kind] = text()
-    return asked
+def subscribe(*, named: bool) -> Spec:
+    """On the socket of a view, stream or channel its name need not be given; on the one for all it must be."""
+    asked = also(record(type={"const": "subscribe"}), id=_CLIENTS_ID, **_QUERY, **{kind: text() for kind in KINDS})
+    return asked | ({"oneOf": [{"required": [kind]} for kind in KINDS]} if named else {})
 
 
 UNSUBSCRIBE: Spec = record(type={"const": "unsubscribe"}, id=_CLIENTS_ID)
-PING: Spec = record(type={"const": "ping"})
-PING["properties"]["id"] = _CLIENTS_ID
+ACK: Spec = record(type={"const": "ack"}, id=_CLIENTS_ID, position=ref("Position"))
+PACE: Spec = record(
+    type={"const": "pace"}, id=_CLIENTS_ID, per_s={"type": ["number", "null"], "minimum": 0.01, "maximum": 1000}
+)
+PING: Spec = also(record(type={"const": "ping"}), id=_CLIENTS_ID)

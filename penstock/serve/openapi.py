@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application, ChannelDef
-from penstock.serve.message_schemas import Columns, event_schemas, message_names, schemas_of
+from penstock.serve.message_schemas import Columns, event_schemas, polled_names, schemas_of
 from penstock.serve.openapi_collect import pixel, post
 from penstock.serve.openapi_dead import dead_paths
 from penstock.serve.openapi_parts import (
@@ -82,7 +82,7 @@ def _view_paths(name: str, limits: Limits) -> Spec:
     rows = record(
         view={"const": name}, position=ref("Position"), frontier=ref("Frontier"), rows=array(ref(f"view.{name}"))
     )
-    message = {"oneOf": [ref(schema) for schema in message_names("view", name)]}
+    message = {"oneOf": [ref(schema) for schema in polled_names(name)]}
     polled = record(messages=array(message), position=ref("Position"))
     return {
         f"/views/{name}": {

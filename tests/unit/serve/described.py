@@ -26,6 +26,11 @@ def _is_object(kind: Any) -> bool:
     return kind == "object" or (isinstance(kind, list) and "object" in kind)
 
 
+def misfits(schema: Spec, value: Any) -> list[str]:
+    """What is wrong with a value that this schema, which refers to no other, describes."""
+    return [_said(error) for error in Draft202012Validator(strict(schema)).iter_errors(value)]
+
+
 class Document:
     """An OpenAPI or AsyncAPI document whose schemas are looked up by where they stand."""
 

@@ -24,6 +24,7 @@ from penstock.position import Position
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
 from penstock.serve import events
+from penstock.serve.message_schemas import KINDS
 
 OFFICIAL = Path(__file__).parents[3] / "client/node_modules/@asyncapi/specs/schemas/3.0.0.json"
 """The schema that the AsyncAPI initiative publishes: `npm ci` in client/ brings it, as `make test` does."""
@@ -81,15 +82,21 @@ async def test_every_way_to_follow_or_publish_is_described_and_no_other(tmp_path
         there = set()
         for resource in edge.web.router.resources():
             path = resource.canonical
-            if path.endswith(_WAYS) or path in ("/views/{view}", "/streams/{stream}"):
-                names = [view.name for view in edge.views] if "{view}" in path else every_stream(edge, path)
-                there |= {path.replace("{view}", name).replace("{stream}", name) for name in names}
+            if path.endswith(_WAYS) or path in ("/views/{view}", "/streams/{stream}", "/channels/{channel}"):
+                kind = next((kind for kind in KINDS if f"{{{kind}}}" in path), "")
+                there |= {path.replace(f"{{{kind}}}", name) for name in every(edge, kind, path)}
     assert {channel["address"] for channel in described.spec["channels"].values()} - {None} == there
 
 
-def every_stream(edge: Edge, path: str) -> list[str]:
-    own = [stream.name for stream in edge.application.streams]
-    return own if path.endswith("/publish") else [*own, *(flow.name for flow in edge.application.flows), "dead", "late"]
+def every(edge: Edge, kind: str, path: str) -> list[str]:
+    app = edge.application
+    names = {
+        "": [""],
+        "view": [view.name for view in app.views],
+        "channel": [channel.name for channel in app.channels],
+        "stream": [*(flow.name for flow in app.flows), "dead", "late"],
+    }[kind]
+    return [*(names if not path.endswith("/publish") else ()), *(s.name for s in app.streams if kind == "stream")]
 
 
 async def test_a_server_with_keys_says_that_it_wants_one(tmp_path: Path) -> None:
@@ -211,6 +218,7 @@ def unsaid(listener: Listener) -> set[tuple[str, str]]:
         for key in channel["messages"]
         if (name.startswith(wanted) or name == "socket")
         and not key.startswith(("view.countries", "view.elsewhere", "stream.others", "stream.yes", "stream.late"))
+        and key != "stall"  # takes seconds and megabytes: `test_delivery.py` compares those
     } - listener.said
 
 
@@ -232,6 +240,12 @@ async def over_the_views_socket(listener: Listener, stream: Any) -> None:
         assert (await socket.hear())["type"] == "position"
         await socket.say(type="ping", id="p")
         assert (await socket.hear())["type"] == "pong"
+        await socket.say(type="subscribe", id="n", name="phone-7", limit=0, params={})
+        position = (await socket.hear())["position"]
+        await socket.say(type="ack", id="n", position=position)
+        assert (await socket.hear())["type"] == "acked"
+        await socket.say(type="pace", id="n", per_s=2)
+        await socket.say(type="unsubscribe", id="n")
         await socket.say(type="subscribe", id="old", since=GONE_VIEW, limit=1)
         assert [(await socket.hear())["type"] for _ in range(2)] == ["reset", "snapshot"]
         await socket.say(type="subscribe", id="bad", where="nonsense(")
@@ -253,10 +267,19 @@ async def over_the_socket_for_all(listener: Listener, stream: Any) -> None:
         await socket.hear()
         listener.edge.flows.commit(stream, [topic("new", 99)])
         assert (await socket.hear())["upserts"] == [{"topic": "new"}]
+        await socket.say(type="subscribe", id="topics", channel="jazz", limit=None)
+        assert (await socket.hear())["rows"] == []
+        await socket.say(type="pace", id="topics", per_s=None)
         await socket.say(type="unsubscribe", id="topics")
+        await socket.say(type="subscribe", id="named", stream="rsvps", name="page-1")
+        await socket.say(type="ack", id="named", position=(await socket.hear())["position"])
+        assert (await socket.hear())["type"] == "acked"
+        await socket.say(type="unsubscribe", id="named")
         for name in ("rsvps", "dead"):
             await socket.say(type="subscribe", id=name, stream=name, select="_time")
             assert (await socket.hear())["type"] == "events"
+        await socket.say(type="subscribe", id="rsvps", stream="rsvps", where="topic = :t", params={"t": "zz"})
+        assert (await socket.hear())["type"] == "subscribed"
         await socket.say(type="subscribe", id="none", stream="rsvps", where="topic = 'zz'")
         assert (await socket.hear())["type"] == "position"
         await socket.say(type="subscribe", id="gone", stream="rsvps", since=GONE_STREAM, where="topic = 'zz'")
@@ -269,7 +292,15 @@ async def over_the_socket_for_all(listener: Listener, stream: Any) -> None:
 async def over_the_streams_socket(listener: Listener) -> None:
     async with talk(listener, "stream.rsvps.socket") as socket:
         await socket.say(type="subscribe", id="all", since="start")
-        assert len((await socket.hear())["events"]) == 2
+        position = (await socket.hear())["position"]
+        await socket.say(type="subscribe", id="all", select="topic")
+        assert (await socket.hear())["type"] == "subscribed"
+        await socket.say(type="subscribe", id="all", name="page-2")
+        assert (await socket.hear())["type"] == "subscribed"
+        await socket.say(type="ack", id="all", position=position)
+        assert (await socket.hear())["type"] == "acked"
+        await socket.say(type="pace", id="all", per_s=1)
+        assert (await socket.hear())["error"]["code"] == "every_change"
         await socket.say(type="unsubscribe", id="all")
         await socket.say(type="subscribe", id="gone", since=GONE_STREAM, where="topic = 'zz'")
         assert [(await socket.hear())["type"] for _ in range(2)] == ["reset", "position"]

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType
+from described import misfits
 from edge import DEADLINE_S, Door, Edge, Replica, eventually, flows_and_edge, follow_socket
 from fake_flows import topic
 
+from penstock.serve.message_schemas import SHARED
 from penstock.config import Limits
 from penstock.serve import routes
 from penstock.serve.delivery import sse_frame
@@ -124,6 +126,7 @@ class Sleeper:
         body = json.loads(message.data)
         body.pop("id", None)
         if body["type"] == "stall":
+            assert misfits(SHARED["message.stall"], body) == []
             self.stalls.append(body["behind"])
         else:
             self.replica.take(body)
@@ -324,6 +327,7 @@ async def test_a_slow_reader_of_a_stream_is_told_so_and_misses_nothing(tmp_path:
         while len(got) < len(sent):
             message = await ws.receive_json(timeout=DEADLINE_S)
             if message["type"] == "stall":
+                assert misfits(SHARED["message.stall"], message) == []
                 assert message["behind"]["events"] > 10
                 client.stalls.append(message)
             else:
