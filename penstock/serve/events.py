@@ -260,8 +260,9 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
 
 
 def _query(schema: Any, asked: Asked, rule: ReadRule, errors: list[int]) -> Query:
-    given = {"where": asked.where, "params": asked.params, "select": asked.select}
-    return parse_ruled(rule, columns_of(schema), (), **given, errors=errors)
+    return parse_ruled(
+        rule, columns_of(schema), (), where=asked.where, params=asked.params, select=asked.select, errors=errors
+    )
 
 
 def _message(name: str, page: Page) -> Message:

@@ -102,6 +102,8 @@ class Copy:
             self._parts, self.since = [], None
             return False
         elif kind == "error":
+            if message["error"]["code"] in ("not_ready", "not_yet"):
+                raise Closed(1006)
             sys.exit(f"{message['error']['code']}: {message['error']['message']}")
         if "position" in message:
             self.since = message["position"]
@@ -134,9 +136,9 @@ def follow(host: str, port: int, view: str, copy: Copy, where: str | None) -> No
             copy.broken()
             if frames is not None:
                 frames.close()
-        if code == 4401:
-            sys.exit("the credential is no longer valid")
-        if code not in (1001, 4008):
+        if code in (4401, 1002, 1007, 1009):
+            sys.exit(f"closed for good: {code}")
+        if code not in (4007, 4008):
             time.sleep(pause_s * random.uniform(0.5, 1))
             pause_s = min(30 * PAUSE_S, 2 * pause_s)
 

@@ -18,10 +18,10 @@ from described import misfits
 from edge import DEADLINE_S, Door, Edge, Replica, eventually, flows_and_edge, follow_socket
 from fake_flows import topic
 
-from penstock.serve.message_schemas import SHARED
 from penstock.config import Limits
 from penstock.serve import routes
 from penstock.serve.delivery import sse_frame
+from penstock.serve.message_schemas import SHARED
 from penstock.serve.messages import Message
 
 LIMITS = Limits(subscriber_bytes=256 * 1024, subscriber_stall_s=0.1, subscriber_cut_s=30)
