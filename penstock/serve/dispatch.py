@@ -32,6 +32,10 @@ LOOKED_UP = 200
 """Changes that are looked up between two steps of the loop: about 1 ms."""
 WRITTEN = 200
 """Messages that are evaluated and written between two steps of the loop: about 2 ms."""
+BACKLOG_BYTES = 4 * 1024**2
+"""Encoded messages that a group keeps for those who catch up; beyond its newest one."""
+BACKLOG_BYTES_ALL = 64 * 1024**2
+"""The same for all groups of a view together."""
 FAILED_S = 1.0
 """How long a group, or all of a view, waits after a failure before its subscribers begin again."""
 
@@ -72,6 +76,8 @@ class Dispatch:
         self.offset = content.offset
         """Every batch up to here was given to the groups that it can matter to."""
         self.ended = False
+        self.backlog_bytes = BACKLOG_BYTES
+        """What each group may keep."""
         self._observer = observer
         self._index: FilterIndex[Follows] = FilterIndex(view.filter_errors)
         self._codecs: WeakValueDictionary[tuple[str, ...] | None, RowCodec] = WeakValueDictionary()
@@ -90,9 +96,14 @@ class Dispatch:
     def add(self, group: Follows) -> None:
         """Give it every batch behind the content's present offset."""
         self._index.add(group, group.query.filters)
+        self._share()
 
     def remove(self, group: Follows) -> None:
         self._index.remove(group)
+        self._share()
+
+    def _share(self) -> None:
+        self.backlog_bytes = min(BACKLOG_BYTES, BACKLOG_BYTES_ALL // max(1, len(self)))
 
     def codec(self, query: Query) -> RowCodec:
         """The one that all queries share which select the same columns."""

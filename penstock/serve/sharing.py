@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from penstock.change import Key, Row
 from penstock.config import Limits
@@ -33,7 +33,7 @@ from penstock.observe.signals import (
 from penstock.serve.answers import SMALL_ROWS, answer, json_parts
 from penstock.serve.conflation import Net, Shown, net_changes, shown_rows
 from penstock.serve.dispatch import FAILED_S, Dispatch, Due
-from penstock.serve.messages import Message, MessageMaker, stall
+from penstock.serve.messages import Message, MessageMaker, reset, stall
 from penstock.serve.receiver import Receiver
 from penstock.views.history import Batch
 from penstock.views.query import Query, told_of
@@ -44,10 +44,6 @@ T = TypeVar("T")
 
 LINGER_S = 10.0
 """How long a group without members keeps going, so that a client that reconnects finds it."""
-BACKLOG_BYTES = 4 * 1024**2
-"""Encoded messages that a group keeps for those who catch up."""
-BACKLOG_BYTES_ALL = 64 * 1024**2
-"""The same for all groups of a view together, beyond the newest message of each."""
 REPLAY_BYTES = 4 * 1024**2
 """How much history is evaluated at once for one who catches up."""
 LARGE_CHANGES = 1_000
@@ -73,6 +69,9 @@ class Member:
     shown: Shown | None = None
     """What it shows, while it is behind; None where that is not known, or not needed because there is no limit."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+TOO_MUCH: Final = reset("not a message: a mark")
 
 
 class Gone(Exception):
@@ -394,27 +393,35 @@ class Group:
 
         Returns how many members were handed a message now.
         """
-        if self._due and self._due[0].batch.start < self.content.history.start:
-            self.end()  # history has outrun this group
         told = 0
         while self._due and self._working is None:
             due = self._due[0]
-            small = len(due.changes) <= LARGE_CHANGES and len(self.members) <= FAN_OUT
-            try:
-                if not small or self._still.locked() or (evaluated := self._evaluate(due)) is None:
-                    break
-                message = self._done(due, evaluated)
-            except Exception:
-                break  # the task comes to the same and tells it
-            if message is not None:
-                if self._needs_thread(message):
-                    self._work(message)
-                else:
-                    self._tell_now(tuple(self.members), message)
-                    told += len(self.members)
-        if self._due and self._working is None:
-            self._work()
+            if due.batch.start < self.content.history.start:
+                self.end()  # history has outrun this group
+                break
+            message = self._at_once(due)
+            if message is TOO_MUCH:
+                self._work()
+            elif message is not None and self._needs_thread(message):
+                self._work(message)
+            elif message is not None:
+                told += len(self.members)
+                self._tell_now(tuple(self.members), message)
         return told
+
+    def _at_once(self, due: Due) -> Message | None:
+        """Its message, with the cursor behind it; `TOO_MUCH` when a task must do it: nothing has changed then."""
+        if len(due.changes) > LARGE_CHANGES or len(self.members) > FAN_OUT or self._still.locked():
+            return TOO_MUCH
+        try:
+            evaluated = self._evaluate(due)
+            if evaluated is None:
+                return TOO_MUCH
+            message = self._made(due, evaluated)
+        except Exception:
+            return TOO_MUCH  # the task comes to the same and tells it
+        self._pass(due, message)
+        return message
 
     def _work(self, message: Message | None = None) -> None:
         self._working = asyncio.create_task(self._works(message), name=f"group {self.view.name}")
@@ -473,11 +480,6 @@ class Group:
             return due.json.changes(self._make.codec, upserts, deletes)
         return self._make.changes(upserts, deletes, due.batch.end, due.batch.meta)
 
-    def _done(self, due: Due, told: Told) -> Message | None:
-        message = self._made(due, told)
-        self._pass(due, message)
-        return message
-
     def _pass(self, due: Due, message: Message | None) -> None:
         """The cursor moves behind a batch, and its message into the backlog, in one step."""
         if self._due and self._due[0] is due:
@@ -497,8 +499,7 @@ class Group:
     def _keep(self, message: Message) -> None:
         self._backlog.append(message)
         self._backlog_bytes += len(message.payload)
-        bound = min(BACKLOG_BYTES, BACKLOG_BYTES_ALL // max(1, len(self._dispatch)))
-        while self._backlog_bytes > bound and len(self._backlog) > 1:
+        while self._backlog_bytes > self._dispatch.backlog_bytes and len(self._backlog) > 1:
             gone = self._backlog.popleft()
             self._backlog_bytes -= len(gone.payload)
             self._backlog_start = gone.end
