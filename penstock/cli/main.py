@@ -35,6 +35,8 @@ from penstock.cli.options import (
     TlsKeyOption,
     TlsOption,
     UrlOption,
+    WebhookCaOption,
+    WebhookHostsOption,
 )
 from penstock.cli.quiet import quietly
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
@@ -74,12 +76,25 @@ def run(
     key_rate: KeyRateOption = None,
     key_connections: KeyConnectionsOption = None,
     max_connections: MaxConnectionsOption = None,
+    allow_webhook_hosts: WebhookHostsOption = None,
+    webhook_ca: WebhookCaOption = None,
 ) -> None:
     """Run every tier of an app on this machine; prints `ready <address>` when it is."""
     from penstock.cli import launch
 
     tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-    security = Security(tokens, tls_cert, tls_key, tls, cors or (), key_rate, key_connections, max_connections)
+    security = Security(
+        tokens,
+        tls_cert,
+        tls_key,
+        tls,
+        cors or (),
+        allow_webhook_hosts or (),
+        webhook_ca,
+        key_rate,
+        key_connections,
+        max_connections,
+    )
     loaded = load(target)
     _exit(launch.run(launch.Request(loaded, loaded.folder(data), host, port, security), terminal))
 
@@ -103,6 +118,8 @@ def edge(
     key_rate: KeyRateOption = None,
     key_connections: KeyConnectionsOption = None,
     max_connections: MaxConnectionsOption = None,
+    allow_webhook_hosts: WebhookHostsOption = None,
+    webhook_ca: WebhookCaOption = None,
     parent: ParentOption = None,
 ) -> None:
     """Run only the edge of an app: collection, views and data access. `run` does this for you."""
@@ -111,7 +128,18 @@ def edge(
         from penstock.cli import edge as process
 
         tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-        security = Security(tokens, tls_cert, tls_key, tls, cors or (), key_rate, key_connections, max_connections)
+        security = Security(
+            tokens,
+            tls_cert,
+            tls_key,
+            tls,
+            cors or (),
+            allow_webhook_hosts or (),
+            webhook_ca,
+            key_rate,
+            key_connections,
+            max_connections,
+        )
         loaded = load(target)
         process.run(loaded.application, loaded.folder(data), host, port, security)
 

@@ -38,6 +38,7 @@ DOCTESTED = (
     "rights.origins",
     "rights.redaction",
     "client.backoff",
+    "serve.webhooks.retrying",
     "client.event_line",
     "cli.reporting",
     "cli.letters",

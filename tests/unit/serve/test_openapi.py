@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
@@ -23,6 +26,7 @@ from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.config import Folder, Limits
+from penstock.errors import UnauthorizedError
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
@@ -35,6 +39,9 @@ from penstock.rights.rights import Rights
 from penstock.rights.tickets import Tickets
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
+from penstock.serve.webhooks import webhook_registry
+from penstock.serve.webhooks.address_rules import AddressRules
+from penstock.serve.webhooks.webhook_registry import WebhookOptions
 from penstock.testing.contracts.log_backends import BACKENDS
 from penstock.views.current import Views
 from penstock.views.rows_after import RowsAfter
@@ -92,6 +99,7 @@ class Edge:
             remember=remember,
             rights=self.rights,
             memory=self.log.memory(),
+            webhooks=WebhookOptions(AddressRules(anywhere=True)),
         )
         self.serving.status.more |= {
             "pulls": self.collect.pulls.status,
@@ -112,7 +120,9 @@ class Edge:
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
         """One request, whose status is noted."""
-        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        data: Any = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        if data is not None and len(data) > 2**20:
+            data = BytesIO(data)
         headers = {"Content-Type": "application/json", **more.pop("headers", {})}
         async with self.http.request(method, path, data=data, headers=headers, **more) as reply:
             self.seen[method.lower(), path].add(reply.status)
@@ -123,7 +133,7 @@ class Edge:
             self.replies.append((method.lower(), path, reply.status, reply.content_type, found))
         return found
 
-    async def stall(self, path: str) -> None:
+    async def stall(self, path: str, method: str = "POST") -> None:
         """A body that is begun and never ended."""
 
         async def endless() -> AsyncIterator[bytes]:
@@ -131,8 +141,8 @@ class Edge:
             await asyncio.sleep(30)
 
         headers = {"Content-Type": "application/json"}
-        async with self.http.post(path, data=endless(), headers=headers) as reply:
-            self.seen["post", path].add(reply.status)
+        async with self.http.request(method, path, data=endless(), headers=headers) as reply:
+            self.seen[method.lower(), path].add(reply.status)
 
     async def expect(self, status: int, method: str, path: str, body: Any = None, **more: Any) -> Any:
         before = self.seen[method.lower(), path]
@@ -213,6 +223,7 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
         await read_channels(edge)
         await look_at_dead_letters(edge)
         await subscribe(edge)
+        await leave_webhooks(edge)
         await when_the_log_fails(edge)
         now = Document(await edge.ask("GET", "/openapi.json"))
         await without_a_right(edge, spec)
@@ -230,6 +241,7 @@ def template(path: str) -> str:
         return "/acks/{token}"
     if path.startswith("/subscribers/"):
         return "/subscribers/{name}"
+    path = re.sub("^/webhooks/wh_[^/]*", "/webhooks/{id}", path)
     return "/dead/{letter}" if path.startswith("/dead/0-") else path
 
 
@@ -244,6 +256,10 @@ def problems(document: Document, method: str, path: str, status: int, kind: str,
     return document.problems([*place, "content", kind, "schema"], body) if kind == "application/json" else []
 
 
+def filled(path: str) -> str:
+    return path.replace("{token}", "t").replace("{letter}", "0-0").replace("{id}", "wh_0").replace("{name}", "n")
+
+
 async def without_a_right(edge: Edge, spec: Spec) -> None:
     """Everything that is not open to all: under a foreign name, and once there is a key, without one."""
     closed = [(method, path) for path, item in spec["paths"].items() for method in item if path not in OPEN]
@@ -251,15 +267,13 @@ async def without_a_right(edge: Edge, spec: Spec) -> None:
         await edge.expect(
             403,
             method.upper(),
-            path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n"),
+            filled(path),
             headers={"Host": "evil.example"},
         )
     _, record = make_key("", ("read:*",), {}, 0, None)
     await edge.rights.obey(Instruction("create", record.id, record))
     for method, path in closed:
-        await edge.expect(
-            401, method.upper(), path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n")
-        )
+        await edge.expect(401, method.upper(), filled(path))
 
 
 async def above_the_limit(edge: Edge, spec: Spec) -> None:
@@ -271,8 +285,7 @@ async def above_the_limit(edge: Edge, spec: Spec) -> None:
         assert reply.status == 200
     for path, item in spec["paths"].items():
         for method in item if path not in OPEN else ():
-            asked = path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n")
-            await edge.expect(429, method.upper(), asked, headers=shown)
+            await edge.expect(429, method.upper(), filled(path), headers=shown)
 
 
 async def ask_for_the_state_of_things(edge: Edge) -> None:
@@ -421,14 +434,52 @@ async def subscribe(edge: Edge) -> None:
     await edge.expect(404, "DELETE", "/subscribers/n")
 
 
+HOOK = {"url": "http://127.0.0.1:9/", "view": "topics"}
+BELOW = {"": {}, "/secret": {}, "/replay": {"since": "start"}}
+"""What takes a body below `/webhooks/{id}`."""
+
+
+async def leave_webhooks(edge: Edge) -> None:
+    made = await edge.expect(201, "POST", "/webhooks", HOOK)
+    await edge.expect(400, "POST", "/webhooks", {"url": "x"})
+    await edge.expect(404, "POST", "/webhooks", HOOK | {"view": "nothing"})
+    await edge.expect(413, "POST", "/webhooks", b" " * 1_048_577)
+    await edge.expect(507, "POST", "/webhooks", HOOK | {"view": "elsewhere"})
+    await edge.stall("/webhooks")
+    with patch.object(webhook_registry, "MOST", 0):
+        await edge.expect(409, "POST", "/webhooks", HOOK)
+    await edge.expect(200, "GET", "/webhooks")
+    path, gone = f"/webhooks/{made['id']}", "/webhooks/wh_gone"
+    for below, body in BELOW.items():
+        method = "POST" if below else "PATCH"
+        await edge.expect(202 if below == "/replay" else 200, method, path + below, body)
+        await edge.expect(404, method, gone + below, body)
+        await edge.expect(400, method, path + below, b"[")
+        await edge.expect(413, method, path + below, b" " * 1_048_577)
+        await edge.stall(path + below, method)
+    for method, below in (("GET", ""), ("DELETE", ""), ("GET", "/deliveries"), ("POST", "/test")):
+        await edge.expect(404, method, gone + below)
+    for method, below in (("GET", ""), ("GET", "/deliveries"), ("POST", "/test")):
+        await edge.expect(200, method, path + below)
+    await edge.expect(200, "PATCH", path, {"enabled": False})
+    with patch.object(Rights, "still", side_effect=UnauthorizedError("over")):
+        reply = await edge.http.patch(path, json={"enabled": True})
+        edge.seen["patch", path].add(reply.status)
+    await edge.expect(204, "DELETE", path)
+
+
 async def when_the_log_fails(edge: Edge) -> None:
+    hook = f"/webhooks/{(await edge.expect(201, 'POST', '/webhooks', HOOK))['id']}"
+    hooks: list[tuple[str, str, Any]] = [("POST", "/webhooks", HOOK), ("DELETE", hook, None)]
+    hooks += [("POST" if below else "PATCH", hook + below, body) for below, body in BELOW.items()]
     rebuilds = ("/views/topics/rebuild", "/flows/yes/rebuild")
     for path in rebuilds:
         await edge.expect(202, "POST", path)
     with BACKENDS["sqlite"].starved(edge.log):
         while 507 not in edge.seen["post", "/streams/rsvps"]:
             await edge.ask("POST", "/streams/rsvps", {"topic": "a" * 50_000})
-        await edge.expect(507, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a" * 5_000})
+        while 507 not in edge.seen["get", "/streams/rsvps/pixel.gif"]:
+            await edge.ask("GET", "/streams/rsvps/pixel.gif", params={"topic": "a" * 5_000})
         await edge.expect(507, "POST", "/dead/replay", MENDED)
         while 507 not in edge.seen["post", "/tickets"]:
             edge.rights.tickets._secrets.clear()  # the next ticket needs a new one, and that must be in the log first
@@ -438,6 +489,8 @@ async def when_the_log_fails(edge: Edge) -> None:
                 while 507 not in edge.seen["post", path]:
                     await edge.ask("POST", path)
         await edge.expect(507, "DELETE", "/subscribers/kept")
+        for method, path, body in hooks:
+            await edge.expect(507, method, path, body)
     await asyncio.to_thread(edge.group.close)
     await edge.expect(503, "POST", "/streams/rsvps", {"topic": "a"})
     await edge.expect(503, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a"})
@@ -447,3 +500,5 @@ async def when_the_log_fails(edge: Edge) -> None:
     for path in rebuilds:
         await edge.expect(503, "POST", path)
     await edge.expect(503, "DELETE", "/subscribers/kept")
+    for method, path, body in hooks:
+        await edge.expect(503, method, path, body)
