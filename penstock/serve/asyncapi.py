@@ -13,6 +13,7 @@ from penstock.declaration import LEDGERS, Application
 from penstock.serve.asyncapi_parts import Channel, channels_of, operations_of
 from penstock.serve.asyncapi_publish import publish_channels
 from penstock.serve.asyncapi_reading import Shown, reading_channels
+from penstock.serve.asyncapi_webhooks import webhook_channels
 from penstock.serve.message_schemas import Columns, event_schemas, schemas_of
 from penstock.serve.openapi_parts import SCHEMAS, Spec
 from penstock.views.current import Views
@@ -32,9 +33,11 @@ _SECURITY: Spec = {
 def asyncapi(application: Application, views: Views, limits: Limits, columns: Columns, servers: Spec) -> Spec:
     """The whole document, as JSON types; `columns` are those of the streams in the log."""
     events, classes = event_schemas(application)
+    things = _readable(application)
     channels: list[Channel] = [
-        *reading_channels(_readable(application)),
+        *reading_channels(things),
         *publish_channels(events, limits),
+        *webhook_channels([(t.kind, t.target) for t in things if t.channel is None]),
     ]
     return {
         "asyncapi": "3.0.0",
