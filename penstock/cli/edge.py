@@ -161,7 +161,6 @@ async def _open(
         clock=clock,
         checks=checks,
         remember=_remember(group),
-        memory=log.memory(),
         rights=rights,
         webhooks=security.webhooks(host),
     )

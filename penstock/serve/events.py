@@ -40,6 +40,8 @@ from penstock.views.unpack import rows_of
 
 START, END = "start", "end"
 PAGE_EVENTS = 1_000
+PAGE_BYTES = 1024**2
+"""Followers get fewer events at a time when their pages grow beyond this."""
 SCAN_EVENTS = 50_000
 """Events looked at for one reply when a `where` lets few pass."""
 POSITION_S = 15.0
@@ -129,6 +131,8 @@ class StreamReads:
         reached: Callable[[Position], None] = lambda position: None,
     ) -> None:
         """Send every event behind `since`, until cancelled; `reached` is told how far it has come."""
+        receiver.policy = "stream"
+        events = PAGE_EVENTS // 10
         with self._news() as news:
             told = since = await self._beginning(name, since, asked, news)
             if isinstance(since, Position):
@@ -136,14 +140,14 @@ class StreamReads:
             while True:
                 news.clear()
                 try:
-                    page = await self.page(name, since, asked, PAGE_EVENTS)
+                    page = await self.page(name, since, asked, events)
                 except PositionGoneError as gone:
                     self._observer.emit(SubscriberReset(name, gone.message, "stream"))
                     await receiver.send(reset(gone.message))
                     since = START
                     continue
                 if page.events:
-                    await self._send(name, page, receiver)
+                    events = _next_size(events, await self._send(name, page, receiver))
                     told = page.next
                 since = page.next
                 reached(since)
@@ -151,8 +155,8 @@ class StreamReads:
                     await receiver.send(Message({"type": "position", "position": since.token()}, 0))
                     told = since
 
-    async def _send(self, name: str, page: Page, receiver: Receiver) -> None:
-        """Send a page when the one before it was written; nothing more is read until then."""
+    async def _send(self, name: str, page: Page, receiver: Receiver) -> int:
+        """Send a page when the one before it was written; nothing more is read until then. Returns its bytes."""
         waiting = asyncio.ensure_future(receiver.drained())
         try:
             done, _ = await asyncio.wait([waiting], timeout=self._limits.subscriber_stall_s)
@@ -162,7 +166,9 @@ class StreamReads:
             await waiting
         finally:
             waiting.cancel()
-        await receiver.send(_message(name, page))
+        message = _message(name, page)
+        await receiver.send(message)
+        return len(message.payload)
 
     async def _stall(self, name: str, page: Page, receiver: Receiver) -> Callable[[], Message]:
         """How far a slow reader is behind: the events as of now, the rest as of when it reads it."""
@@ -243,6 +249,13 @@ class _News:
 
     def __exit__(self, *_: object) -> None:
         self._waiting.discard(self._event)
+
+
+def _next_size(events: int, size: int) -> int:
+    """How many events to read next, so that a page of large ones is not held in memory for a slow reader."""
+    if size > PAGE_BYTES:
+        return max(1, events // 4)
+    return min(PAGE_EVENTS, events * 2) if size < PAGE_BYTES // 4 else events
 
 
 async def _within(news: asyncio.Event, timeout_s: float) -> bool:

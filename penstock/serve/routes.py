@@ -119,7 +119,7 @@ class Serving:
             clock=self._clock,
             limits=self.limits,
             observer=self.observer,
-            ask=self._readable.asked,
+            readable=self._readable,
             options=options,
         )
 

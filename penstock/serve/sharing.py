@@ -69,6 +69,9 @@ class Member:
     shown: Shown | None = None
     """What it shows, while it is behind; None where that is not known, or not needed because there is no limit."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    """There is something for it to do."""
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    """It need not wait for its pace any longer."""
 
 
 TOO_MUCH: Final = reset("not a message: a mark")
@@ -99,6 +102,8 @@ class Group:
         """The backlog holds every message behind this offset."""
         self._merged: dict[tuple[int, int], Net] = {}
         """What members that were behind got last, by the offsets it leads from and to: equally slow ones share it."""
+        self._telling: Message | None = None
+        """On its way to members: the cursor is behind it already, but some have not got it."""
         self._users = 0
         self._leaving: asyncio.TimerHandle | None = None
         self._ready = asyncio.Event()
@@ -124,6 +129,7 @@ class Group:
         Raises `Gone` when what it missed is no longer known.
         """
         self._used()
+        receiver.policy = policy
         try:
             await self._ready.wait()
             start = "snapshot" if since is None else "resume"
@@ -158,6 +164,8 @@ class Group:
 
     def announce(self, receiver: Receiver | None = None) -> None:
         """Tell members (this one, or all) how far they have come, where batches have passed them by."""
+        if self._telling is not None:
+            return
         asked = (member for member in self.members if receiver in (None, member.receiver))
         passed = [member for member in asked if member.told < self.cursor]
         moved = self._make.moved(self.cursor) if passed else None
@@ -180,6 +188,7 @@ class Group:
             self._leaving.cancel()
         for member in self.members:
             member.woken.set()
+            member.hurry.set()
 
     async def stop(self) -> None:
         if self._working is not None:
@@ -211,11 +220,12 @@ class Group:
         if member.receiver.pace_s is not None and not member.behind:
             member.behind = True  # since when it shows what it shows is not known in the midst of a step
         member.woken.set()
+        member.hurry.set()
 
     def _overflown(self, member: Member) -> None:
         """As much waits for it as may."""
         if member.policy == "every_change":
-            self._stalled(member, 0.0)
+            self._stalled(member)
             member.receiver.cut(member.policy, stall(self._behind(member, 0.0)))
         else:
             self._fall(member)
@@ -227,8 +237,8 @@ class Group:
         """
         receiver = member.receiver
         while not self.ended.is_set():
-            if receiver.pace_s is not None and member.at < self.cursor:
-                await _next_tick(receiver.pace_s)
+            if receiver.pace_s is not None and member.at < self.cursor and await _hurried(member, receiver.pace_s):
+                continue
             await self._room_for(member)
             if member.at >= self.cursor:
                 break
@@ -252,14 +262,14 @@ class Group:
         began = asyncio.get_running_loop().time()
         if await _in_time(member.receiver.drained, self._limits.subscriber_stall_s):
             return
-        self._stalled(member, self._limits.subscriber_stall_s)
+        self._stalled(member)
         member.receiver.stall(lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began)))
         rest_s = self._limits.subscriber_cut_s - self._limits.subscriber_stall_s
         if not await _in_time(member.receiver.drained, rest_s):
             member.receiver.cut(member.policy, stall(self._behind(member, self._limits.subscriber_cut_s)))
             raise ConnectionResetError("the subscriber was cut")
 
-    def _stalled(self, member: Member, seconds: float) -> None:
+    def _stalled(self, member: Member) -> None:
         receiver = member.receiver
         self._observer.emit(SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes))
 
@@ -424,6 +434,7 @@ class Group:
         return message
 
     def _work(self, message: Message | None = None) -> None:
+        self._telling = message
         self._working = asyncio.create_task(self._works(message), name=f"group {self.view.name}")
 
     async def _works(self, message: Message | None) -> None:
@@ -506,6 +517,7 @@ class Group:
 
     async def _tell(self, message: Message) -> None:
         """Hand it to all members, with the loop given back in between."""
+        self._telling = message
         if self._needs_thread(message):
             await asyncio.to_thread(message.deflated)
         members = list(self.members)
@@ -513,6 +525,7 @@ class Group:
             if start:
                 await asyncio.sleep(0)
             self._tell_now(members[start : start + FAN_OUT], message)
+        self._telling = None
         self._observer.emit(MessagesSent(self.view.name, len(members)))
 
     def _tell_now(self, members: Iterable[Member], message: Message) -> None:
@@ -539,13 +552,17 @@ class Group:
         return self._make.changes(upserts, deletes, batch.end, batch.meta) if upserts or deletes else None
 
 
-async def _next_tick(pace_s: float) -> None:
-    """Wait for the next multiple of the pace, so that members of equal pace share what is made for them."""
+async def _hurried(member: Member, pace_s: float) -> bool:
+    """Wait for the next multiple of the pace, so that members of equal pace share what is made for them.
+
+    True when something came in between: another pace, or the end.
+    """
+    member.hurry.clear()
     now = asyncio.get_running_loop().time()
-    await asyncio.sleep(pace_s - now % pace_s)
+    return await _in_time(member.hurry.wait, pace_s - now % pace_s)
 
 
-async def _in_time(call: Callable[[], Awaitable[None]], seconds: float) -> bool:
+async def _in_time(call: Callable[[], Awaitable[object]], seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
             await call()

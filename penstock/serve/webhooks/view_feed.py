@@ -47,6 +47,9 @@ class ViewFeed:
     """A `Receiver` between `open` and `close`. Belongs to the edge's loop."""
 
     transport = "webhook"
+    deflates = False
+    unsent_bytes = 0
+    pace_s: float | None = None
 
     def __init__(self, hub: Hub, view: View, asked: Asked, held: Held) -> None:
         self._hub, self._view, self._asked, self._held = hub, view, asked, held
@@ -55,6 +58,8 @@ class ViewFeed:
         self._some, self._room = asyncio.Event(), asyncio.Event()
         self._let_go = False
         self._task: asyncio.Task[None] | None = None
+        self.turn = asyncio.Lock()
+        self.on_pace: Callable[[], None] = lambda: None
         self.passed: str | None = None
         """How far batches have passed that changed nothing, if nothing came behind them."""
 
@@ -91,14 +96,18 @@ class ViewFeed:
 
     # For the group
 
-    def offer(self, message: Message) -> None:
+    def offer(self, message: Message) -> bool:
+        """Never behind, so that nothing is merged: who is full lets go, and reads it again."""
         if message.kind == "position":
             if not self._buffer and not self._let_go:
                 self.passed = message.position
         elif not self._let_go:
             self._let_go = bool(self._buffer) and (self._bytes >= FEED_BYTES or self._held.full)
-            if not self._let_go:
+            if self._let_go:
+                self._some.set()
+            else:
                 self._take(message)
+        return True
 
     async def send(self, message: Message) -> None:
         if message.kind == "reset":
@@ -107,6 +116,15 @@ class ViewFeed:
             self._room.clear()
             await self._room.wait()
         self.offer(message)
+
+    async def drained(self) -> None:
+        """Nothing waits for a connection."""
+
+    def stall(self, made: Callable[[], Message]) -> None:
+        """Nobody is slow here: who reads late reads again."""
+
+    def cut(self, policy: str, last: Message) -> None:
+        """Nothing is cut, for the same reason."""
 
     def _take(self, message: Message) -> None:
         self.passed = None

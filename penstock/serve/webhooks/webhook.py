@@ -74,6 +74,8 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     name: str
     """Of the view or stream."""
+    channel: str | None = None
+    """The channel through which it reads, with the channel's filter and rights."""
     where: str | None = None
     params: Any = None
     select: Any = None
@@ -89,13 +91,21 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
         given = {"where": self.where, "params": self.params, "select": self.select}
         return {name: value for name, value in given.items() if value is not None} | {"limit": None}
 
+    @property
+    def reads(self) -> str:
+        """What its owner needs the right to read."""
+        return self.channel or self.name
+
+    def target(self) -> dict[str, str]:
+        return {self.kind: self.name} if self.channel is None else {"channel": self.channel}
+
     def body(self) -> dict[str, Any]:
         """As its owner sees it: without secrets."""
         off = self.disabled
         return {
             "id": self.id,
             "url": self.url,
-            self.kind: self.name,
+            **self.target(),
             "where": self.where,
             "params": self.params,
             "select": self.select,

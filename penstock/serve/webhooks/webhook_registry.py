@@ -35,6 +35,7 @@ from penstock.rights.keys import PREFIX as KEY
 from penstock.rights.rights import Ended, Rights
 from penstock.serve.asked import WAIT_S, Asked
 from penstock.serve.events import StreamReads
+from penstock.serve.readable import Readable
 from penstock.serve.subscription import Hub
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.endpoint import STATES, Endpoint, Works
@@ -50,6 +51,7 @@ from penstock.serve.webhooks.stream_source import StreamSource
 from penstock.serve.webhooks.view_source import ViewSource, begun
 from penstock.serve.webhooks.webhook import (
     Disabled,
+    Kind,
     Owner,
     Place,
     Progress,
@@ -74,9 +76,6 @@ LAZY_S = 60.0
 """How often the place of those is written down that batches have passed by: far less than what the history keeps."""
 
 _QUERY = {"where", "params", "select"}
-
-Ask = Callable[[Mapping[str, Any], Credential, str], Asked]
-"""Makes of the fields of a subscription, of who asks and of the name it asks for what may be read."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +105,12 @@ class Webhooks:
         clock: Clock,
         limits: Limits,
         observer: Observer,
-        ask: Ask,
+        readable: Readable,
         options: WebhookOptions | None = None,
     ) -> None:
         options = options or WebhookOptions()
         self.rules = options.rules
-        self._views, self._reads, self._rights, self._ask = views, reads, rights, ask
+        self._views, self._reads, self._rights, self._readable = views, reads, rights, readable
         self._pace = Pace(clock, options.sleep)
         self._news = StreamNews(reads)
         self._view_source = ViewSource(views, hub, limits, self._pace)
@@ -189,9 +188,9 @@ class Webhooks:
 
     async def create(self, asked: NewWebhook, credential: Credential) -> tuple[Endpoint, str]:
         """A new webhook, durable, and its secret, which is told this once."""
-        kind, name = asked.target()
-        credential.require("read", name)
+        credential.require("read", asked.target())
         _check_owner(credential)
+        kind, name = self._target(asked)
         if len(self._endpoints) >= MOST:
             raise TooManyWebhooksError(f"this server has {MOST} webhooks", hint="delete some that nobody needs")
         secret = new_secret()
@@ -200,6 +199,7 @@ class Webhooks:
             url=self.rules.check(asked.url),
             kind=kind,
             name=name,
+            channel=asked.channel,
             where=asked.where,
             params=asked.params,
             select=asked.select,
@@ -253,7 +253,7 @@ class Webhooks:
         webhook = endpoint.webhook
         id = f"msg_{secrets.token_hex(16)}"
         now_us = self._pace.now_us()
-        payload = encode({"type": "test", "webhook": webhook.id, webhook.kind: webhook.name, "at": rfc3339(now_us)})
+        payload = encode({"type": "test", "webhook": webhook.id, **webhook.target(), "at": rfc3339(now_us)})
         headers = signed_headers(id, payload, webhook.secrets, now_us)
         async with self._tests:
             outcome = await self._poster.post(webhook.url, headers, payload)
@@ -351,8 +351,15 @@ class Webhooks:
 
     # What is asked for
 
+    def _target(self, asked: NewWebhook) -> tuple[Kind, str]:
+        """What is read in the end. Raises `UnknownChannelError`."""
+        if asked.channel is None:
+            return ("view", asked.view) if asked.view is not None else ("stream", str(asked.stream))
+        channel = self._readable.channel(asked.channel)
+        return ("view" if self._readable.is_view(channel) else "stream"), channel.target
+
     def _asked(self, webhook: Webhook) -> Asked:
-        return self._ask(webhook.asked(), webhook.owner.credential(), webhook.name)
+        return self._readable.asked(webhook.asked(), webhook.owner.credential(), webhook.reads)
 
     async def _position(self, webhook: Webhook, since: str | None) -> str | None:
         """Where to begin. Raises what is wrong with the name, the query or the position."""

@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from penstock.errors import BadRequestError, SlowBodyError
-from penstock.serve.webhooks.webhook import Kind, Shape
+from penstock.serve.webhooks.webhook import Shape
 
 DIGEST_LEAST_S = 1.0
 DIGEST_MOST_S = 86_400.0
@@ -26,6 +26,7 @@ class NewWebhook(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     url: str
     view: str | None = None
     stream: str | None = None
+    channel: str | None = None
     where: str | None = None
     params: Any = None
     select: str | list[str] | None = None
@@ -33,10 +34,12 @@ class NewWebhook(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     digest_s: float | None = None
     since: str | None = None
 
-    def target(self) -> tuple[Kind, str]:
-        if (self.view is None) == (self.stream is None):
-            raise BadRequestError("a webhook needs a view or a stream", hint=f"send {_EXAMPLE}")
-        return ("view", self.view) if self.view is not None else ("stream", str(self.stream))
+    def target(self) -> str:
+        """The one name that is given: of a view, a stream or a channel."""
+        given = [name for name in (self.view, self.stream, self.channel) if name is not None]
+        if len(given) != 1:
+            raise BadRequestError("a webhook needs a view, a stream or a channel", hint=f"send {_EXAMPLE}")
+        return given[0]
 
 
 class ChangedWebhook(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

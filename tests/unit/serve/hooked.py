@@ -19,6 +19,7 @@ from edge import DEADLINE_S, eventually
 from fake_flows import FakeFlows, small_app
 from standardwebhooks.webhooks import Webhook as Verifier
 
+from penstock import App
 from penstock.clock import SystemClock
 from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
@@ -157,9 +158,11 @@ async def never_ending(request: web.Request) -> web.StreamResponse:
 class Hooked:
     """An edge in miniature that can be stopped and started on the same folder."""
 
-    def __init__(self, path: Path, *, clock: PlayedClock | None, limits: Limits, secured: bool, **options: Any) -> None:
+    def __init__(
+        self, path: Path, *, clock: PlayedClock | None, limits: Limits, secured: bool, app: App | None, **options: Any
+    ) -> None:
         self.folder, self.clock, self.observer = Folder(path), clock or SystemClock(), Observer()
-        self.application = small_app().declared()
+        self.application = (app or small_app()).declared()
         self.log = SqliteLog.open(self.folder.edge_db, app="small")
         definition = self.application.stream("rsvps")
         assert definition is not None
@@ -250,8 +253,8 @@ class Hooked:
         batch = pa.RecordBatch.from_pylist(rows, schema=self.rsvps.schema)
         self.group.submit([Append(self.rsvps, batch)]).result(DEADLINE_S)
 
-    async def new_key(self, *scopes: str, name: str = "k") -> str:
-        key, record = make_key(name, scopes, {}, self.clock.now_us(), None)
+    async def new_key(self, *scopes: str, name: str = "k", **claims: str) -> str:
+        key, record = make_key(name, scopes, claims, self.clock.now_us(), None)
         self.inbox.post(Instruction("create", record.id, record))
         await self.rights.tick()
         return key
@@ -268,10 +271,11 @@ async def hooked(
     clock: PlayedClock | None = None,
     limits: Limits | None = None,
     secured: bool = False,
+    app: App | None = None,
     **options: Any,
 ) -> AsyncIterator[Hooked]:
     async with AsyncExitStack() as opened:
-        edge = Hooked(path, clock=clock, limits=limits or Limits(), secured=secured, **options)
+        edge = Hooked(path, clock=clock, limits=limits or Limits(), secured=secured, app=app, **options)
         opened.callback(edge.log.close)
         opened.callback(edge.reader.close)
         opened.push_async_callback(asyncio.to_thread, edge.group.close)

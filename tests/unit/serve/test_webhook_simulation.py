@@ -23,7 +23,6 @@ from penstock.config import Limits
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS
-from penstock.serve.routes import _asked
 from penstock.serve.webhooks.posting import Outcome
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
 from penstock.serve.webhooks.webhook_request import ChangedWebhook, NewWebhook
@@ -127,7 +126,7 @@ class World:
             clock=self.clock,
             limits=edge.serving.limits,
             observer=Observer(),
-            ask=lambda fields, credential, name: _asked(fields, credential),
+            readable=edge.serving._readable,
             options=WebhookOptions(edge.options.rules, sleep=self.clock.sleep, random=Random(self.random.random())),
         )
         object.__setattr__(hooks._works, "poster", self)
@@ -164,7 +163,8 @@ class World:
     def truth(self, fields: dict[str, Any]) -> dict[str, Any]:
         content = self.edge.views.view("topics").content
         assert content is not None
-        asked = _asked({"limit": None} | {n: fields[n] for n in ("where", "select") if n in fields}, ANONYMOUS)
+        wish = {"limit": None} | {n: fields[n] for n in ("where", "select") if n in fields}
+        asked = self.edge.serving._readable.asked(wish, ANONYMOUS, "topics")
         query = asked.query(self.edge.views.view("topics"), content)
         names = [column.name for column in query.output]
         rows = [dict(zip(names, query.project(row), strict=True)) for row in content.rows.values() if query.passes(row)]
