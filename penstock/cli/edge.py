@@ -161,6 +161,7 @@ async def _open(
         clock=clock,
         checks=checks,
         remember=_remember(group),
+        memory=log.memory(),
         rights=rights,
         webhooks=security.webhooks(host),
     )
