@@ -166,7 +166,7 @@ def _letter(side: int, epoch: str, offset: int, values: dict[str, Any]) -> Store
         sender=values["sender"],
         flow=values["flow"],
         received_us=_us(values[RECEIVED]),
-        sent_us=None if values[SENT] is None else _us(values[SENT]),
+        sent_us=None if values.get(SENT) is None else _us(values[SENT]),
     )
 
 
