@@ -19,7 +19,13 @@ from penstock.schema import TIMESTAMP, simple_type
 
 VIEW = "quotes"
 SCHEMA = pa.schema(
-    [("symbol", pa.string()), ("market", pa.string()), ("price", pa.float64()), ("volume", pa.int64()), ("at", TIMESTAMP)]
+    [
+        ("symbol", pa.string()),
+        ("market", pa.string()),
+        ("price", pa.float64()),
+        ("volume", pa.int64()),
+        ("at", TIMESTAMP),
+    ]
 )
 
 

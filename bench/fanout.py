@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ STORED = 10_000
 """Filters that are stored, on sockets of 1,000 subscriptions each."""
 BESIDE = 200
 """Clients of each transport, side by side."""
+MARKETS = 50
+"""Of the symbols s0, s1, ...: a batch of the first 50 has one row of each."""
 SHARED_ROWS = 20
 """Rows of a batch where all have one filter."""
 AHEAD = 3
@@ -36,11 +39,22 @@ AHEAD = 3
 PATIENCE_S = 60.0
 
 
+@dataclass(frozen=True)
+class Case:
+    """What 1,000 WebSockets ask, and how many rows a batch must have to be news to each."""
+
+    filters: str
+    name: str
+    rows: int
+    aim: str = ""
+
+
 def run(options: Options) -> Result:
     seconds = options.seconds / 3
     figures = [
-        *_crowd(options, seconds, "same", SHARED_ROWS, "150,000"),
-        *_crowd(options, seconds, "own", CLIENTS, "100,000"),
+        *_crowd(options, seconds, Case("same", "one filter for all", SHARED_ROWS, "150,000")),
+        *_crowd(options, seconds, Case("market", "a filter each, rows shared by 20", MARKETS, "100,000")),
+        *_crowd(options, seconds, Case("own", "a filter and a row each", CLIENTS)),
         *_stored(options, seconds),
         *_transports(options, seconds),
     ]
@@ -64,7 +78,8 @@ class Crowd:
         return total, begun
 
     def ask(self, what: str) -> dict[str, Any]:
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
@@ -75,7 +90,9 @@ class Crowd:
 
 
 @contextmanager
-def listening(edge: server.Server, kind: str, connections: int, filters: str, subscriptions: int = 1) -> Iterator[Crowd]:
+def listening(
+    edge: server.Server, kind: str, connections: int, filters: str, subscriptions: int = 1
+) -> Iterator[Crowd]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "counts"
         path.write_bytes(bytes(16))
@@ -109,12 +126,16 @@ def _until(reached: Callable[[], bool], what: str, process: subprocess.Popen[str
 def _flood(log: Changelog, crowd: Crowd, rows: int, each: int, seconds: float) -> None:
     """Batch after batch, at most `AHEAD` of them on their way; `each`: messages that one leads to."""
     start, _ = crowd.counted
-    sent, deadline = 0, time.monotonic() + seconds
+    wanted, deadline = start, time.monotonic() + seconds
     while time.monotonic() < deadline:
-        _until(lambda: crowd.counted[0] - start >= (sent - AHEAD) * each, "messages of a batch")
+        _until_counted(crowd, wanted - AHEAD * each)
         log.commit(range(rows))
-        sent += 1
-    _until(lambda: crowd.counted[0] - start >= sent * each, "all messages")
+        wanted += each
+    _until_counted(crowd, wanted)
+
+
+def _until_counted(crowd: Crowd, messages: int) -> None:
+    _until(lambda: crowd.counted[0] >= messages, "the messages of a batch")
 
 
 def _paced(log: Changelog, crowd: Crowd, rows: int, each: int, seconds: float, batches_s: float) -> None:
@@ -124,7 +145,7 @@ def _paced(log: Changelog, crowd: Crowd, rows: int, each: int, seconds: float, b
         time.sleep(max(0.0, due - time.monotonic()))
         log.commit(range(rows))
         sent += 1
-    _until(lambda: crowd.counted[0] - start >= sent * each * 0.99, "the messages of a paced load")
+    _until_counted(crowd, start + int(sent * each * 0.99))
 
 
 def _measured(edge: server.Server, crowd: Crowd, load: Callable[[], None]) -> tuple[dict[str, Any], float]:
@@ -139,26 +160,29 @@ def _measured(edge: server.Server, crowd: Crowd, load: Callable[[], None]) -> tu
 
 @contextmanager
 def _edge(options: Options, symbols: int) -> Iterator[tuple[server.Server, Changelog]]:
-    with server.data_folder(options.folder) as folder, changelog(folder, symbols) as log:
-        with server.edge("quotes", folder, "serve") as edge:
-            yield edge, log
+    with (
+        server.data_folder(options.folder) as folder,
+        changelog(folder, symbols) as log,
+        server.edge("quotes", folder, "serve") as edge,
+    ):
+        yield edge, log
 
 
-def _crowd(options: Options, seconds: float, filters: str, rows: int, aim: str) -> list[Figure]:
-    name = f"{CLIENTS} WebSockets, {'one filter' if filters == 'same' else 'a filter each'}"
+def _crowd(options: Options, seconds: float, case: Case) -> list[Figure]:
+    name = f"{CLIENTS} WebSockets, {case.name}"
     options.note(f"fanout: {name}")
     with _edge(options, CLIENTS) as (edge, log):
         before = processes.memory_mib(edge.pid)[0]
-        with listening(edge, "websocket", CLIENTS, filters) as crowd:
+        with listening(edge, "websocket", CLIENTS, case.filters) as crowd:
             each = (processes.memory_mib(edge.pid)[0] - before) * 1024 / CLIENTS
-            _flood(log, crowd, rows, CLIENTS, min(2.0, seconds))
-            found, cpu = _measured(edge, crowd, lambda: _flood(log, crowd, rows, CLIENTS, seconds))
+            _flood(log, crowd, case.rows, CLIENTS, min(2.0, seconds))
+            found, cpu = _measured(edge, crowd, lambda: _flood(log, crowd, case.rows, CLIENTS, seconds))
             per_cpu, per_s = found["messages"] / cpu, found["messages"] / found["seconds"]
             half = 0.5 * per_s / CLIENTS
-            paced, _ = _measured(edge, crowd, lambda: _paced(log, crowd, rows, CLIENTS, seconds, half))
+            paced, _ = _measured(edge, crowd, lambda: _paced(log, crowd, case.rows, CLIENTS, seconds, half))
     last = paced["last_ms"] or (float("nan"), float("nan"))
     return [
-        Figure(name, "messages per CPU-second", per_cpu, "messages/s", count=found["messages"], aim=aim),
+        Figure(name, "messages per CPU-second", per_cpu, "messages/s", count=found["messages"], aim=case.aim),
         Figure(name, "messages per second", per_s, "messages/s"),
         Figure(name, "listeners' own CPU", found["cpu_s"] / found["seconds"] * 100, "%"),
         Figure(name, "latency at half of that", paced["ms"][0], "ms", paced["ms"][1], paced["messages"]),
@@ -180,7 +204,9 @@ def _stored(options: Options, seconds: float) -> list[Figure]:
                 commits = log.commits
                 found, cpu = _measured(edge, crowd, lambda log=log, crowd=crowd: _flood(log, crowd, 1, 1, seconds))
         name = f"{count:,} stored filter{'s' if count > 1 else ''}, one passes"
-        figures.append(Figure(name, "CPU per change", cpu / (log.commits - commits) * 1e6, "us", count=log.commits - commits))
+        figures.append(
+            Figure(name, "CPU per change", cpu / (log.commits - commits) * 1e6, "us", count=log.commits - commits)
+        )
         figures.append(Figure(name, "latency", found["ms"][0], "ms", found["ms"][1]))
     return figures
 

@@ -1,6 +1,6 @@
 """Many subscribers in one process of their own, on bare sockets, so that the edge's CPU is what is measured.
 
-    python -m bench.listeners PORT websocket|sse|longpoll CONNECTIONS same|own SUBSCRIPTIONS COUNTS_FILE
+    python -m bench.listeners PORT websocket|sse|longpoll CONNECTIONS same|market|own SUBSCRIPTIONS COUNTS_FILE
 
 A message of changes has one field `accepted`, the moment when its batch was made: it is counted and timed by that, in
 whatever frame it comes. How many came and how many connections have begun stands in COUNTS_FILE (two 8-byte numbers),
@@ -52,7 +52,8 @@ class Listener:
         if self._kind == "websocket":
             head = (
                 b"GET /views/quotes/socket HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
-                b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+                b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             )
             asked = [{"type": "subscribe", "id": f"s{i}", **where} for i, where in enumerate(self._where)]
             return head + b"".join(_masked(json.dumps(each).encode()) for each in asked)
@@ -106,6 +107,15 @@ class Listener:
         self.socket.send(f"GET /views/quotes?{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
 
 
+def _asked(filters: str, number: int) -> dict[str, Any]:
+    """What one subscription asks: all the same, each another threshold on one of 50 markets, or each its own symbol."""
+    if filters == "own":
+        return {"where": "symbol = :s", "params": {"s": f"s{number}"}}
+    if filters == "market":
+        return {"where": "market = :m AND volume > :v", "params": {"m": f"m{number % 50}", "v": -number}}
+    return {"where": SAME, "params": {}}
+
+
 def _query(where: dict[str, Any]) -> dict[str, str]:
     return {"where": where["where"], "params": json.dumps(where["params"])}
 
@@ -152,7 +162,10 @@ class Counts:
 
     def report(self, connections: int) -> dict[str, Any]:
         took = time.monotonic() - self.began
-        each, last = spread(self.times), spread([(at - made) * 1_000 for made, (n, at) in self.last.items() if n >= connections])
+        each, last = (
+            spread(self.times),
+            spread([(at - made) * 1_000 for made, (n, at) in self.last.items() if n >= connections]),
+        )
         return {
             "messages": self.messages,
             "bytes": self.bytes,
@@ -170,10 +183,7 @@ def main() -> None:
     listeners: dict[int, Listener] = {}
     for number in range(int(connections)):
         first = number * int(subscriptions)
-        wheres = [
-            {"where": "symbol = :s", "params": {"s": f"s{first + i}"}} if filters == "own" else {"where": SAME, "params": {}}
-            for i in range(int(subscriptions))
-        ]
+        wheres = [_asked(filters, first + i) for i in range(int(subscriptions))]
         listener = Listener(kind, number, int(port), wheres, counts)
         listeners[listener.socket.fileno()] = listener
         poll.register(listener.socket, select.EPOLLIN)

@@ -1,4 +1,4 @@
-"""A view that only the benchmark of the fan-out writes to: its changelog comes from `bench/changelog.py`, not from Spark."""
+"""A view that only a benchmark writes to: its changelog comes from `bench/changelog.py` and not from Spark."""
 
 from typing import Any
 

@@ -163,6 +163,7 @@ async def _open(
         remember=_remember(group),
         memory=log.memory(),
         rights=rights,
+        memory=log.memory(),
         webhooks=security.webhooks(host),
     )
     serving.status.more |= {

@@ -14,7 +14,7 @@ off the dispatch's offset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -50,7 +50,7 @@ class Due:
     json: BatchJson
 
 
-class Follows(Protocol):
+class Follows(Hashable, Protocol):
     """A group, as a dispatch uses it on the edge's loop."""
 
     query: Query
@@ -61,6 +61,10 @@ class Follows(Protocol):
 
     def advance(self) -> int:
         """Do what is due, as far as it is little; returns how many messages were handed to connections."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """`advance` has raised this."""
         ...
 
     def end(self) -> None:
@@ -160,10 +164,19 @@ class Dispatch:
     async def _advance(self, groups: Sequence[Follows]) -> None:
         sent = encoded = written = 0
         for group in groups:
-            handed = group.advance()
+            handed = _advanced(group)
             sent, encoded, written = sent + handed, encoded + (handed > 0), written + handed + 1
             if written >= WRITTEN:
                 written = 0
                 await asyncio.sleep(0)
         if encoded:
             self._observer.emit(MessagesSent(self.view.name, sent, encoded))
+
+
+def _advanced(group: Follows) -> int:
+    """One that fails does so alone."""
+    try:
+        return group.advance()
+    except Exception as error:
+        group.fail(error)
+        return 0

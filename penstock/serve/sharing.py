@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from penstock.change import Key, Row
 from penstock.config import Limits
@@ -33,7 +33,7 @@ from penstock.observe.signals import (
 from penstock.serve.answers import SMALL_ROWS, answer, json_parts
 from penstock.serve.conflation import Net, Shown, net_changes, shown_rows
 from penstock.serve.dispatch import FAILED_S, Dispatch, Due
-from penstock.serve.messages import Message, MessageMaker, reset, stall
+from penstock.serve.messages import Message, MessageMaker, stall
 from penstock.serve.receiver import Receiver
 from penstock.views.history import Batch
 from penstock.views.query import Query, told_of
@@ -72,9 +72,6 @@ class Member:
     """There is something for it to do."""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """It need not wait for its pace any longer."""
-
-
-TOO_MUCH: Final = reset("not a message: a mark")
 
 
 class Gone(Exception):
@@ -409,8 +406,8 @@ class Group:
             if due.batch.start < self.content.history.start:
                 self.end()  # history has outrun this group
                 break
-            message = self._at_once(due)
-            if message is TOO_MUCH:
+            done, message = self._at_once(due)
+            if not done:
                 self._work()
             elif message is not None and self._needs_thread(message):
                 self._work(message)
@@ -419,19 +416,26 @@ class Group:
                 self._tell_now(tuple(self.members), message)
         return told
 
-    def _at_once(self, due: Due) -> Message | None:
-        """Its message, with the cursor behind it; `TOO_MUCH` when a task must do it: nothing has changed then."""
+    def _at_once(self, due: Due) -> tuple[bool, Message | None]:
+        """Its message, with the cursor behind it; False when a task must do it: then nothing has changed."""
         if len(due.changes) > LARGE_CHANGES or len(self.members) > FAN_OUT or self._still.locked():
-            return TOO_MUCH
-        try:
-            evaluated = self._evaluate(due)
-            if evaluated is None:
-                return TOO_MUCH
-            message = self._made(due, evaluated)
-        except Exception:
-            return TOO_MUCH  # the task comes to the same and tells it
+            return False, None
+        evaluated = self._evaluate(due)
+        if evaluated is None:
+            return False, None
+        message = self._made(due, evaluated)
         self._pass(due, message)
-        return message
+        return True, message
+
+    def fail(self, error: Exception) -> None:
+        """Called by the dispatch when `advance` has raised: this group ends, no other."""
+        if self._working is None:
+            self._working = asyncio.create_task(self._fails(error), name=f"group {self.view.name}")
+
+    async def _fails(self, error: Exception) -> None:
+        self._observer.emit(GroupFailed(self.view.name, f"{type(error).__name__}: {error}"))
+        await asyncio.sleep(FAILED_S)
+        self.end()
 
     def _work(self, message: Message | None = None) -> None:
         self._telling = message
@@ -450,9 +454,7 @@ class Group:
         except Gone:
             self.end()
         except Exception as error:
-            self._observer.emit(GroupFailed(self.view.name, f"{type(error).__name__}: {error}"))
-            await asyncio.sleep(FAILED_S)
-            self.end()
+            await self._fails(error)
         finally:
             self._working = None
 
