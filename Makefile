@@ -5,7 +5,7 @@ PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
-.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting clean
+.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting chaos-readers clean
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -63,6 +63,11 @@ chaos-producer: setup $(CLIENT)
 	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED)
 	cd client && npm run --silent build
 	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED) --node
+
+# Thousands of clients, some of them stopped; and subscribers against a model: make chaos-readers ROUNDS=1000 SEED=1
+chaos-readers: setup
+	$(BIN)/python -m tests.chaos.slow_readers --clients 2000
+	$(BIN)/python -m tests.chaos.model --rounds $(ROUNDS) --seed $(SEED)
 
 # Every event counted, by every way in, while the edge is killed: make chaos-counting KILLS=50 SEED=1
 chaos-counting: setup

@@ -109,6 +109,11 @@ class Pipe:
         await self.drained()
         self._transport.write(frame)
 
+    def watch(self) -> None:
+        """Make sure that somebody counts how long it reads nothing, also when nothing more is offered."""
+        if not self.closed.is_set() and not self.is_idle:
+            self._start_flushing()
+
     @property
     def is_idle(self) -> bool:
         """Nothing waits here, and the transport takes more."""

@@ -368,6 +368,7 @@ class Wire:
         silent_s = self._loop.time() - self._heard
         self._timer = self._loop.call_later(PONG_S, self._look)
         if self._pipe.closed.is_set() or not self._pipe.is_idle:
+            self._pipe.watch()
             return
         if silent_s >= PING_S + PONG_S:
             self._observer.emit(SocketClosed(frames.SILENT))

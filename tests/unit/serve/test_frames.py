@@ -14,11 +14,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from edge import DEADLINE_S, Edge, flows_and_edge
+from edge import DEADLINE_S, Edge, eventually, flows_and_edge
 from fake_flows import FakeFlows, topic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.config import Limits
 from penstock.serve import websocket
 from penstock.serve.frames import (
     BAD_DATA,
@@ -470,6 +471,22 @@ async def test_nothing_is_written_behind_a_close_frame(world: World) -> None:
         raw.write(frame(PING, b"p"), frame(CLOSE, (1012).to_bytes(2, "big")))
         assert await raw.end() == []
         await closing
+
+
+async def test_a_client_that_dies_in_the_midst_of_a_large_message_is_noticed_when_nothing_more_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "PONG_S", 0.1)
+    async with flows_and_edge(tmp_path, Limits(subscriber_cut_s=0.3)) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 1)])
+        async with raw_socket(running) as raw:
+            raw.write(frame(TEXT, b'{"type":"subscribe"}'))
+            assert (await raw.json())["type"] == "snapshot"
+            raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            flows.commit(stream, [topic("a", 2, "x" * 8_000_000)])
+            cut = ("penstock_serve_subscribers_cut_total", {"transport": "websocket", "policy": "conflate"})
+            await eventually(lambda: running.observer.value(cut[0], **cut[1]) == 1, "cut")
 
 
 async def test_a_client_that_says_nothing_is_asked_and_then_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
