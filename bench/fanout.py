@@ -96,8 +96,10 @@ def listening(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "counts"
         path.write_bytes(bytes(16))
-        words = [str(edge.port), kind, str(connections), filters, str(subscriptions), str(path)]
-        command = [sys.executable, "-m", "bench.listeners", *words]
+        words = ["bench.listeners", str(edge.port), kind, str(connections), filters, str(subscriptions), str(path)]
+        if kind == "webhook":
+            words = ["bench.takers", str(edge.port), str(connections), str(path)]
+        command = [sys.executable, "-m", *words]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=server.ROOT, text=True, bufsize=1
         )
@@ -227,7 +229,7 @@ def _all_stored(edge: server.Server, count: int) -> None:
 
 def _transports(options: Options, seconds: float) -> list[Figure]:
     figures = []
-    for kind in ("websocket", "sse", "longpoll"):
+    for kind in ("websocket", "sse", "longpoll", "webhook"):
         options.note(f"fanout: {BESIDE} clients over {kind}")
         with _edge(options, CLIENTS) as (edge, log), listening(edge, kind, BESIDE, "same") as crowd:
             _flood(log, crowd, SHARED_ROWS, BESIDE, 1.0)
@@ -246,5 +248,4 @@ def _transports(options: Options, seconds: float) -> list[Figure]:
             Figure(name, "latency at half of the full speed", paced["ms"][0], "ms", paced["ms"][1]),
             Figure(name, f"bytes per message of {SHARED_ROWS} rows", found["bytes"] / found["messages"], "bytes"),
         ]
-    options.note("fanout: webhooks: not measured (they deliver one after the other, each with its own reply)")
     return figures

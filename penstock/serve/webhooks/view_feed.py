@@ -47,6 +47,7 @@ class ViewFeed:
     """A `Receiver` between `open` and `close`. Belongs to the edge's loop."""
 
     transport = "webhook"
+    policy = ""
     deflates = False
     unsent_bytes = 0
     pace_s: float | None = None
