@@ -163,7 +163,6 @@ async def _open(
         remember=_remember(group),
         memory=log.memory(),
         rights=rights,
-        memory=log.memory(),
         webhooks=security.webhooks(host),
     )
     serving.status.more |= {
