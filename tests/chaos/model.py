@@ -207,11 +207,14 @@ class Edge:
                     async with http.get(f"{self.url}/views/things") as reply:
                         if reply.status == 200:
                             return
+                ended = self._process.returncode
+                assert ended is None, self.folder.root.with_suffix(".out").read_text()[-3000:]
                 await asyncio.sleep(0.02)
 
     async def kill(self, number: int = signal.SIGKILL) -> None:
         assert self._process is not None
-        self._process.send_signal(number)
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
         await self._process.wait()
 
 
