@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from edge import Door, eventually, flows_and_edge
+from edge import DEADLINE_S, Door, eventually, flows_and_edge
 from fake_flows import topic
 
 from penstock import App, Event
@@ -209,3 +212,23 @@ async def test_status_says_how_many_ids_are_known_and_since_when(tmp_path: Path)
     finally:
         await status.stop()
         log.close()
+
+
+async def test_stopping_waits_for_the_thread_that_reads_the_log(tmp_path: Path) -> None:
+    """The log is closed next, and reading what is being closed crashes the process."""
+    async with flows_and_edge(tmp_path) as (_, running):
+        status = running.serving.status
+        gather, began, done = status._gather, threading.Event(), threading.Event()
+
+        def slowly(metas: Any) -> Any:
+            began.set()
+            time.sleep(0.3)
+            done.set()
+            return gather(metas)
+
+        status._gather = slowly  # type: ignore[method-assign]
+        sampling = asyncio.create_task(status._sample())
+        await asyncio.to_thread(began.wait, DEADLINE_S)
+        sampling.cancel()
+        await status.stop()
+        assert done.is_set()
