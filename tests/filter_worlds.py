@@ -103,7 +103,8 @@ class Rows:
         )
 
     def _pick(self, values: list[Any]) -> Any:
-        return self._maybe(self._rng.choice(values))
+        value = self._rng.choice(values)
+        return self._maybe(float("nan") if value != value else value)  # a new object each time, as from the log
 
     def _maybe(self, value: Any) -> Any:
         return None if self._rng.random() < 0.15 else value
@@ -248,13 +249,13 @@ class Filters:
     def _number(self, *, whole: bool = False) -> str:
         values: list[Any] = [0, 1, 2, 5, 42, -1, 2**31]
         if not whole:
-            values += [1.0, 2.5, -0.0, 9007199254740992.0, Decimal("2.50"), Decimal("0.5"), 2**53 + 1, None]
+            values += [1.0, 2.5, -0.0, NAN, 9007199254740992.0, Decimal("2.50"), Decimal("0.5"), 2**53 + 1, None]
         value = self._rng.choice(values)
         return self._bound_to(value)
 
     def _bound_to(self, value: Any) -> str:
         """Written out, or as a parameter."""
-        if self._rng.random() < 0.4:
+        if self._rng.random() < 0.4 or value != value:
             name = f"p{len(self.params)}"
             self.params[name] = value
             return f":{name}"

@@ -12,7 +12,7 @@ import pytest
 from edge import Edge, Replica, eventually, flows_and_edge
 from fake_flows import topic
 
-from penstock.serve import sharing
+from penstock.serve import dispatch, sharing
 from penstock.serve.asked import Asked
 from penstock.serve.messages import Message
 
@@ -155,6 +155,43 @@ async def test_every_subscriber_holds_the_answer_to_its_query_whoever_joins_and_
             wanted = await running.rows(**params)
             assert sorted(map(str, sink.replica.rows.values())) == sorted(map(str, wanted)), where
             assert sink.replica.resets == 0
+        await crowd.leave()
+
+
+async def test_who_joins_or_is_told_the_position_while_a_batch_is_looked_up_misses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking a large batch up takes many steps of the loop; here each change takes one."""
+    monkeypatch.setattr(dispatch, "LOOKED_UP", 1)
+    async with flows_and_edge(tmp_path) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic(f"t{i}", i) for i in range(400)])
+        await running.at_offset(1)
+        crowd = Crowd(running)
+        sinks = [crowd.join(f"topic = 't{i}'") for i in (0, 200, 399)]
+        await crowd.all_joined()
+        flows.commit(stream, [topic(f"t{i}", i + 1) for i in range(400)])
+        await running.at_offset(2)
+        for i in range(300):
+            running.serving.hub.announce()
+            if i % 30 == 0:
+                sinks.append(crowd.join(f"rsvps >= {i}"))
+                sinks.append(crowd.join(f"rsvps >= {i}", order_by="rsvps", limit=3))
+            await asyncio.sleep(0)
+        await crowd.all_joined()
+        flows.commit(stream, [topic("t200", 1000), topic("t399", 0)])
+        content = running.views.view("topics").content
+        assert content is not None
+        await running.at_offset(3)
+        end = content.position.token()
+        await eventually(lambda: running.serving.hub.announce() or all(s.replica.position == end for s in sinks), "end")
+        assert [s.replica.resets for s in sinks] == [0] * len(sinks)
+        assert running.observer.value("penstock_serve_group_failures_total", view="topics") == 0
+        for sink in sinks[3:]:
+            limit = 3 if len(sink.replica.rows) == 3 else "null"
+            wanted = await running.rows(where=sink.name, order_by="rsvps", limit=limit)
+            assert sorted(map(str, sink.replica.rows.values())) == sorted(map(str, wanted))
+        assert [next(iter(s.replica.rows.values()))["rsvps"] for s in sinks[:3]] == [1, 1000, 0]
         await crowd.leave()
 
 
