@@ -67,7 +67,7 @@ def need(method: str, path: str) -> Need:
         return "any"
     if path.startswith("/subscribers"):  # everybody's own names, whatever they may read
         return "some"
-    if path.startswith("/webhooks"):  # the handlers ask for `read` of what is delivered, and show each its own
+    if path == "/webhooks" or path.startswith("/webhooks/"):  # making one needs `read` of its target; each has its own
         return "any"
     if method not in _READS:
         return "admin"
