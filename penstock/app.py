@@ -28,6 +28,7 @@ from penstock.declaration import (
     ViewDef,
 )
 from penstock.errors import DeclarationError, PenstockError
+from penstock.horizon import parse_horizon
 from penstock.origin import origin
 from penstock.overload import parse_max_lag, parse_rate, parse_shed
 from penstock.schema import EventSchema
@@ -80,6 +81,7 @@ class App:
         sent: str | None = None,
         max_skew: str | timedelta | None = None,
         signed: Signed | None = None,
+        horizon: int | str | timedelta | None = None,
         visible_where: str | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
@@ -97,6 +99,9 @@ class App:
         it sent (or the header `Penstock-Sent` does): `_time` is then corrected by how wrong that clock is, up to
         `max_skew` ("1 day" unless given). With neither of the two nothing is corrected.
 
+        `horizon` says how far back an event that is sent again is known by its `id`: a number of ids (10 million unless
+        given, each takes 20 to 40 bytes of memory) or a duration ("24 hours" unless given), whichever ends first.
+
         `visible_where` (SQL) says which events a reader sees: `"user_id = :sub"`, where `:sub` is a claim of its
         credential.
         """
@@ -106,6 +111,10 @@ class App:
                 raise DeclarationError(f"partitions={partitions} of '{name}'", hint="use 1 or more")
             if unknown not in ("ignore", "keep", "reject"):
                 raise DeclarationError(f"unknown='{unknown}' of '{name}'", hint="use 'ignore', 'keep' or 'reject'")
+            if horizon is not None and id is None:
+                raise DeclarationError(
+                    f"horizon= of '{name}' without an id", hint="say what makes an event unique: id="
+                )
             made = StreamDef(
                 name=name,
                 events=EventSchema(type),
@@ -123,6 +132,7 @@ class App:
                 sent=sent,
                 max_skew_us=_skew(sent, max_skew),
                 signed=signed,
+                horizon=parse_horizon(horizon),
                 visible_where=visible_where,
             )
         self._streams.append(made)

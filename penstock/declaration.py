@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from penstock import schema
+from penstock.horizon import Horizon
 from penstock.origin import Origin
 from penstock.overload import MaxLag, Rate, Shed
 from penstock.schema import EventSchema
@@ -79,6 +80,8 @@ class StreamDef:
     sent: str | None = None
     max_skew_us: int | None = None
     """How wrong a sender's clock may be and still be corrected; None: no clock is corrected."""
+    horizon: Horizon = Horizon()
+    """How far back an event's id is known."""
     visible_where: str | None = None
     """Which events a reader sees, by its claims; None: all."""
 

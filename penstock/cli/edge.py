@@ -161,8 +161,8 @@ async def _open(
         clock=clock,
         checks=checks,
         remember=_remember(group),
-        rights=rights,
         memory=log.memory(),
+        rights=rights,
         webhooks=security.webhooks(host),
     )
     serving.status.more |= {

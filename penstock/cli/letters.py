@@ -38,6 +38,8 @@ class Letter:
     sender: str | None
     flow: str | None
     raw: bytes
+    sent_at: str | None = None
+    """When the sender's clock said, in the header `Penstock-Sent`, that it sent this."""
     replayed: bool = False
     cut: bool = False
     """Only the first MiB of what was sent was kept."""

@@ -318,12 +318,14 @@ def _joined(claims: list[Claim]) -> Arrived:
 def _arrived(claim: Claim) -> Arrived:
     found, sent_us, rows = claim.decoded, claim.sender.sent_us, len(claim.decoded.events)
     received = np.full(rows, claim.received_us)
-    sent = None if sent_us is None else np.full(rows, sent_us)
+    sent = _sent(claim) if sent_us is None else np.full(rows, sent_us)
     return Arrived(found.events, received, found.unknown, sent, found.ids, found.times, found.columns, found.first)
 
 
 def _sent(claim: Claim) -> list[int | None] | None:
-    return None if claim.sender.sent_us is None else [claim.sender.sent_us] * len(claim.decoded.events)
+    if claim.sender.sent_us is None:
+        return None if claim.decoded.sent is None else list(claim.decoded.sent)
+    return [claim.sender.sent_us] * len(claim.decoded.events)
 
 
 def _each(claims: list[Claim], known: Callable[[Claim], Sequence[Any] | None]) -> list[Any] | None:

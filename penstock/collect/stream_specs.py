@@ -12,7 +12,9 @@ from penstock.log.log import Log, Stream, StreamSpec
 
 def stream_spec(declared: StreamDef) -> StreamSpec:
     """How the log makes a declared stream."""
-    return StreamSpec(declared.name, versioned(declared), declared.partitions, unique=bool(declared.id))
+    return StreamSpec(
+        declared.name, versioned(declared), declared.partitions, unique=bool(declared.id), horizon=declared.horizon
+    )
 
 
 def make_dead(log: Log, group: Group) -> Stream:

@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from penstock.config import Folder
 from penstock.errors import PositionGoneError, UnknownStreamError
+from penstock.evolution import adapt
 from penstock.log.log import Block, Bounds, LogReader, Stream
 from penstock.log.logs.sqlite_reader import SqliteReader
 from penstock.position import Position
-from penstock.schema import SYSTEM, TIMESTAMP
+from penstock.schema import DEFAULT, SENT, SYSTEM, TIMESTAMP
 
 DEAD = pa.schema(
     [
@@ -28,10 +29,12 @@ DEAD = pa.schema(
         pa.field("raw", pa.binary()),
         pa.field("sender", pa.string()),
         pa.field("flow", pa.string()),
+        pa.field(SENT, TIMESTAMP, metadata={DEFAULT: b"null"}),
         *SYSTEM,
     ]
 )
-"""What was rejected, at the door or by a flow, with the reason."""
+"""What was rejected, at the door or by a flow, with the reason; `_sent` is when the sender said that it sent it, in the
+header `Penstock-Sent`, which is not part of what it sent."""
 
 LATE = pa.schema(
     [
@@ -180,15 +183,18 @@ def _offsets(found: Found, position: Position, bounds: Bounds) -> list[int]:
 def _merged(found: Found, offsets: Sequence[int]) -> Iterator[Block]:
     """The blocks of all partitions in the order of their commits, numbered as in the whole stream."""
     readers = [
-        _numbered(part.log.read(part.stream, number, offset), place)
+        _numbered(part.log.read(part.stream, number, offset), place, found.schema)
         for place, ((part, number), offset) in enumerate(zip(found.places(), offsets, strict=True))
         if part.stream is not None
     ]
     return heapq.merge(*readers, key=_arrival if len(found.parts) > 1 else _order)
 
 
-def _numbered(blocks: Iterator[Block], partition: int) -> Iterator[Block]:
-    return (replace(block, partition=partition) for block in blocks)
+def _numbered(blocks: Iterator[Block], partition: int, schema: pa.Schema) -> Iterator[Block]:
+    """Of a stream in both files one may be written under an older schema than the other."""
+    for block in blocks:
+        same = block.batch.schema.equals(schema)
+        yield replace(block, partition=partition, batch=block.batch if same else adapt(block.batch, schema))
 
 
 def _order(block: Block) -> tuple[int, int]:

@@ -19,8 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-HORIZON = 10_000_000
-KEEP_US = 24 * 3600 * 1_000_000
+from penstock.horizon import Horizon
 
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
@@ -43,7 +42,7 @@ _HIGHS = np.uint64(0x8080808080808080)
 class IdIndex:
     """Which ids of a stream are taken. Called by the log's writer only."""
 
-    def __init__(self, horizon: int = HORIZON, keep_us: int = KEEP_US) -> None:
+    def __init__(self, horizon: int = Horizon.ids, keep_us: int = Horizon.age_us) -> None:
         self.horizon = horizon
         self.keep_us = keep_us
         self._hash = _Hash()

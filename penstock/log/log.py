@@ -33,6 +33,7 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
+from penstock.horizon import Horizon
 from penstock.position import Position
 
 Counts = Literal["events", "commits"]
@@ -54,6 +55,9 @@ class StreamSpec:
     """Columns by which `compact` keeps the newest event; empty: never compacted."""
     epoch: str | None = None
     """None: a new random one, unless the stream is there already."""
+    horizon: Horizon = Horizon()
+    """How many ids of a `unique` stream are known, and how long. It is not part of the stream: what this writer was
+    told last counts, and another one may be told something else."""
 
 
 @dataclass(frozen=True, slots=True)

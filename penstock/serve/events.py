@@ -28,9 +28,10 @@ from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberReset, SubscriberStalled
 from penstock.position import Position
 from penstock.protocol import wire
-from penstock.schema import ID, KEY, RECEIVED, TIME, simple_type
+from penstock.schema import ID, KEY, RECEIVED, TIME
 from penstock.serve.asked import Asked
 from penstock.serve.ledgers import LedgerMask
+from penstock.serve.message_schemas import columns_of
 from penstock.serve.messages import Message, reset, stall
 from penstock.serve.receiver import Receiver
 from penstock.views.query import Query
@@ -90,6 +91,14 @@ class StreamReads:
         if name not in self._names:
             names = ", ".join(sorted(self._names))
             raise UnknownStreamError(f"there is no stream '{name}'", hint=f"the app has: {names}")
+
+    def columns(self) -> dict[str, list[Column]]:
+        """Of the streams that the log has. Reads the disk: call it in a thread."""
+        found = {}
+        for name in self._names:
+            with suppress(UnknownStreamError):
+                found[name] = columns_of(self._log.find(name).schema)
+        return found
 
     async def check(self, name: str, asked: Asked) -> None:
         """Raises what is wrong with a query, if its stream is there already."""
@@ -264,8 +273,9 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
 
 
 def _query(schema: Any, asked: Asked, rule: ReadRule, errors: list[int]) -> Query:
-    columns = [Column(field.name, simple_type(field.type)) for field in schema]
-    return parse_ruled(rule, columns, (), where=asked.where, params=asked.params, select=asked.select, errors=errors)
+    return parse_ruled(
+        rule, columns_of(schema), (), where=asked.where, params=asked.params, select=asked.select, errors=errors
+    )
 
 
 def _message(name: str, page: Page) -> Message:

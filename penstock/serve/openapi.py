@@ -1,47 +1,43 @@
 """Describes the HTTP interface of one app as OpenAPI 3.1, from its declarations and the columns of its views.
 
 WebSocket and SSE messages are outside of what OpenAPI describes; their paths are listed with what they answer to a
-plain request, and `docs/reference/http.md` has the messages. Paths have names in the place of `{view}` and
+plain request, and `asyncapi.py` describes the messages. Paths have names in the place of `{view}` and
 `{stream}`, so that 404 is no answer of theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-import msgspec
-
-from penstock.change import Column
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application, ChannelDef
+from penstock.serve.message_schemas import Columns, event_schemas, polled_names, schemas_of
 from penstock.serve.openapi_collect import pixel, post
 from penstock.serve.openapi_dead import dead_paths
 from penstock.serve.openapi_parts import (
     ACKS_REPLY,
     SCHEMAS,
     SECURITY,
+    also,
     answers,
     array,
     obj,
     parameter,
+    record,
     ref,
     text,
 )
 from penstock.serve.openapi_rights import secured
 from penstock.serve.openapi_webhooks import webhook_paths
 from penstock.views.current import Views
-from penstock.views.where_types import SqlType, parse_type
 
-_REF = "#/components/schemas/{name}"
 Spec = dict[str, Any]
 
 
-def openapi(application: Application, views: Views, limits: Limits) -> Spec:
-    """The whole document, as JSON types."""
-    events, kinds = _event_schemas(application)
-    rows = {f"view.{v.name}": row_spec(v.content.columns) if v.content else {"type": "object"} for v in views}
+def openapi(application: Application, views: Views, limits: Limits, columns: Columns) -> Spec:
+    """The whole document, as JSON types; `columns` are those of the streams in the log."""
+    events, kinds = event_schemas(application)
     paths: Spec = {}
     for view in views:
         paths |= _view_paths(view.name, limits)
@@ -61,15 +57,11 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
         "info": {"title": application.name, "version": version("penstock")},
         "security": [{"key": []}, {"token": []}, {}],
         "paths": secured(dict(sorted((paths | _fixed_paths(limits)).items())), application),
-        "components": {"schemas": SCHEMAS | rows | kinds, "securitySchemes": SECURITY},
+        "components": {
+            "schemas": SCHEMAS | schemas_of(application, views, columns) | kinds,
+            "securitySchemes": SECURITY,
+        },
     }
-
-
-def _event_schemas(application: Application) -> tuple[dict[str, Spec], Spec]:
-    """For each stream the schema of its events, and all the classes that they refer to."""
-    kinds = [stream.events.kind for stream in application.streams]
-    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-    return {s.name: schema for s, schema in zip(application.streams, schemas, strict=True)}, components
 
 
 # Views
@@ -88,8 +80,11 @@ _REACHED = [
 
 
 def _view_paths(name: str, limits: Limits) -> Spec:
-    rows = obj(view=text(), position=ref("Position"), frontier=ref("Frontier"), rows=array(ref(f"view.{name}")))
-    polled = obj(messages=array(ref("Message")), position=ref("Position"))
+    rows = record(
+        view={"const": name}, position=ref("Position"), frontier=ref("Frontier"), rows=array(ref(f"view.{name}"))
+    )
+    message = {"oneOf": [ref(schema) for schema in polled_names(name)]}
+    polled = record(messages=array(message), position=ref("Position"))
     return {
         f"/views/{name}": {
             "get": {
@@ -115,42 +110,12 @@ def _view_paths(name: str, limits: Limits) -> Spec:
 
 def _rebuild(name: str, kind: str) -> Spec:
     when = {"type": "integer", "description": "When it was asked for, in microseconds."}
-    reply = _json(obj(**{kind: text(), "rebuild": when}))
+    reply = _json(record(**{kind: text(), "rebuild": when}))
     return {
         "operationId": f"rebuild {kind} {name}",
         "summary": f"Build the {kind} {name} anew from the log, and what is made from it",
         "responses": answers(None, 503, 507) | {"202": {"description": "Asked for", "content": reply}},
     }
-
-
-def row_spec(columns: Sequence[Column]) -> Spec:
-    """Rows or events with these columns, as they look in JSON."""
-    return obj(**{column.name: _json_type(parse_type(column.type)) for column in columns})
-
-
-def _json_type(kind: SqlType) -> Spec:
-    if kind.kind == "struct":
-        inner = {name: _json_type(arg) for name, arg in zip(kind.names, kind.args, strict=True)}
-        return {"type": ["object", "null"], "properties": inner}
-    if kind.kind == "array":
-        return {"type": ["array", "null"], "items": _json_type(kind.args[0])}
-    if kind.kind == "map":
-        return {"type": ["object", "null"], "additionalProperties": _json_type(kind.args[1])}
-    return _JSON_TYPES.get(kind.kind, {"type": ["string", "null"]})
-
-
-_JSON_TYPES: dict[str, Spec] = {
-    "tinyint": {"type": ["integer", "null"]},
-    "smallint": {"type": ["integer", "null"]},
-    "int": {"type": ["integer", "null"]},
-    "bigint": {"type": ["integer", "string", "null"], "description": "A string beyond 2^53."},
-    "float": {"type": ["number", "null"]},
-    "double": {"type": ["number", "null"]},
-    "boolean": {"type": ["boolean", "null"]},
-    "timestamp": {"type": ["string", "null"], "format": "date-time"},
-    "date": {"type": ["string", "null"], "format": "date"},
-    "binary": {"type": ["string", "null"], "contentEncoding": "base64"},
-}
 
 
 # Streams
@@ -159,7 +124,7 @@ _JSON_TYPES: dict[str, Spec] = {
 def _stream_paths(name: str, limits: Limits) -> Spec:
     after = parameter("after", text("A position of this stream, `start` or `end`."))
     most = {"type": "integer", "minimum": 1, "maximum": limits.read_events_most, "default": limits.read_events}
-    page = obj(stream=text(), events=array(ref("StoredEvent")), next=ref("Position"))
+    page = record(stream={"const": name}, events=array(ref(f"stream.{name}")), next=ref("Position"))
     return {
         f"/streams/{name}": {
             "get": {
@@ -177,9 +142,14 @@ def _stream_paths(name: str, limits: Limits) -> Spec:
 
 def _schema(name: str) -> Spec:
     number = {"type": "integer", "minimum": 1}
-    versions = array(obj(version=number, since={"type": ["string", "null"]}, held={"type": "boolean"}))
-    reply = obj(stream=text(), version=number, since={"type": ["string", "null"]}, schema={"type": "object"})
-    reply["properties"]["versions"] = versions
+    since = {"type": ["string", "null"]}
+    reply = record(
+        stream={"const": name},
+        version=number,
+        since=since,
+        schema={"type": "object"},
+        versions=array(record(version=number, since=since, held={"type": "boolean"})),
+    )
     return {
         "operationId": f"schema of {name}",
         "summary": f"The JSON Schema of the events of the stream {name}, and its versions",
@@ -205,7 +175,9 @@ def _channel_paths(channel: ChannelDef, application: Application, limits: Limits
 
 def _tickets() -> Spec:
     body = obj(view=text(), stream=text(), channel=text()) | {"minProperties": 1, "maxProperties": 1}
-    reply = obj(ticket=text("Show it as ?ticket=."), open_until=text(), view=text(), stream=text(), channel=text())
+    reply = also(
+        record(ticket=text("Show it as ?ticket=."), open_until=text()), view=text(), stream=text(), channel=text()
+    )
     made = {"description": "A ticket", "content": _json(reply)}
     return {
         "post": {
@@ -264,9 +236,9 @@ def _subscribers() -> Spec:
         "operationId": "forget subscriber",
         "summary": "Forget a named subscription, so that it begins anew",
         "parameters": [name, of],
-        "responses": answers(obj(forgotten=text()), 404, 503, 507),
+        "responses": answers(record(forgotten=text()), 404, 503, 507),
     }
-    listed = obj(subscribers=array(ref("Subscriber")))
+    listed = record(subscribers=array(ref("Subscriber")))
     return {
         "/subscribers": _plain("subscribers", "The named subscriptions that are remembered", listed),
         "/subscribers/{name}": {"delete": forget},
@@ -289,9 +261,9 @@ def _fixed_paths(limits: Limits) -> Spec:
     page: Spec = {"200": {"description": "The live page", "content": {"text/html": {"schema": text()}}}}
     return {
         "/": {"get": {"operationId": "page", "summary": "The live page", "responses": page}},
-        "/views": _plain("views", "All views", obj(views=array(ref("View")))),
-        "/streams": _plain("streams", "All streams", obj(streams=array(ref("Stream")))),
-        "/channels": _plain("channels", "All channels", obj(channels=array(ref("Channel")))),
+        "/views": _plain("views", "All views", record(views=array(ref("View")))),
+        "/streams": _plain("streams", "All streams", record(streams=array(ref("Stream")))),
+        "/channels": _plain("channels", "All channels", record(channels=array(ref("Channel")))),
         "/tickets": _tickets(),
         "/status": _plain("status", "How everything is", ref("Status")),
         "/graph": _plain("graph", "What is made from what", ref("Graph")),
@@ -302,8 +274,9 @@ def _fixed_paths(limits: Limits) -> Spec:
         ),
         "/socket": _socket("all views and streams"),
         **_subscribers(),
-        "/healthz": _plain("health", "Whether the process lives", obj(status=text())),
+        "/healthz": _plain("health", "Whether the process lives", record(status={"const": "ok"})),
         "/readyz": ready,
         "/metrics": metrics,
         "/openapi.json": _plain("openapi", "This document", anything),
+        "/asyncapi.json": _plain("asyncapi", "The same for sockets, events and messages: AsyncAPI 3.0", anything),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.config import Limits
 from penstock.declaration import StreamDef
-from penstock.serve.openapi_parts import POST_REPLY, Spec, answers, array, obj, parameter, ref, text
+from penstock.serve.openapi_parts import POST_REPLY, Spec, also, answers, array, obj, parameter, record, ref, text
 
 _LEVELS = {"type": "string", "enum": ["none", "logged", "applied"], "default": "logged"}
 _HEADERS = {
@@ -22,8 +22,9 @@ _ENVELOPE = ("specversion", "id", "source", "type")
 def post(stream: StreamDef, event: Spec, limits: Limits) -> Spec:
     wait = {"type": "number", "minimum": 0, "maximum": limits.wait_s, "description": "Seconds."}
     row = {"type": ["object", "null"], "description": "With reply=: the view's row."}
-    more = obj(view=text(), row=row, position=ref("Position"))
-    good = {"allOf": [POST_REPLY, more]}
+    good = also(POST_REPLY, view=text(), row=row, position=ref("Position"))
+    pending = record(ack=text("A receipt: pass it to /acks."), level={"const": "pending"})
+    rejected = also(record(error=ref("Error")), **POST_REPLY["properties"])
     return {
         "operationId": f"post to {stream.name}",
         "summary": f"Send events to the stream {stream.name}",
@@ -34,11 +35,15 @@ def post(stream: StreamDef, event: Spec, limits: Limits) -> Spec:
             *(parameter(name, text(what), place="header") for name, what in _HEADERS.items()),
         ],
         "requestBody": {"required": True, "content": _contents(event)},
-        "responses": answers(good, 400, 403, 404, 408, 409, 413, 415, 422, *_limited(stream), 503, 507)
+        "responses": answers(good, 400, 403, 404, 408, 409, 413, 415, *_limited(stream), 503, 507)
         | {
             "202": {
                 "description": "ack=none: taken, not yet durable; reply=: durable, the view not yet there",
-                "content": {"application/json": {"schema": POST_REPLY}},
+                "content": {"application/json": {"schema": {"oneOf": [pending, good]}}},
+            },
+            "422": {
+                "description": "All events were rejected, or a key was used for another body",
+                "content": {"application/json": {"schema": rejected}},
             },
             "204": {"description": "This sequence number of the producer was taken before"},
         },

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from penstock.serve.openapi_parts import Spec, answers, array, obj, parameter, text
+from penstock.serve.openapi_parts import Spec, also, answers, array, obj, parameter, record, text
 
 _NULLABLE: Spec = {"type": ["string", "null"]}
 _FLAG: Spec = {"type": "string", "enum": ["true", "false"]}
-_LETTER = obj(
+_LETTER = record(
     letter=text("Its name: side and offset, such as 0-17."),
     stream=text("Where it was meant to go."),
     reason=text(),
     detail=_NULLABLE,
     received=text(),
+    sent_at=_NULLABLE,
     sender=_NULLABLE,
     flow=_NULLABLE,
     replayed={"type": "boolean"},
     cut={"type": "boolean", "description": "Only the first MiB was kept."},
     raw={"type": "string", "contentEncoding": "base64"},
 )
-_RESULT = obj(
-    letter=text(),
-    result={
-        "type": "string",
-        "enum": ["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter"],
-    },
-    stream=_NULLABLE,
+_RESULT = also(
+    record(
+        letter=text(),
+        result={
+            "type": "string",
+            "enum": ["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter"],
+        },
+        stream=_NULLABLE,
+    ),
     reason=text(),
     detail=_NULLABLE,
 )
@@ -37,7 +40,7 @@ def dead_paths() -> Spec:
         letters=array(obj(letter=text(), events=array({"type": "object"})) | {"required": ["letter"]}),
         dry_run={"type": "boolean", "default": False},
     )
-    done = obj(
+    done = record(
         letters=array(_RESULT),
         accepted={"type": "integer"},
         duplicates={"type": "integer"},
@@ -57,7 +60,7 @@ def dead_paths() -> Spec:
                     parameter("after", text("`next` of the page before.")),
                     parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
                 ],
-                "responses": answers(obj(letters=array(_LETTER), next=text(), more={"type": "boolean"}), 400, 410),
+                "responses": answers(record(letters=array(_LETTER), next=text(), more={"type": "boolean"}), 400, 410),
             }
         },
         "/dead/{letter}": {

@@ -37,6 +37,16 @@ def obj(**properties: Spec) -> Spec:
     return {"type": "object", "properties": properties}
 
 
+def record(**properties: Spec) -> Spec:
+    """An object that has all of these."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def also(schema: Spec, **optional: Spec) -> Spec:
+    """The same object, which may have these too."""
+    return schema | {"properties": schema["properties"] | optional}
+
+
 def ref(name: str) -> Spec:
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -55,23 +65,31 @@ def answers(schema: Spec | None, *errors: int) -> Spec:
 _NULLABLE = {"type": ["string", "null"]}
 _COUNT = {"type": "integer", "minimum": 0}
 _HIDDEN_COUNT = {"type": ["integer", "null"], "description": "Null where each reader sees its own rows only."}
-_HEALTH = obj(state=text(), error={"oneOf": [ref("Error"), {"type": "null"}]})
+_HEALTH = record(state=text(), error={"oneOf": [ref("Error"), {"type": "null"}]})
 
-POST_REPLY = obj(
-    accepted=_COUNT,
-    duplicates=_COUNT,
-    rejected=array(obj(index=_COUNT, reason=text(), detail={})),
-    ack=text("A token: pass it as after=, or to /acks."),
-    level=text(),
-    shed=_COUNT | {"description": "Events dropped by the stream's rule; only where there are some."},
+REJECTED = array(record(index=_COUNT, reason=text(), detail=_NULLABLE))
+_MORE = {
+    "shed": _COUNT | {"description": "Events dropped by the stream's rule; only where there are some."},
+    "rejected_in_all": _COUNT | {"description": "Where the list of a remembered reply is shorter."},
+}
+POST_REPLY = also(
+    record(
+        accepted=_COUNT,
+        duplicates=_COUNT,
+        rejected=REJECTED,
+        ack=text("A token: pass it as after=, or to /acks."),
+        level={"type": "string", "enum": ["logged", "applied"]},
+    ),
+    **_MORE,
 )
-ACKS_REPLY = obj(
-    ack=text(),
-    level={"type": "string", "enum": ["pending", "logged", "applied"]},
+ACKS_REPLY = also(
+    record(ack=text(), level={"type": "string", "enum": ["pending", "logged", "applied"]}),
     accepted=_COUNT,
     duplicates=_COUNT,
-    rejected=array({"type": "object"}),
-    views={"type": "object", "additionalProperties": obj(applied={"type": "boolean"}, position=_NULLABLE)},
+    rejected=REJECTED,
+    **_MORE,
+    error=ref("Error"),
+    views={"type": "object", "additionalProperties": record(applied={"type": "boolean"}, position=_NULLABLE)},
 )
 
 SECURITY: Spec = {
@@ -100,26 +118,16 @@ SECURITY: Spec = {
 SCHEMAS: Spec = {
     "Position": text("An opaque token: how far a stream or view was read."),
     "Frontier": {"type": "object", "additionalProperties": text(), "description": "A position for each stream."},
-    "Error": obj(code=text(), message=text(), detail=_NULLABLE, hint=_NULLABLE) | {"required": ["code", "message"]},
-    "ErrorReply": obj(error=ref("Error")) | {"required": ["error"]},
-    "Message": {
-        "type": "object",
-        "properties": {
-            "type": {"type": "string", "enum": ["snapshot", "changes", "position", "reset", "stall", "error"]},
-            "position": ref("Position"),
-        },
-        "required": ["type"],
-    },
+    "Error": record(code=text(), message=text(), detail=_NULLABLE, hint=_NULLABLE),
+    "ErrorReply": record(error=ref("Error")),
     "Subscriber": obj(
         name=text(), view=text(), stream=text(), where=text(), position=_NULLABLE, used=text(), credential=text()
     ),
-    "StoredEvent": obj(_position=ref("Position"), _id=_NULLABLE, _key=_NULLABLE, _time=_NULLABLE, _received=_NULLABLE),
-    "Column": obj(
-        name=text(),
-        type=text("Spark's short name of the type."),
+    "Column": also(
+        record(name=text(), type=text("Spark's short name of the type.")),
         private={"type": "boolean", "description": "It has the name of a personal field; a page masks it."},
     ),
-    "View": obj(
+    "View": record(
         view=text(),
         doc=text(),
         key=array(text()),
@@ -134,17 +142,19 @@ SCHEMAS: Spec = {
         filter_errors=_HIDDEN_COUNT,
         flow=_HEALTH,
     ),
-    "Channel": obj(
-        channel=text(),
+    "Channel": also(
+        record(
+            channel=text(),
+            where=_NULLABLE,
+            select={"type": ["array", "null"], "items": text()},
+            policy={"type": "string", "enum": ["conflate", "every_change"]},
+            key=array(text()),
+            columns=array(ref("Column")),
+        ),
         view=text("The view that it shows; or `stream`."),
         stream=text(),
-        where=_NULLABLE,
-        select={"type": ["array", "null"], "items": text()},
-        policy={"type": "string", "enum": ["conflate", "every_change"]},
-        key=array(text()),
-        columns=array(ref("Column")),
     ),
-    "Stream": obj(
+    "Stream": record(
         stream=text(),
         kind={"type": "string", "enum": ["stream", "flow", "ledger"]},
         partitions=_COUNT,
@@ -152,7 +162,7 @@ SCHEMAS: Spec = {
         time=_NULLABLE,
         schema={"type": ["integer", "null"], "description": "The version of its class."},
         private=array(text("Path of a personal field, which a page should mask.")),
-        totals=obj(
+        totals=record(
             accepted=_HIDDEN_COUNT,
             duplicates=_HIDDEN_COUNT,
             dead=_HIDDEN_COUNT,
@@ -165,10 +175,10 @@ SCHEMAS: Spec = {
             "type": ["object", "null"],
             "properties": {"ids": _COUNT, "age": text(), "known": _COUNT, "since": _NULLABLE},
         },
-        rates=obj(accepted={"type": ["number", "null"]}),
+        rates=record(accepted={"type": ["number", "null"]}),
         position=_NULLABLE,
     ),
-    "Flow": obj(
+    "Flow": record(
         flow=text(),
         state={"type": "string", "enum": ["starting", "running", "rebuilding", "retrying", "stopped"]},
         error={"oneOf": [ref("Error"), {"type": "null"}]},
@@ -176,7 +186,7 @@ SCHEMAS: Spec = {
         rate={"type": ["number", "null"]},
         lag_events={"type": ["integer", "null"]},
     ),
-    "Status": obj(
+    "Status": record(
         app=text(),
         version=text(),
         started=text(),
@@ -187,25 +197,38 @@ SCHEMAS: Spec = {
         flows=array(ref("Flow")),
         pressure=ref("Pressure"),
         udp=array(ref("UdpPort")),
-        freshness=obj(p50_ms={"type": ["number", "null"]}, p99_ms={"type": ["number", "null"]}),
+        pulls=array(ref("Pull")),
+        freshness=record(p50_ms={"type": ["number", "null"]}, p99_ms={"type": ["number", "null"]}),
     ),
-    "Pressure": obj(
+    "Pressure": record(
         state={"type": "string", "enum": ["ok", "limiting", "thrashing", "lagging"]},
         because=array({"type": "object"}),
         hint=_NULLABLE,
         switches_per_minute=_COUNT,
         room={"type": "object", "additionalProperties": _COUNT},
     ),
-    "UdpPort": obj(
+    "Pull": record(
+        stream=text(),
+        url=text(),
+        scheme=text(),
+        state=text(),
+        paused=_NULLABLE,
+        error=_NULLABLE,
+        since=text(),
+        position={},
+        events=_COUNT,
+        lag={"type": "object", "additionalProperties": {"type": "number"}},
+    ),
+    "UdpPort": record(
         stream=text(),
         host=text(),
         port=_COUNT,
         queued_bytes=_COUNT,
         kernel_drops={"type": ["integer", "null"], "description": "Datagrams lost before the edge could read them."},
     ),
-    "Graph": obj(
+    "Graph": record(
         app=text(),
-        nodes=array(obj(name=text(), kind=text(), doc=text(), state=_NULLABLE)),
-        edges=array({"type": "object", "properties": {"from": text(), "to": text()}}),
+        nodes=array(record(name=text(), kind=text(), doc=text(), state=_NULLABLE)),
+        edges=array(record(**{"from": text(), "to": text()})),
     ),
 }

@@ -32,6 +32,7 @@ from penstock.rights.signals import AccessRefused
 from penstock.rights.tickets import Kind
 from penstock.serve.asked import WAIT_S, Asked, seconds, whole
 from penstock.serve.assets import add_page
+from penstock.serve.asyncapi import asyncapi, servers_at
 from penstock.serve.delivery import Pipe
 from penstock.serve.events import StreamReads, after_in
 from penstock.serve.health import Checks, alive, readiness
@@ -153,6 +154,7 @@ class Serving:
         get("/readyz", readiness(self.views, self._checks))
         get("/metrics", self._metrics)
         get("/openapi.json", self._openapi)
+        get("/asyncapi.json", self._asyncapi)
         add_page(app)
         app.on_startup.append(self._start)
         app.on_shutdown.append(self._end_connections)
@@ -182,7 +184,13 @@ class Serving:
         return json_reply(self._shown(request).graph(self.status.graph()))
 
     async def _openapi(self, request: web.Request) -> web.Response:
-        return json_reply(openapi(self.application, self.views, self.limits))
+        columns = await asyncio.to_thread(self._streams.columns)
+        return json_reply(openapi(self.application, self.views, self.limits, columns))
+
+    async def _asyncapi(self, request: web.Request) -> web.Response:
+        columns = await asyncio.to_thread(self._streams.columns)
+        servers = servers_at(request.host, secure=request.secure, open=self._rights.is_open)
+        return json_reply(asyncapi(self.application, self.views, self.limits, columns, servers))
 
     # Views
 

@@ -17,11 +17,10 @@ import msgspec
 
 from penstock.clock import Clock, rfc3339
 from penstock.config import Folder
-from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node
+from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node, StreamDef
 from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.folder import FolderLog
-from penstock.log.ids import HORIZON, KEEP_US
 from penstock.log.log import Bounds, KnownIds
 from penstock.position import frontier_body
 from penstock.serve.rates import Rates
@@ -229,15 +228,20 @@ class Status:
                 "late": sum(count.get("late", 0) for count in theirs),
                 "poisoned": sum(count.get("dead", 0) for count in theirs),
             },
-            "horizon": self._horizon(name) if definition and definition.id else None,
+            "horizon": self._horizon(definition) if definition and definition.id else None,
             "position": self._log.position_end(name).token() if bounds else None,
         }
 
-    def _horizon(self, name: str) -> dict[str, Any]:
-        """What is promised, and what is known now."""
-        known = self.known_ids(name)
+    def _horizon(self, stream: StreamDef) -> dict[str, Any]:
+        """What is promised (so many of the newest ids, or so long, whichever ends first), and what is known now."""
+        known = self.known_ids(stream.name)
         since = None if known is None or known.since_us is None else rfc3339(known.since_us)
-        return _HORIZON | {"known": 0 if known is None else known.ids, "since": since}
+        return {
+            "ids": stream.horizon.ids,
+            "age": duration_text(stream.horizon.age_us),
+            "known": 0 if known is None else known.ids,
+            "since": since,
+        }
 
     def _schema_version(self, name: str) -> int | None:
         """Which version of its class a stream has; asked once, because a new one needs another start of the edge."""
@@ -274,7 +278,3 @@ def duration_text(us: int) -> str:
         if us >= unit and us % unit == 0:
             return f"{us // unit} {name}{'s' if us > unit else ''}"
     return f"{us / 1000:g} ms"
-
-
-_HORIZON = {"ids": HORIZON, "age": duration_text(KEEP_US)}
-"""How long the ids of a stream's events are known: so many of the newest, or so long, whichever ends first."""

@@ -4,7 +4,11 @@
 
 Each request, message and datagram carries one piece of garbage with a tag that is used once. What was taken is one
 commit, so the tags in `dead` say exactly which of them were received, also where the reply was lost in a kill. From
-them follows, to the event, what must have been accepted, known, dead and shed.
+them follows, to the event, what must have been accepted, known, dead and shed. A pixel holds one event, and so no tag
+beside a good one: of those whose image never came it is not known whether they were received.
+
+Dead letters of one stream are mended and replayed all the while, and by the command line at the end: each must count
+once more, as accepted.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pyarrow as pa
 from aiohttp import web
 
 from penstock.config import Folder
@@ -41,10 +46,18 @@ POSTED = {
     "csv": "text/csv",
     "quick": "application/x-ndjson",
     "once": "application/x-ndjson",
+    "arrow": "application/vnd.apache.arrow.stream",
+    "cloudevents": "application/cloudevents-batch+json",
+    "mended": "application/x-ndjson",
 }
-"""Streams that are posted to, and the content type of what they get; `quick` with ack=none, `once` with a key."""
+"""Streams that are posted to, and the content type of what they get; `quick` with ack=none, `once` with a key. The dead
+letters of `mended` are replayed."""
+MENDED_FROM = 10**9
+"""A mended letter becomes the event of this number and the letter's own."""
+MEND = f"def fix(letter):\n    return {{'n': {MENDED_FROM} + int(letter.letter.split('-')[1])}}\n"
 WAYS = {stream: "post" for stream in POSTED} | {
     "beacon": "beacon",
+    "pixel": "pixel",
     "publish": "publish",
     "udp": "udp",
     "pull": "pull",
@@ -73,6 +86,7 @@ class Findings:
     refused: Counter[str] = field(default_factory=Counter)
     kills: int = 0
     fed: int = 0
+    replayed: Counter[str] = field(default_factory=Counter)
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -109,6 +123,13 @@ class Load:
         good = [n for n in events if n is not None]
         made = self._attempts[tag] = Attempt(good, len(lines) - len(good))
         return made, lines
+
+    def single(self, n: int | None) -> tuple[Attempt, dict[str, str]]:
+        """One event alone, as parameters of an address: good, or garbage with a tag of its own."""
+        tag = f"{self._stream}-{self._tag}"
+        self._tag += 1
+        made = self._attempts[tag] = Attempt([], 1) if n is None else Attempt([n], 0)
+        return made, {"tag": tag} if n is None else {"n": str(n)}
 
     def pause_s(self, most_s: float) -> float:
         return self._chance.uniform(0, most_s)
@@ -192,7 +213,7 @@ async def _posted(
     attempt, lines = load.attempt(events)
     query = "?ack=none" if stream == "quick" else ""
     key = {"Idempotency-Key": f"{len(edge.found.attempts[stream])}"} if stream == "once" else {}
-    data = _csv(lines) if stream == "csv" else "\n".join(lines)
+    data = _BODIES.get(stream, "\n".join)(lines)
     try:
         async with session.post(f"{edge.url}/streams/{stream}{query}", data=data, headers=key) as reply:
             status, body = reply.status, await reply.json()
@@ -211,6 +232,75 @@ async def _posted(
 def _csv(lines: list[str]) -> str:
     events = [json.loads(line) for line in lines]
     return "n,tag\n" + "\n".join(f"{event.get('n', '')},{event.get('tag', '')}" for event in events) + "\n"
+
+
+def _arrow(lines: list[str]) -> bytes:
+    """Where the others have garbage, a column of integers has nothing."""
+    events = [json.loads(line) for line in lines]
+    numbers = [n if isinstance(n := event.get("n"), int) else None for event in events]
+    table = pa.table({"n": pa.array(numbers, pa.int64()), "tag": [event.get("tag") for event in events]})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(out.getvalue())
+
+
+def _cloudevents(lines: list[str]) -> str:
+    envelope = '{"specversion":"1.0","id":"%d","source":"/counting","type":"step","data":%s}'
+    return "[" + ",".join(envelope % (at, line) for at, line in enumerate(lines)) + "]"
+
+
+_BODIES: dict[str, Callable[[list[str]], str | bytes]] = {"csv": _csv, "arrow": _arrow, "cloudevents": _cloudevents}
+
+
+async def pixels(edge: Edge, load: Load, end: asyncio.Event) -> None:
+    """One event in an address, asked for until the image comes."""
+    async with aiohttp.ClientSession() as session:
+        while not end.is_set():
+            (n,) = load.events(1)
+            while not await _seen(session, edge, *load.single(n)) and not end.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(load.pause_s(0.01))
+
+
+async def _seen(session: aiohttp.ClientSession, edge: Edge, attempt: Attempt, params: dict[str, str]) -> bool:
+    with suppress(aiohttp.ClientError, TimeoutError, OSError):
+        async with session.get(f"{edge.url}/streams/pixel/pixel.gif", params=params) as reply:
+            await reply.read()
+            attempt.answered = reply.status == 200
+    return attempt.answered
+
+
+async def mending(edge: Edge, end: asyncio.Event) -> None:
+    """Dead letters of one stream, mended and sent again while the edge is killed; some are left for the command."""
+    asked = {"stream": "mended", "replayed": "false", "limit": "20"}
+    async with aiohttp.ClientSession() as session:
+        while not end.is_set():
+            with suppress(aiohttp.ClientError, TimeoutError, OSError):
+                async with session.get(f"{edge.url}/dead", params=asked) as reply:
+                    names = [letter["letter"] for letter in (await reply.json())["letters"]]
+                events = {name: [{"n": MENDED_FROM + int(name.split("-")[1])}] for name in names}
+                letters = [{"letter": name, "events": made} for name, made in events.items()]
+                async with session.post(f"{edge.url}/dead/replay", json={"letters": letters}) as reply:
+                    results = (await reply.json()).get("letters", ())
+                edge.found.replayed.update(result["result"] for result in results)
+            await asyncio.sleep(0.2)
+
+
+async def mended_by_command(edge: Edge) -> None:
+    """What is left, by `penstock dead fix`; then `penstock dead replay` finds nothing to do."""
+    mend = edge.folder.root.with_name("mend.py")
+    mend.write_text(MEND)
+    left = ["--stream", "mended", "--url", edge.url, "--json"]
+    for verb in (["fix", str(mend), "--apply", *left], ["replay", "--all", *left]):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "penstock.cli.main", "dead", *verb, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        results = Counter(json.loads(line)["result"] for line in said.splitlines())
+        edge.found.replayed.update(results)
+        if process.returncode or results.keys() - {"replayed"}:
+            edge.found.wrong.append(f"penstock dead {verb[0]}: {process.returncode}, {results}")
 
 
 async def too_large(edge: Edge, end: asyncio.Event) -> None:
@@ -308,6 +398,8 @@ async def play(kills: int, seed: int, data: Path, between_s: tuple[float, float]
             *(lambda s=s: posting(edge, s, Load(s, found), end) for s in POSTED),  # type: ignore[misc]
             lambda: publishing(edge, Load("publish", found), end),
             lambda: datagrams(edge, Load("udp", found), end),
+            lambda: pixels(edge, Load("pixel", found), end),
+            lambda: mending(edge, end),
             lambda: too_large(edge, end),
         ]
         tasks = [asyncio.create_task(load()) for load in loads]  # type: ignore[arg-type]
@@ -317,21 +409,27 @@ async def play(kills: int, seed: int, data: Path, between_s: tuple[float, float]
             found.kills += 1
             await edge.start()
         await asyncio.sleep(between_s[1])
-        await _until_something_was_shed(edge)
+        await _until_everything_was_seen(edge)
         end.set()
         await asyncio.gather(*tasks)
+    await mended_by_command(edge)
     await _compare_live(edge, found)
     await edge.kill(signal.SIGTERM)
     reckon(found, edge.folder)
     return found
 
 
-async def _until_something_was_shed(edge: Edge) -> None:
-    """A busy machine may take a while to load a view, and only a view that is loaded can lag."""
+async def _until_everything_was_seen(edge: Edge) -> None:
+    """A busy machine may take a while to load a view, and only a view that is loaded can lag; and what is rare takes a
+    while to happen by each way in."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(30):
-            while not (await edge.status())["shedding"]["shed"]:  # noqa: ASYNC110
+        async with asyncio.timeout(60):
+            while not _everything(await edge.status()):  # noqa: ASYNC110
                 await asyncio.sleep(0.3)
+
+
+def _everything(status: dict[str, dict[str, int]]) -> bool:
+    return status["shedding"]["shed"] > 0 and all(status[stream][kind] for stream in WAYS for kind in KINDS[:3])
 
 
 async def _compare_live(edge: Edge, found: Findings) -> None:
@@ -345,7 +443,8 @@ async def _compare_live(edge: Edge, found: Findings) -> None:
     for stream, way in WAYS.items():
         before = edge.before.get(stream, dict.fromkeys(KINDS, 0))
         for kind in KINDS:
-            grown, counted = status[stream][kind] - before[kind], seen[stream, way, kind] if seen else 0
+            grown = status[stream][kind] - before[kind]
+            counted = sum(seen[stream, by, kind] for by in (way, "replay")) if seen else 0
             if grown != counted:
                 found.wrong.append(f"{stream}: status grew by {grown} {kind}, /metrics says {counted}")
         if seen and seen[stream, way, "received"] != sum(seen[stream, way, kind] for kind in KINDS):
@@ -379,28 +478,56 @@ def reckon(found: Findings, folder: Folder) -> None:
             found.wrong.append(f"{stream}: the log says {said[stream]}, status {found.totals[stream]}")
         if letters[stream].total() != said[stream]["dead"]:
             found.wrong.append(f"{stream}: {letters[stream].total()} letters, counted {said[stream]['dead']}")
-        if stream != "pull":
-            _reckon_attempts(stream, found, said[stream], letters[stream])
+        if stream == "pixel":
+            _reckon_pixels(found, said[stream], letters[stream], _numbers(folder, stream))
+        elif stream != "pull":
+            again = letters[stream].total() if stream == "mended" else 0
+            _reckon_attempts(stream, found, said[stream], letters[stream], again)
     stored = _pulled(folder)
     if stored != sum(said["pull"].values()):
         found.wrong.append(f"pull: its position covers {stored} events, the log says {said['pull']}")
 
 
-def _reckon_attempts(stream: str, found: Findings, said: dict[str, int], letters: Counter[str]) -> None:
+def _reckon_pixels(found: Findings, said: dict[str, int], letters: Counter[str], there: set[int]) -> None:
+    attempts = found.attempts["pixel"]
+    answered = {n for attempt in attempts.values() if attempt.answered for n in attempt.good}
+    sent = {n for attempt in attempts.values() for n in attempt.good}
+    if not answered <= there <= sent or said["accepted"] != len(there):
+        found.wrong.append(f"pixel: answered and not in the log: {answered - there}; not sent: {there - sent}")
+    lost = [tag for tag, a in attempts.items() if a.answered and a.garbage and letters[tag] != 1]
+    if lost or letters.keys() - attempts.keys():
+        found.wrong.append(f"pixel: garbage that is not in the log once: {lost[:5]}")
+    least = sum(attempt.answered for attempt in attempts.values())
+    if not least <= sum(said.values()) <= len(attempts):
+        found.wrong.append(f"pixel: {least} to {len(attempts)} were received, the log says {said}")
+
+
+def _numbers(folder: Folder, name: str) -> set[int]:
+    log = SqliteLog.reader(folder.edge_db)
+    try:
+        stream = log.find(name)
+        assert stream is not None
+        return {n for block in log.read(stream, 0, 0, columns=["n"]) for n in block.batch.column(0).to_pylist()}
+    finally:
+        log.close()
+
+
+def _reckon_attempts(stream: str, found: Findings, said: dict[str, int], letters: Counter[str], again: int) -> None:
+    """`again` letters were mended and taken: each as one event more, which nobody had sent."""
     attempts = found.attempts[stream]
     taken = [attempt for tag, attempt in attempts.items() if tag in letters]
     lost = [tag for tag, attempt in attempts.items() if attempt.answered and tag not in letters]
     twice = [tag for tag, count in letters.items() if tag and count > 1]
     if lost or twice:
         found.wrong.append(f"{stream}: answered and not in the log: {lost[:5]}; in it twice: {twice[:5]}")
-    received = sum(len(attempt.good) + attempt.garbage for attempt in taken)
+    received = sum(len(attempt.good) + attempt.garbage for attempt in taken) + again
     if received != sum(said.values()):
         found.wrong.append(f"{stream}: {received} events were received, the log says {said}: {sum(said.values())}")
     if said["dead"] != sum(attempt.garbage for attempt in taken):
         found.wrong.append(f"{stream}: {said['dead']} dead, {sum(a.garbage for a in taken)} were garbage")
     if said["shed"] < sum(attempt.shed for attempt in taken):
         found.wrong.append(f"{stream}: {said['shed']} shed in the log, more in the replies")
-    if not said["shed"] and said["accepted"] != len({n for attempt in taken for n in attempt.good}):
+    if not said["shed"] and said["accepted"] != len({n for attempt in taken for n in attempt.good}) + again:
         found.wrong.append(f"{stream}: {said['accepted']} accepted, others were sent")
 
 
@@ -415,7 +542,8 @@ def _letters(folder: Folder) -> dict[str, Counter[str]]:
             for row in block.batch.to_pylist():
                 tag = ""
                 with suppress(ValueError, AttributeError):
-                    tag = json.loads(row["raw"]).get("tag", "")
+                    event = json.loads(row["raw"])
+                    tag = event.get("data", event).get("tag") or ""
                 found[row["stream"]][tag] += 1
         return found
     finally:
@@ -443,7 +571,7 @@ def main() -> int:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-counting-") as scratch:
         found = asyncio.run(play(asked.kills, asked.seed, Path(scratch) / "data"))
-    print(f"seed {found.seed}, {found.kills} kills, refused {dict(found.refused)}")
+    print(f"seed {found.seed}, {found.kills} kills, refused {dict(found.refused)}, replays {dict(found.replayed)}")
     for stream, counted in found.totals.items():
         print(f"  {stream:10} {counted}")
     for line in found.wrong:

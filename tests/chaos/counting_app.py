@@ -31,7 +31,7 @@ udp = app.stream("udp", Step, id="n")
 pull = app.stream("pull", Step, id="n")
 shedding = app.stream("shedding", Step, id="n", overload="shed", shed="random")
 limited = app.stream("limited", Step, id="n", rate="50/s", burst=20)
-for name in ("beacon", "csv", "quick", "once"):
+for name in ("beacon", "csv", "quick", "once", "arrow", "cloudevents", "mended", "pixel"):
     app.stream(name, Step, id="n")
 app.udp(udp, port=int(os.environ.get("COUNTING_UDP", "0")))
 app.pull(pull, os.environ.get("COUNTING_FEED", "ws://127.0.0.1:9/feed"), resume="since=n")

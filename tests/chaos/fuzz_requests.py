@@ -109,7 +109,19 @@ WHERES = (
     ),
 )
 PATHS = (
-    *("/", "/views", "/streams", "/status", "/graph", "/healthz", "/readyz", "/metrics", "/openapi.json", "/socket"),
+    *(
+        "/",
+        "/views",
+        "/streams",
+        "/status",
+        "/graph",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+        "/asyncapi.json",
+        "/socket",
+    ),
     *("/views/kinds", "/views/nope", "/views/kinds/socket", "/acks/x", "/acks/", "/dead", "/dead/0-0", "/dead/9-9"),
     *(
         "/dead/replay",

@@ -16,3 +16,4 @@ def test_received_is_accepted_and_known_and_dead_and_shed_to_the_event_by_every_
             assert found.totals[stream][kind] > 0, f"{stream} saw no {kind}: {found.totals[stream]}"
     assert found.totals["shedding"]["shed"] > 0
     assert found.refused["too_many"] > 0
+    assert 0 < found.replayed["replayed"] <= found.totals["mended"]["dead"]

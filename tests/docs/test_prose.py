@@ -43,6 +43,7 @@ DOCTESTED = (
     "cli.reporting",
     "cli.letters",
     "narrowing",
+    "horizon",
 )
 
 

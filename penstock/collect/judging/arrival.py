@@ -34,6 +34,8 @@ class Decoded:
     """The events' fields, where they came as columns."""
     first: Sequence[int | None] | None = None
     """When they came for the first time, where they came before."""
+    sent: Sequence[int | None] | None = None
+    """When the sender's clock said that it sent them, where that is known of each and not of the request."""
 
     @property
     def received(self) -> int:

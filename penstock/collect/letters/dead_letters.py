@@ -15,7 +15,7 @@ from penstock.collect.counts import Counts
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.sender import Sender
 from penstock.log.log import Appended, Producer, Stream
-from penstock.schema import ID, KEY, RECEIVED, TIME, TIMESTAMP
+from penstock.schema import ID, KEY, RECEIVED, SENT, TIME, TIMESTAMP
 
 RAW_BYTES = 1024**2
 """A dead letter keeps this much of what was sent: enough for any event within the limits, and a bound for the rest."""
@@ -48,6 +48,7 @@ def dead_batch(letters: Sequence[Letter], now_us: int, schema: pa.Schema) -> pa.
         "raw": [letter.rejection.raw[:RAW_BYTES] for letter in letters],
         "sender": [str(letter.sender) or None for letter in letters],
         "flow": [None] * len(letters),
+        SENT: [letter.sender.sent_us for letter in letters],
         TIME: now,
         RECEIVED: now,
         ID: [letter.id for letter in letters],

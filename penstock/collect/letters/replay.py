@@ -138,6 +138,7 @@ class Replayer:
         except (BadBodyError, TooLargeError) as error:
             return Result(wish.name, "rejected", letter.stream, error.code, error.detail or error.message)
         decoded.first = [letter.received_us] * len(decoded.events)
+        decoded.sent = None if letter.sent_us is None else [letter.sent_us] * len(decoded.events)
         fault = decoded.rejections[0] if decoded.rejections else _misfit(judge, decoded, now_us)
         if fault is not None:
             return Result(wish.name, "rejected", letter.stream, fault.reason, fault.detail)
@@ -149,7 +150,9 @@ class Replayer:
 def _misfit(judge: Judge, decoded: Decoded, now_us: int) -> Rejection | None:
     """The first event that its columns cannot hold, as the intake would find it at this moment."""
     came = [now_us] * len(decoded.events)
-    arrived = Arrived(decoded.events, came, decoded.unknown, None, decoded.ids, decoded.times, first=decoded.first)
+    arrived = Arrived(
+        decoded.events, came, decoded.unknown, decoded.sent, decoded.ids, decoded.times, first=decoded.first
+    )
     built = judge.build(arrived) or judge.build_apart(arrived)
     return (
         Rejection(built.faults[0][0], built.faults[0][1].reason, built.faults[0][1].detail, b"")
@@ -165,8 +168,8 @@ def _joined(parts: Sequence[Decoded]) -> Decoded:
     events = [event for part in parts for event in part.events]
     raws = [part.raw(part.place(row)) for part in parts for row in range(len(part.events))]
     unknown = None if parts[0].unknown is None else [text for part in parts for text in part.unknown or ()]
-    ids, times, first = (_each(parts, known) for known in ("ids", "times", "first"))
-    return Decoded(events, raws.__getitem__, [], unknown, None, ids, times, first=first)
+    ids, times, first, sent = (_each(parts, known) for known in ("ids", "times", "first", "sent"))
+    return Decoded(events, raws.__getitem__, [], unknown, None, ids, times, first=first, sent=sent)
 
 
 def _each(parts: Sequence[Decoded], known: str) -> list[Any] | None:

@@ -144,6 +144,7 @@ class DeadLetterOffice:
             "reason": letter.reason,
             "detail": letter.detail,
             "received": rfc3339(letter.received_us),
+            "sent_at": None if letter.sent_us is None else rfc3339(letter.sent_us),
             "sender": letter.sender,
             "flow": letter.flow,
             "replayed": self._letters.is_replayed(letter),

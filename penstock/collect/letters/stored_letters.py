@@ -6,6 +6,7 @@ bounded number of letters and holds a bounded number of bytes; only letters that
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from penstock.log.folder import FolderLog, Found
 from penstock.log.log import Block
 from penstock.position import Position
 from penstock.private import mask
-from penstock.schema import RECEIVED, TIMESTAMP
+from penstock.schema import RECEIVED, SENT, TIMESTAMP
 
 SCAN_LETTERS = 100_000
 """Letters that one page looks at when few of them are wanted."""
@@ -43,6 +44,8 @@ class StoredLetter:
     sender: str | None
     flow: str | None
     received_us: int
+    sent_us: int | None = None
+    """When the sender's clock said, in a header, that it sent this."""
 
     @property
     def cut(self) -> bool:
@@ -162,8 +165,13 @@ def _letter(side: int, epoch: str, offset: int, values: dict[str, Any]) -> Store
         raw=values["raw"] or b"",
         sender=values["sender"],
         flow=values["flow"],
-        received_us=round(values[RECEIVED].timestamp() * 1_000_000),
+        received_us=_us(values[RECEIVED]),
+        sent_us=None if values.get(SENT) is None else _us(values[SENT]),
     )
+
+
+def _us(moment: dt.datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)
 
 
 Mask = Callable[[StoredLetter], bytes]

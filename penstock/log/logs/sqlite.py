@@ -27,6 +27,7 @@ import pyarrow as pa
 from penstock.clock import Clock, SystemClock
 from penstock.errors import DiskFullError, SchemaChangeError, StaleTermError
 from penstock.evolution import changes_refused
+from penstock.horizon import Horizon
 from penstock.log import control
 from penstock.log.control import Memory, Producers
 from penstock.log.draft import Draft, Plan, Planner, Tail, draft
@@ -59,6 +60,7 @@ class SqliteLog(SqliteReader):
         self._term = term
         self._clock = clock
         self._tails: dict[tuple[str, str], Tail] = {}
+        self._horizons: dict[tuple[str, str], Horizon] = {}
         self._places: dict[tuple[str, str], tuple[int, int]] = {}
         self._values: dict[str, Any] = {}
         self._producers = Producers()
@@ -100,6 +102,7 @@ class SqliteLog(SqliteReader):
         _refuse_dictionaries(spec.schema)
         there = self.find(spec.name, spec.epoch)
         epoch = self._make(spec) if there is None else self._change(there, spec)
+        self._see_to(spec.name, epoch, spec.horizon)
         found = self.find(spec.name, epoch)
         assert found is not None
         return found
@@ -123,6 +126,13 @@ class SqliteLog(SqliteReader):
                 self._writer.execute("UPDATE streams SET unique_ids = ?, compact_by = ? WHERE id = ?", values)
         self._renew(there)
         return there.epoch
+
+    def _see_to(self, name: str, epoch: str, horizon: Horizon) -> None:
+        """Ids that were loaded under another horizon are loaded again when they are needed."""
+        key = (name, epoch)
+        if horizon != self._horizons.get(key, Horizon()):
+            self._tails.pop(key, None)
+        self._horizons[key] = horizon
 
     def _renew(self, old: Stream) -> None:
         """Write under the newest schema from now on; the ids, which take long to load, are kept."""
@@ -308,7 +318,8 @@ class SqliteLog(SqliteReader):
         """The index of a stream's newest ids, from their own column, in the order in which they were committed."""
         if ID not in stream.schema.names:
             return None
-        index = IdIndex()
+        horizon = self._horizons.get((stream.name, stream.epoch), Horizon())
+        index = IdIndex(horizon.ids, horizon.age_us)
         waiting: list[pa.Array] = []
         since_us = 0
         readers = [self.read(stream, p, at, columns=[ID]) for p, at in enumerate(self._known_from(stream, index))]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import FencedError, SequenceGapError
+from penstock.horizon import Horizon
 from penstock.log.log import Append, Appended, KnownIds, Log, LogReader, Producer, Stream, StreamSpec
 from penstock.testing.contracts.log_backends import LogBackend
 from penstock.testing.contracts.log_events import SCHEMA, LogFixtures, ManualClock, events, numbers, one, put, quick
@@ -91,6 +92,30 @@ class TakingOnce(LogFixtures):
     def test_the_horizon_says_how_many_ids_are_remembered(self, log: Log, unique: Stream, stream: Stream) -> None:
         assert log.horizon(unique) >= 1_000_000
         assert log.horizon(stream) == 0
+
+    def test_a_declared_horizon_counts_at_once_and_may_be_another_at_each_start(
+        self, backend: LogBackend, place: Path
+    ) -> None:
+        clock = ManualClock()
+        first, then = Horizon(ids=20_000), Horizon(age_us=3_600_000_000)
+        with closing(backend.open(place, clock)) as log:
+            unique = log.create(StreamSpec("unique", SCHEMA, unique=True))
+            put(log, unique, range(30_000))
+            assert log.horizon(log.create(StreamSpec("unique", SCHEMA, unique=True, horizon=first))) == first.ids
+            assert put(log, unique, range(10_000, 30_000)).accepted == 0, "the newest 20,000 are known"
+            for start in range(30_000, 200_000, 10_000):
+                put(log, unique, range(start, start + 10_000))
+            known = log.known_ids(unique)
+            assert known is not None
+            assert first.ids <= known.ids < 3 * first.ids, "what is beyond is forgotten: memory is bounded"
+        clock.us += then.age_us // 2
+        with closing(backend.open(place, clock)) as log:
+            unique = log.create(StreamSpec("unique", SCHEMA, unique=True, horizon=then))
+            assert put(log, unique, [199_999, 1]).accepted == 0, "by the age all are known again: the log has them"
+        clock.us += then.age_us
+        with closing(backend.open(place, clock)) as log:
+            unique = log.create(StreamSpec("unique", SCHEMA, unique=True, horizon=then))
+            assert put(log, unique, [199_999]).accepted == 1, "older than the horizon"
 
     @quick
     @given(

@@ -191,6 +191,24 @@ async def test_a_replayed_letter_lands_where_it_would_have_when_it_came(tmp_path
         assert {row["_received"] for row in edge.events("field")} == {dt.datetime.fromtimestamp(hands.us / 1e6, dt.UTC)}
 
 
+@pytest.mark.parametrize("together", [1, 2])
+async def test_the_header_with_the_sent_time_is_kept_with_a_letter(tmp_path: Path, together: int) -> None:
+    """Where the event itself does not say when it was sent; one letter has the header, the other has none."""
+    hands = Hands(NOW_US)
+    said = [{"Penstock-Sent": str(ms(NOW_US + 2 * HOUR_US))}, {}][:together]
+    async with running(app(), tmp_path / "edge.db", clock=hands) as edge:
+        for n, headers in enumerate(said):
+            event = {"n": str(n), "occurred": ms(NOW_US + HOUR_US)}
+            assert (await edge.post("header", json.dumps(event).encode(), headers=headers)).status == 422
+        hands.us += DAY_US // 2
+        mended = [{"letter": f"0-{n}", "events": [event | {"n": n}]} for n in range(together)]
+        assert (await edge.replay(*mended)).body["accepted"] == together
+        wanted = {0: NOW_US - HOUR_US, 1: NOW_US + HOUR_US}
+        assert times(edge, "header") == {n: wanted[n] for n in range(together)}
+        sent = [row["_sent"] for row in edge.events("header")]
+        assert sent == [dt.datetime.fromtimestamp((NOW_US + 2 * HOUR_US) / 1e6, dt.UTC), None][:together]
+
+
 async def test_whether_a_replayed_letter_is_from_the_future_is_asked_now(tmp_path: Path) -> None:
     hands = Hands(NOW_US)
     async with running(app(), tmp_path / "edge.db", clock=hands) as edge:

@@ -14,6 +14,7 @@ from penstock.log.folder import DEAD, LATE, FolderLog
 from penstock.log.log import Append, StreamSpec
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.position import Position
+from penstock.schema import SENT
 from penstock.testing.contracts.log_events import CHANGELOG, SCHEMA, ManualClock, put
 
 
@@ -172,7 +173,8 @@ def test_dead_may_be_in_flows_alone(both: FolderLog, writers: tuple[SqliteLog, S
 def test_ledgers_have_the_columns_that_the_wire_contract_names() -> None:
     assert DEAD.names[:6] == ["stream", "reason", "detail", "raw", "sender", "flow"]
     assert LATE.names[:5] == ["flow", "stream", "position", "bound", "event"]
-    assert DEAD.names[6:] == LATE.names[5:] == ["_time", "_received", "_id", "_key"]
+    assert DEAD.names[6] == SENT
+    assert DEAD.names[7:] == LATE.names[5:] == ["_time", "_received", "_id", "_key"]
 
 
 def test_a_tick_differs_when_either_file_changed(both: FolderLog, writers: tuple[SqliteLog, SqliteLog]) -> None:
@@ -181,3 +183,24 @@ def test_a_tick_differs_when_either_file_changed(both: FolderLog, writers: tuple
         writer.append([], {"a": 1})
         ticks.append(both.tick())
     assert len(set(ticks)) == 3
+
+
+@pytest.mark.parametrize("newer", [0, 1], ids=["edge", "flows"])
+def test_one_side_of_dead_may_still_have_an_older_schema(
+    both: FolderLog, writers: tuple[SqliteLog, SqliteLog], newer: int
+) -> None:
+    """The processes of an app that was updated start one after the other; then the older one adds the column."""
+    older = DEAD.remove(DEAD.get_field_index(SENT))
+    for writer in writers:
+        made = writer.create(StreamSpec("dead", older))
+        writer.append([Append(made, letters(["old"]).select(older.names))])
+    made = writers[newer].create(StreamSpec("dead", DEAD))
+    writers[newer].append([Append(made, letters(["new"]))])
+    blocks, _ = both.read_after("dead", None, 10)
+    schema = both.find("dead").schema
+    assert all(block.batch.schema.equals(schema) for block in blocks)
+    assert sorted(reason for block in blocks for reason in block.batch.column("reason").to_pylist()) == [
+        "new",
+        "old",
+        "old",
+    ]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import os
 import pickle
 import subprocess
@@ -9,14 +8,14 @@ import textwrap
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from penstock.log.ids import KEEP_US, IdIndex
+from penstock.horizon import Horizon
 from penstock.log.log import StreamSpec
-from penstock.log.logs import sqlite
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.testing.contracts.log_events import SCHEMA, ManualClock, eventually, everything, put
 
@@ -70,20 +69,18 @@ def test_ids_beyond_the_time_kept_are_not_loaded(log: SqliteLog, clock: ManualCl
     unique = log.create(UNIQUE)
     for n in range(4):
         put(log, unique, range(n * 10, n * 10 + 10))
-        clock.us += KEEP_US // 3
+        clock.us += Horizon.age_us // 3
     with closing(SqliteLog.open(log.path, app="unit", clock=clock)) as again:
         assert put(again, unique, range(40)).duplicates == tuple(range(10, 40))
 
 
-def test_ids_beyond_the_horizon_are_not_loaded(
-    log: SqliteLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_beyond_the_horizon_are_not_loaded(log: SqliteLog, clock: ManualClock) -> None:
     unique = log.create(UNIQUE)
     for n in range(10):
         put(log, unique, range(n * 10, n * 10 + 10))
     log.trim(unique, 2)
-    monkeypatch.setattr(sqlite, "IdIndex", functools.partial(IdIndex, horizon=55))
     with closing(SqliteLog.open(log.path, app="unit", clock=clock)) as again:
+        again.create(replace(UNIQUE, horizon=Horizon(ids=55)))
         assert again.horizon(unique) == 55
         assert put(again, unique, range(100)).duplicates == tuple(range(40, 100))
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientWebSocketResponse, StreamReader, WSMsgType
+from described import misfits
 from edge import DEADLINE_S, Door, Edge, Replica, eventually, flows_and_edge, follow_socket
 from fake_flows import small_app, topic
 
 from penstock.app import App
 from penstock.config import Limits
 from penstock.serve.delivery import sse_frame
+from penstock.serve.message_schemas import SHARED
 from penstock.serve.messages import Message
 
 LIMITS = Limits(subscriber_bytes=256 * 1024, subscriber_stall_s=0.1, subscriber_cut_s=30)
@@ -123,6 +125,7 @@ class Sleeper:
         body = json.loads(message.data)
         body.pop("id", None)
         if body["type"] == "stall":
+            assert misfits(SHARED["message.stall"], body) == []
             self.stalls.append(body["behind"])
         else:
             self.replica.take(body)
@@ -363,6 +366,7 @@ async def test_a_slow_reader_of_a_stream_is_told_so_and_misses_nothing(tmp_path:
         while len(got) < len(sent):
             message = await ws.receive_json(timeout=DEADLINE_S)
             if message["type"] == "stall":
+                assert misfits(SHARED["message.stall"], message) == []
                 assert message["behind"]["events"] >= 1
                 client.stalls.append(message)
             else:

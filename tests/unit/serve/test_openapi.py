@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
+from described import Document
 from edge import eventually
 from fake_flows import FakeFlows, small_app, topic
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -50,6 +51,7 @@ Operation = tuple[str, str]
 """Method and path."""
 _STATIC = ("/assets/", "/favicon")
 OPEN = ("/", "/healthz", "/readyz")
+DOCUMENTS = ("/openapi.json", "/asyncapi.json")
 LIMITS = Limits(body_bytes=100_000, view_bytes=200_000, body_pause_s=0.2)
 
 
@@ -88,7 +90,7 @@ class Edge:
         remember = _remember(self.group)
         self.rights = Rights()  # keys are made when the log is gone; tickets need it
         self.rights.tickets = Tickets({}, clock, remember)
-        serving = Serving(
+        self.serving = Serving(
             self.application,
             self.views,
             self.reader,
@@ -99,14 +101,21 @@ class Edge:
             memory=self.log.memory(),
             webhooks=WebhookOptions(AddressRules(anywhere=True)),
         )
+        self.serving.status.more |= {
+            "pulls": self.collect.pulls.status,
+            "pressure": self.collect.pressure.status,
+            "udp": self.collect.udps.status,
+        }
         self.web = web.Application(middlewares=[errors_as_json(self.observer)])
         Guard(self.rights).add_to(self.web)
         self.collect.add_routes(self.web)
         DeadLetterOffice(
             self.reader, self.log.memory(), self.collect.intakes, LIMITS, clock, self.observer.emit
         ).add_routes(self.web)
-        serving.add_routes(self.web)
+        self.serving.add_routes(self.web)
         self.seen: dict[Operation, set[int]] = defaultdict(set)
+        self.replies: list[tuple[str, str, int, str, Any]] = []
+        """Method, path, status, content type and body of everything that was asked."""
         self.http: ClientSession
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
@@ -120,7 +129,9 @@ class Edge:
             endless = reply.content_type == "text/event-stream"
             image = reply.content_type == "image/gif"
             text = "" if endless or image or reply.status == 101 else await reply.text()
-        return json.loads(text) if text.startswith("{") else text
+            found = json.loads(text) if text.startswith("{") else text
+            self.replies.append((method.lower(), path, reply.status, reply.content_type, found))
+        return found
 
     async def stall(self, path: str, method: str = "POST") -> None:
         """A body that is begun and never ended."""
@@ -214,16 +225,35 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
         await subscribe(edge)
         await leave_webhooks(edge)
         await when_the_log_fails(edge)
+        now = Document(await edge.ask("GET", "/openapi.json"))
         await without_a_right(edge, spec)
         await above_the_limit(edge, spec)
         described, seen = by_route(spec, edge.seen)
         assert seen == described
         for (method, path), statuses in edge.seen.items():
-            template = "/acks/{token}" if path.startswith("/acks/") else path
-            template = "/dead/{letter}" if path.startswith("/dead/0-") else template
-            template = "/subscribers/{name}" if path.startswith("/subscribers/") else template
-            template = re.sub("^/webhooks/wh_[^/]*", "/webhooks/{id}", template)
-            assert statuses <= {int(status) for status in spec["paths"][template][method]["responses"]}, path
+            assert statuses <= {int(status) for status in spec["paths"][template(path)][method]["responses"]}, path
+        assert [problem for reply in edge.replies for problem in problems(now, *reply)] == []
+
+
+def template(path: str) -> str:
+    """A path as the document has it."""
+    if path.startswith("/acks/"):
+        return "/acks/{token}"
+    if path.startswith("/subscribers/"):
+        return "/subscribers/{name}"
+    path = re.sub("^/webhooks/wh_[^/]*", "/webhooks/{id}", path)
+    return "/dead/{letter}" if path.startswith("/dead/0-") else path
+
+
+def problems(document: Document, method: str, path: str, status: int, kind: str, body: Any) -> list[str]:
+    """What a reply has that its description does not say, or the other way round."""
+    place = ["paths", template(path), method, "responses", str(status)]
+    described = document.at("#/" + "/".join(part.replace("/", "~1") for part in place)).get("content")
+    if not described:
+        return [] if not body else [f"{method} {path} {status}: a body, and none is described"]
+    if kind not in described:
+        return [f"{method} {path} {status}: {kind}, and described is {list(described)}"]
+    return document.problems([*place, "content", kind, "schema"], body) if kind == "application/json" else []
 
 
 def filled(path: str) -> str:
@@ -259,7 +289,7 @@ async def above_the_limit(edge: Edge, spec: Spec) -> None:
 
 
 async def ask_for_the_state_of_things(edge: Edge) -> None:
-    for path in ("/", "/views", "/streams", "/status", "/graph", "/healthz", "/metrics", "/openapi.json"):
+    for path in ("/", "/views", "/streams", "/status", "/graph", "/healthz", "/metrics", *DOCUMENTS):
         await edge.expect(200, "GET", path)
     await edge.expect(503, "GET", "/readyz")
     await edge.expect(200, "GET", "/readyz", params={"for": "collect"})

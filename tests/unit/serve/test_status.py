@@ -150,8 +150,8 @@ async def test_the_description_is_complete_and_its_references_lead_somewhere(tmp
                 assert parameter["in"] in ("query", "header", "path")
                 assert (parameter["in"] == "path") == (f"{{{parameter['name']}}}" in path)
         event = spec["paths"]["/streams/rsvps"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        assert event["oneOf"][0] == {"$ref": "#/components/schemas/Rsvp"}
-        assert components["Rsvp"]["required"] == ["topic"]
+        assert event["oneOf"][0] == {"$ref": "#/components/schemas/event.Rsvp"}
+        assert components["event.Rsvp"]["required"] == ["topic"]
         assert components["view.topics"]["properties"]["rsvps"]["type"] == ["integer", "string", "null"]
 
 
@@ -198,13 +198,13 @@ class Once(Event):
 
 async def test_status_says_how_many_ids_are_known_and_since_when(tmp_path: Path) -> None:
     app = App("once")
-    app.stream("once", Once, id="n")
+    app.stream("once", Once, id="n", horizon="1 hour")
     log = FolderLog(Folder(tmp_path))
     application = app.declared()
     status = Status(application, Views(application, log.flows), log, SystemClock())
     try:
         await status.start()
-        assert status.streams()[0]["horizon"] == {"ids": 10_000_000, "age": "1 day", "known": 0, "since": None}
+        assert status.streams()[0]["horizon"] == {"ids": 10_000_000, "age": "1 hour", "known": 0, "since": None}
         status.known_ids = {"once": KnownIds(7, 1_700_000_000_000_000)}.get
         await status._sample()
         horizon = status.streams()[0]["horizon"]

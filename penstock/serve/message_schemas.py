@@ -1,0 +1,170 @@
+"""Every message between an edge and its subscribers as JSON Schema: the one source for OpenAPI, AsyncAPI and tests.
+
+A message has the same schema on every transport. Only on a socket it carries the `id` of its subscription, so `id` is
+in the schema and required where a socket is described. Clients must ignore fields that they do not know: new ones may
+come without a new version of the protocol, so nothing here forbids them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from penstock.change import Column
+from penstock.declaration import Application
+from penstock.log.folder import DEAD, LATE
+from penstock.schema import simple_type
+from penstock.serve.openapi_parts import Spec, also, array, obj, record, ref, text
+from penstock.serve.row_schemas import key_spec, row_spec
+from penstock.views.current import Views
+from penstock.views.store import View
+
+OF_VIEWS = ("snapshot", "changes")
+OF_STREAMS = ("events",)
+OF_ALL = ("position", "reset", "stall", "error")
+"""By what a subscriber may get: of a view, of a stream, of both."""
+KINDS = ("view", "stream", "channel")
+"""What can be subscribed to."""
+IN_POLLS = (*OF_VIEWS, "position", "reset")
+"""Who asks is not told that it is slow, and what is wrong is the status of the reply."""
+
+_WHOLE: Spec = {"type": "integer", "minimum": 0}
+_ID = text("On a socket: the id of the subscription.")
+_MOMENT: Spec = {"type": "string", "format": "date-time"}
+
+Columns = Mapping[str, Sequence[Column]]
+
+
+def _message(kind: str, optional: Spec | None = None, **fields: Spec) -> Spec:
+    made = record(type={"const": kind}, **fields)
+    made["properties"] |= {"id": _ID, **(optional or {})}
+    return made
+
+
+SHARED: Spec = {
+    "message.position": _message("position", position=ref("Position")),
+    "message.reset": _message("reset", reason=text("Why what the subscriber holds is void; a snapshot follows.")),
+    "message.stall": _message(
+        "stall",
+        behind=also(
+            record(bytes=_WHOLE | {"description": "Not read yet."}, seconds={"type": "number", "minimum": 0}),
+            batches=_WHOLE | {"description": "Of a view: not sent yet."},
+            events=_WHOLE | {"description": "Of a stream: not sent yet."},
+        ),
+    ),
+    "message.error": _message("error", error=ref("Error")),
+    "message.pong": _message("pong"),
+    "message.subscribed": _message("subscribed", position=ref("Position")),
+    "message.acked": _message("acked", position=ref("Position")),
+}
+"""Messages that are the same for all views and streams."""
+
+
+def snapshot(view: str) -> Spec:
+    parts = {"part": _WHOLE | {"minimum": 1}, "parts": _WHOLE | {"minimum": 2}}
+    return _message("snapshot", parts, view={"const": view}, position=ref("Position"), rows=array(ref(f"view.{view}")))
+
+
+def changes(view: str) -> Spec:
+    return _message(
+        "changes",
+        {"accepted": _MOMENT | {"description": "When the newest event of the batch was taken at the door."}},
+        view={"const": view},
+        position=ref("Position"),
+        upserts=array(ref(f"view.{view}")),
+        deletes=array(ref(f"view.{view}.key")),
+    )
+
+
+def events(stream: str) -> Spec:
+    found = array(ref(f"stream.{stream}"))
+    return _message("events", stream={"const": stream}, position=ref("Position"), events=found)
+
+
+def polled_names(view: str) -> list[str]:
+    """The schemas of all messages that a long poll may bring."""
+    return [f"view.{view}.{kind}" if kind in OF_VIEWS else f"message.{kind}" for kind in IN_POLLS]
+
+
+# Of one app
+
+
+def event_schemas(application: Application) -> tuple[dict[str, Spec], Spec]:
+    """For each stream the schema of its class, and all the classes that these refer to, under `event.<class>`."""
+    kinds = [stream.events.kind for stream in application.streams]
+    schemas, classes = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/event.{name}")
+    of_streams = {s.name: schema for s, schema in zip(application.streams, schemas, strict=True)}
+    return of_streams, {f"event.{name}": schema for name, schema in classes.items()}
+
+
+def schemas_of(application: Application, views: Views, columns: Columns) -> Spec:
+    """Rows, keys, events and messages of all views and streams. `columns` are those of streams that no class says."""
+    found: Spec = dict(SHARED)
+    for view in views:
+        found |= _view_schemas(view)
+    for name, of_stream in (_declared(application) | dict(columns)).items():
+        event = row_spec(of_stream, ["_position"])
+        event["properties"] = {"_position": ref("Position")} | event["properties"]
+        found |= {f"stream.{name}": event, f"stream.{name}.events": events(name)}
+    return found
+
+
+def _view_schemas(view: View) -> Spec:
+    content, name = view.content, view.name
+    row = obj() if content is None else row_spec(content.columns, content.key)
+    key = obj() if content is None else key_spec(content.columns, content.key)
+    return {
+        f"view.{name}": row,
+        f"view.{name}.key": key,
+        f"view.{name}.snapshot": snapshot(name),
+        f"view.{name}.changes": changes(name),
+    }
+
+
+def _declared(application: Application) -> dict[str, Sequence[Column]]:
+    """A flow's columns are known once it has run; until then its events are objects."""
+    made: dict[str, Sequence[Column]] = {"dead": columns_of(DEAD), "late": columns_of(LATE)}
+    made |= {flow.name: () for flow in application.flows}
+    return made | {stream.name: columns_of(stream.stored) for stream in application.streams}
+
+
+def columns_of(schema: pa.Schema) -> list[Column]:
+    return [Column(field.name, simple_type(field.type)) for field in schema]
+
+
+# What a client sends
+
+_NAMES: Spec = {"type": ["string", "array", "null"], "items": {"type": "string"}}
+_CLIENTS_ID: Spec = {"type": "string", "maxLength": 200}
+_QUERY: Spec = {
+    "where": {"type": ["string", "null"], "description": "A condition in SQL."},
+    "params": {"type": ["object", "null"], "description": "Values of the parameters (`:name`) in `where`."},
+    "select": _NAMES | {"description": "Columns; of a view the key's are always among them."},
+    "order_by": _NAMES | {"description": "Columns, `-` before one turns it around; views only."},
+    "limit": {"type": ["integer", "null"], "minimum": 0, "description": "Rows at most; null: all; views only."},
+    "since": {"type": ["string", "null"], "description": "A position to resume from; of a stream also start or end."},
+    "name": {
+        "type": ["string", "null"],
+        "pattern": "^[A-Za-z0-9._-]{1,100}$",
+        "description": "Under which the server remembers the positions that are acknowledged.",
+    },
+    "after": text("An ack: the snapshot has absorbed that event; views only."),
+    "at_least": text("A position: the snapshot is not before it; views only."),
+    "wait": {"type": ["number", "string"], "description": "Seconds to wait for these two."},
+}
+
+
+def subscribe(*, named: bool) -> Spec:
+    """On the socket of a view, stream or channel its name need not be given; on the one for all it must be."""
+    asked = also(record(type={"const": "subscribe"}), id=_CLIENTS_ID, **_QUERY, **{kind: text() for kind in KINDS})
+    return asked | ({"oneOf": [{"required": [kind]} for kind in KINDS]} if named else {})
+
+
+UNSUBSCRIBE: Spec = record(type={"const": "unsubscribe"}, id=_CLIENTS_ID)
+ACK: Spec = record(type={"const": "ack"}, id=_CLIENTS_ID, position=ref("Position"))
+PACE: Spec = record(
+    type={"const": "pace"}, id=_CLIENTS_ID, per_s={"type": ["number", "null"], "minimum": 0.01, "maximum": 1000}
+)
+PING: Spec = also(record(type={"const": "ping"}), id=_CLIENTS_ID)
