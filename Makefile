@@ -5,7 +5,7 @@ PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
-.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting clean
+.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting chaos-readers clean
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -66,6 +66,11 @@ chaos-producer: setup $(CLIENT)
 # Every event counted, by every way in, while the edge is killed: make chaos-counting KILLS=50 SEED=1
 chaos-counting: setup
 	$(BIN)/python -m tests.chaos.counting --kills $(KILLS) --seed $(SEED)
+
+# Readers through cuts, kills, rebuilds and changes of transport: make chaos-readers READER_ROUNDS=1000 SEED=1
+READER_ROUNDS ?= 1000
+chaos-readers: setup
+	$(BIN)/python -m tests.chaos.readers --rounds $(READER_ROUNDS) --seed $(SEED)
 
 bench: setup chromium
 	$(BIN)/python -m bench

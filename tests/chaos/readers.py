@@ -56,8 +56,12 @@ from fake_flows import FakeFlows
 
 BLOCK = 50
 """Rounds that share a folder."""
+KILL_EVERY = 17
+"""Rounds from one SIGKILL to the next."""
 PATIENCE_S = 30.0
 WAYS: tuple[Any, ...] = ("websocket", "sse", "poll")
+NOBODY = 1
+"""A port on which nobody listens."""
 KINDS = ("watch", "watch", "watch", "live", "threads")
 LIMITS = Limits(snapshot_part_rows=3, subscriber_bytes=64 * 1024)
 
@@ -85,6 +89,7 @@ class World:
         self.streams: dict[str, Stream] = {}
         self.edge: EdgeWithin
         self.other: EdgeApart | None = None
+        self.ending: list[asyncio.Task[None]] = []
         self.proxy: Proxy
 
     def build_of(self, view: str) -> Build:
@@ -108,8 +113,11 @@ class World:
         self.counts["rebuilds"] += 1
 
     async def restart(self) -> None:
-        """The server is broken off, and comes back on another port."""
-        await self.edge.stop()
+        """The server is broken off, for a moment nobody answers, and another one is there."""
+        self.proxy.target = NOBODY
+        self.edge.break_off()
+        self.ending.append(asyncio.create_task(self.edge.stop()))
+        await asyncio.sleep(self.random.uniform(0, 0.05))
         self.edge = EdgeWithin(self.folder)
         await self.edge.start()
         self.proxy.target = self.edge.port
@@ -117,8 +125,11 @@ class World:
 
     async def kill(self) -> None:
         """Readers move to a server in a process of its own, which is killed, and back."""
-        if self.other is None or not self.other.is_ready():
-            return
+        assert self.other is not None
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.other.is_ready():
+            assert time.monotonic() < deadline, "the other server does not start"
+            await asyncio.sleep(0.02)
         self.proxy.target = self.other.port
         self.proxy.begin("reset")
         self.proxy.end()
@@ -126,7 +137,7 @@ class World:
             self.commit(self.random.choice(SHAPES).name)
             await asyncio.sleep(self.random.uniform(0, 0.1))
         await self.other.kill()
-        self.other = None
+        await self.other.start()  # for a later round
         await asyncio.sleep(self.random.uniform(0, 0.05))
         self.proxy.target = self.edge.port
         self.counts["kills"] += 1
@@ -154,11 +165,14 @@ class EdgeWithin:
         await self._views.start()
         await self._server.start_server(shutdown_timeout=0.1)
 
-    async def stop(self) -> None:
-        """Without a goodbye."""
+    def break_off(self) -> None:
+        """End every connection without a goodbye."""
         for connection in list(self._server.runner.server.connections):
             if connection.transport is not None:
                 connection.transport.abort()
+
+    async def stop(self) -> None:
+        self.break_off()
         await self._server.close()
         await self._views.stop()
         self._log.close()
@@ -460,7 +474,7 @@ async def a_world(folder: Path, random: Random, counts: Counter[str], kills: boo
         try:
             yield world
         finally:
-            await world.edge.stop()
+            await asyncio.gather(*world.ending, world.edge.stop())
             if world.other is not None:
                 await world.other.kill()
 
@@ -476,7 +490,7 @@ async def play(
         async with a_world(here, random, found.counts, kills) as world:
             for number in range(block, min(block + BLOCK, first + rounds)):
                 try:
-                    await play_round(world, kill=kills and world.other is not None and number % BLOCK >= BLOCK // 3)
+                    await play_round(world, kill=kills and number % KILL_EVERY == KILL_EVERY - 1)
                 except Exception as failure:
                     found.wrong.append(f"seed {seed}, round {number}: {type(failure).__name__}: {failure}")
                     break
