@@ -327,6 +327,34 @@ class BadRequestError(PenstockError):
     status = 400
 
 
+class UpgradeError(PenstockError):
+    """A path that only speaks WebSocket was asked in another way."""
+
+    code = "upgrade_required"
+    status = 426
+
+
+class NameTakenError(PenstockError):
+    """A named subscription was opened with another view, stream or query than the name stands for."""
+
+    code = "name_taken"
+    status = 409
+
+
+class UnknownNameError(PenstockError):
+    """No subscription of this name is remembered for this credential."""
+
+    code = "unknown_name"
+    status = 404
+
+
+class PolicyError(PenstockError):
+    """A subscription that gets every change was asked to leave some out."""
+
+    code = "every_change"
+    status = 409
+
+
 class BadBodyError(PenstockError):
     """The body as a whole cannot be read; its raw bytes are kept in `dead`."""
 

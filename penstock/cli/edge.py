@@ -159,6 +159,7 @@ async def _open(
         clock=clock,
         checks=checks,
         remember=_remember(group),
+        memory=log.memory(),
         rights=rights,
     )
     serving.status.more |= {

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,6 +18,8 @@ from penstock.views.store import Content, View
 from penstock.views.unpack import frozen
 from penstock.views.where_types import SqlType, parse_type
 
+Policy = Literal["conflate", "every_change"]
+"""What a subscriber that cannot keep up gets: batches merged into one, or a cut and then every batch from there."""
 WAIT_S = 5.0
 """How long a request waits unless it says otherwise."""
 
@@ -32,6 +34,8 @@ class Asked:
     limit: Limit = DEFAULT
     masked: bool = False
     """Of a ledger: private fields in what it quotes are not for this reader."""
+    policy: Policy = "conflate"
+    """Of the channel that is read; what is read directly is conflated."""
 
     def query(self, view: View, content: Content) -> Query:
         """Raises `BadQueryError`. A default that an older build has no column for is left out."""
@@ -64,17 +68,17 @@ def _names(fields: Mapping[str, Any], name: str) -> Names:
     raise BadQueryError(f"'{name}' must be a text or a list of names.", hint=f"{name}=topic,rsvps")
 
 
-def seconds(fields: Mapping[str, str], limits: Limits, default: float = WAIT_S) -> float:
+def seconds(fields: Mapping[str, Any], limits: Limits, default: float = WAIT_S) -> float:
     """The parameter `wait`."""
     text = fields.get("wait")
     if text is None:
         return default
     try:
         wait = float(text)
-    except ValueError:
+    except (ValueError, TypeError):
         wait = -1.0
     if not 0 <= wait <= limits.wait_s:
-        raise BadRequestError(f"wait={text} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}")
+        raise BadRequestError(f"wait={str(text)[:40]} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}")
     return wait
 
 

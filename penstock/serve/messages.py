@@ -1,7 +1,7 @@
 """Encodes what subscribers get once, however many of them there are, in the forms that their transports need.
 
 A message is JSON bytes. A socket's frame has the subscription's id spliced in front; subscribers that chose the same
-id share that frame too. A Server-Sent Event carries the position as its id, but only where a client may resume from.
+id share that frame too, and compressed frames of all ids share one compression. A Server-Sent Event carries the position as its id, but only where a client may resume from.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from penstock.change import Key, Row
 from penstock.clock import rfc3339
 from penstock.log.builds import BatchMeta
 from penstock.protocol import encode, wire
-from penstock.serve.delivery import socket_frame, sse_frame
+from penstock.serve.delivery import sse_frame
+from penstock.serve.frames import deflate, deflated_frame, text_frame
 from penstock.views.query import Query
 from penstock.views.where_types import SqlType, parse_type
 
 _SHARED_FRAMES = 16
 """Frames kept per message: clients mostly count their subscriptions from the same beginning."""
+DEFLATE_BYTES = 256
+"""Smaller messages are not compressed: they would hardly shrink."""
 _KNOWN_OBJECTS = 2_000
 _AS_THEY_ARE = frozenset({"string", "boolean", "tinyint", "smallint", "int"})
 """Types whose values go into JSON unchanged."""
@@ -28,7 +31,7 @@ _AS_THEY_ARE = frozenset({"string", "boolean", "tinyint", "smallint", "int"})
 class Message:
     """One message, encoded once. `end` is the offset behind it; `position` is None where nobody may resume."""
 
-    __slots__ = ("_frames", "_sse", "end", "kind", "payload", "position", "whole")
+    __slots__ = ("_deflated", "_frames", "_sse", "end", "kind", "payload", "position", "whole")
 
     def __init__(self, body: protocol.Message, end: int, *, resumable: bool = True, whole: bool = True) -> None:
         self.kind: str = body["type"]
@@ -38,7 +41,8 @@ class Message:
         self.whole = whole
         """The client has something that stands alone once it has this: not so for a reset or the part of a snapshot."""
         self._sse: bytes | None = None
-        self._frames: dict[str | None, bytes] = {}
+        self._deflated: bytes | None = None
+        self._frames: dict[tuple[str | None, bool], bytes] = {}
 
     def sse(self) -> bytes:
         if self._sse is None:
@@ -46,22 +50,31 @@ class Message:
             self._sse = sse_frame(event, self.payload, self.position)
         return self._sse
 
-    def socket(self, id: str | None) -> bytes:
-        frame = self._frames.get(id)
+    def socket(self, id: str | None, deflated: bool = False) -> bytes:
+        """The frame for a socket; `deflated` if that client takes compressed ones."""
+        deflated = deflated and len(self.payload) >= DEFLATE_BYTES
+        frame = self._frames.get((id, deflated))
         if frame is None:
-            frame = socket_frame(self.payload if id is None else with_id(self.payload, id))
+            front, rest = with_id(id), self.payload[1:]
+            frame = deflated_frame(front, self.deflated()) if deflated else text_frame(front + rest)
             if len(self._frames) < _SHARED_FRAMES:
-                self._frames[id] = frame
+                self._frames[id, deflated] = frame
         return frame
 
+    def deflated(self) -> bytes:
+        """All but the opening brace, compressed, once for all; may be called in a thread beforehand."""
+        if self._deflated is None:
+            self._deflated = deflate(self.payload[1:])
+        return self._deflated
 
-def with_id(payload: bytes, id: str) -> bytes:
-    """The JSON object with an `id` in front.
 
-    >>> with_id(b'{"type":"reset"}', "s1")
+def with_id(id: str | None) -> bytes:
+    """The beginning of a message's JSON object, up to its first field of its own.
+
+    >>> with_id("s1") + b'"type":"reset"}'
     b'{"id":"s1","type":"reset"}'
     """
-    return b'{"id":%b,%b' % (encode(id), payload[1:])
+    return b"{" if id is None else b'{"id":%b,' % encode(id)
 
 
 class RowCodec:
@@ -137,6 +150,15 @@ class MessageMaker:
 
 def reset(reason: str) -> Message:
     return Message(protocol.reset(reason), 0, resumable=False, whole=False)
+
+
+def subscribed(position: str) -> Message:
+    """The filter of an open subscription was changed: what follows is of the new one."""
+    return Message(protocol.subscribed(position), 0)
+
+
+def stall(behind: Mapping[str, Any]) -> Message:
+    return Message(protocol.stall(behind), 0, resumable=False, whole=False)
 
 
 def error(body: Mapping[str, Any]) -> Message:

@@ -34,17 +34,21 @@ from penstock.serve.assets import add_page
 from penstock.serve.delivery import Pipe
 from penstock.serve.events import StreamReads, after_in
 from penstock.serve.health import Checks, alive, readiness
+from penstock.serve.messages import subscribed
 from penstock.serve.openapi import openapi
 from penstock.serve.reads import ViewReads
 from penstock.serve.replies import json_reply
 from penstock.serve.sse import HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
 from penstock.serve.status import Status
 from penstock.serve.stream_schemas import schema_body
+from penstock.serve.subscribers import Subscribers
 from penstock.serve.subscription import POSITION_S, Hub
 from penstock.serve.visible import visible, visible_graph, visible_status
-from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, serve_socket
+from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, never_conflated, serve_socket
 from penstock.views.current import Views
 
+_NAMED = ("view", "stream", "channel", "where", "params", "select", "order_by", "limit")
+"""What a named subscription is of: the same name with another of these is refused."""
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -63,6 +67,7 @@ class Serving:
         folder: Folder | None = None,
         checks: Checks | None = None,
         remember: Callable[[Mapping[str, Any]], Awaitable[Any]] | None = None,
+        memory: Mapping[str, Any] | None = None,
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
         rights: Rights | None = None,
@@ -72,7 +77,10 @@ class Serving:
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
         self.status = Status(application, views, log, clock or SystemClock(), folder)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
-        self._streams, self._log = StreamReads(application, log), log
+        self._streams, self._log = StreamReads(application, log, self.limits, self.observer), log
+        self._subscribers = Subscribers(
+            {} if memory is None else memory, remember, self.limits, clock or SystemClock(), self.observer
+        )
         self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s = heartbeat_s
@@ -90,6 +98,8 @@ class Serving:
             app.router.add_post("/views/{view}/rebuild", self._rebuild_view)
             app.router.add_post("/flows/{flow}/rebuild", self._rebuild_flow)
         get("/socket", self._socket, allow_head=False)
+        get("/subscribers", self._list_subscribers)
+        app.router.add_delete("/subscribers/{name}", self._forget_subscriber)
         get("/streams", self._list_streams)
         get("/streams/{stream}", self._read_stream)
         get("/streams/{stream}/schema", self._stream_schema)
@@ -154,12 +164,14 @@ class Serving:
         since = _since(last_event_id(request), view.name)
         with suppress(NotReadyError):  # the subscription waits; what is wrong with the query is a 400, not an event
             asked.query(view, await view.loaded(WAIT_S))
+        if since is None:
+            await self._reads.reached(view, request.query, seconds(request.query, self.limits))
         return await self._events(request, lambda receiver: self.hub.subscribe(view, asked, since, receiver))
 
-    async def _view_socket(self, request: web.Request) -> web.WebSocketResponse:
+    async def _view_socket(self, request: web.Request) -> web.StreamResponse:
         return await self._talk(request, {"view": self.views.view(request.match_info["view"]).name})
 
-    async def _socket(self, request: web.Request) -> web.WebSocketResponse:
+    async def _socket(self, request: web.Request) -> web.StreamResponse:
         return await self._talk(request, {})
 
     async def _subscribe(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
@@ -170,12 +182,55 @@ class Serving:
             raise BadRequestError("'since' must be a position or null", hint="pass a token as the server gave it")
         if stream := fields.get("stream"):
             self._streams.known(str(stream))
-            await self._streams.follow(str(stream), after_in(fields, str(stream), "since"), asked, receiver)
+            receiver.of, receiver.paceable = ("stream", str(stream)), never_conflated("a stream")
+            await self._name(credential, fields, receiver)
+            await self._follow_stream(str(stream), fields, asked, receiver)
         elif name := fields.get("view"):
             view = self.views.view(str(name))
-            await self.hub.subscribe(view, asked, _since(since, view.name), receiver)
+            receiver.of = "view", view.name
+            receiver.paceable = never_conflated("every_change") if asked.policy == "every_change" else None
+            asked.query(view, await view.loaded())
+            await self._name(credential, fields, receiver)
+            resumed = since or (receiver.named and receiver.named.position)
+            if resumed is None:
+                await self._reads.reached(view, fields, seconds(fields, self.limits))
+            await self.hub.subscribe(view, asked, _since(resumed, view.name), receiver)
         else:
             raise BadRequestError("a subscription needs a view or a stream", hint='{"type": "subscribe", "view": ...}')
+
+    async def _follow_stream(
+        self, name: str, fields: Mapping[str, Any], asked: Asked, receiver: SocketReceiver
+    ) -> None:
+        """From `since`, or where the name was acknowledged, or where the subscription that this one replaces was."""
+        since, before = after_in(fields, name, "since"), receiver.before
+        if not fields.get("since"):
+            if receiver.named is not None and receiver.named.position:
+                since = Position.parse(receiver.named.position, "stream", name)
+            elif before is not None and before[0] == receiver.of and before[1] is not None:
+                since = before[1]
+        receiver.reached = since
+        if isinstance(since, Position) and before is not None:
+            await receiver.send(subscribed(since.token()))
+
+        def reached(position: Position) -> None:
+            receiver.reached = position
+
+        await self._streams.follow(name, since, asked, receiver, reached)
+
+    async def _name(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
+        if fields.get("name") is not None:
+            of = {key: fields[key] for key in _NAMED if fields.get(key) is not None or (key == "limit" and key in fields)}
+            receiver.named = await self._subscribers.open(credential, fields["name"], of)
+
+    # Named subscriptions
+
+    async def _list_subscribers(self, request: web.Request) -> web.Response:
+        return json_reply({"subscribers": self._subscribers.listed(credential_of(request))})
+
+    async def _forget_subscriber(self, request: web.Request) -> web.Response:
+        credential, name = credential_of(request), request.match_info["name"]
+        await self._subscribers.forget(credential, name, request.query.get("credential"))
+        return json_reply({"forgotten": name})
 
     # Streams
 
@@ -202,7 +257,7 @@ class Serving:
         since = after_in({"after": resumed} if resumed else request.query, name)
         return await self._events(request, lambda receiver: self._streams.follow(name, since, asked, receiver))
 
-    async def _stream_socket(self, request: web.Request) -> web.WebSocketResponse:
+    async def _stream_socket(self, request: web.Request) -> web.StreamResponse:
         self._streams.known(request.match_info["stream"])
         return await self._talk(request, {"stream": request.match_info["stream"]})
 
@@ -215,20 +270,20 @@ class Serving:
             return await serve_events(
                 request,
                 subscribe,
-                bound_bytes=self.limits.subscriber_bytes,
+                limits=self.limits,
                 observer=self.observer,
                 heartbeat_s=self._heartbeat_s,
                 opened=opened,
             )
 
-    async def _talk(self, request: web.Request, defaults: Mapping[str, str]) -> web.WebSocketResponse:
+    async def _talk(self, request: web.Request, defaults: Mapping[str, str]) -> web.StreamResponse:
         credential = credential_of(request)
         with self._open(RESTARTING, credential, cut_socket) as opened:
             return await serve_socket(
                 request,
                 partial(self._subscribe, credential),
                 defaults,
-                bound_bytes=self.limits.subscriber_bytes,
+                limits=self.limits,
                 observer=self.observer,
                 opened=opened,
             )
@@ -261,6 +316,7 @@ class Serving:
 
     async def _start(self, app: web.Application) -> None:
         await self.hub.start()
+        await self._subscribers.start()
         await self._streams.start()
         await self.status.start()
 
@@ -271,6 +327,7 @@ class Serving:
 
     async def _stop(self, app: web.Application) -> None:
         await self.status.stop()
+        await self._subscribers.stop()
         await self._streams.stop()
         await self.hub.stop()
 

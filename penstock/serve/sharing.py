@@ -5,22 +5,33 @@
 2. One evaluation and one encoded message per batch, however many have joined.
 3. A batch that changes nothing for the query sends nothing; positions strictly increase.
 4. A group works from the view's history at its own pace: a large batch or a new query delays no other group.
+5. Nobody waits for a slow member: it falls behind, and gets one message that merges what it missed once it has read
+   (`serve/conflation.py`). A member with the policy `every_change` is cut instead, and resumes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from penstock.change import Key, Row
 from penstock.config import Limits
 from penstock.observe.metrics import Observer
-from penstock.observe.signals import GroupFailed, MessagesSent, SubscriberJoined
+from penstock.observe.signals import (
+    BatchesConflated,
+    GroupFailed,
+    MessagesSent,
+    SubscriberJoined,
+    SubscriberStalled,
+)
 from penstock.serve.answers import SMALL_ROWS, answer, json_parts
-from penstock.serve.messages import Message, MessageMaker
+from penstock.serve.asked import Policy
+from penstock.serve.conflation import Net, Shown, net_changes, shown_rows
+from penstock.serve.messages import Message, MessageMaker, stall
+from penstock.serve.receiver import Receiver
 from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.store import Captured, Content, View
@@ -36,20 +47,12 @@ REPLAY_BYTES = 4 * 1024**2
 """How much history is evaluated at once for one who catches up."""
 LARGE_CHANGES = 1_000
 """Above this a batch is evaluated and encoded in a thread: on the loop it would take over 2 ms."""
+LARGE_BYTES = 64 * 1024
+"""A message above this is compressed in a thread: on the loop it would take over 1 ms."""
 FAN_OUT = 500
 """Connections written to between two steps of the loop: about 2 ms."""
 FAILED_S = 1.0
 """How long a group that failed waits before its subscribers begin again."""
-
-
-class Receiver(Protocol):
-    """The way to one subscriber. `offer` must not wait, `send` may; both keep the order."""
-
-    transport: str
-
-    def offer(self, message: Message) -> None: ...
-
-    async def send(self, message: Message) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +64,12 @@ class Member:
     """The offset up to which it has everything."""
     told: int
     """The offset that it knows of; behind `at` where batches changed nothing for it."""
+    policy: Policy = "conflate"
+    behind: bool = False
+    """It is not offered batches: it fetches them merged, when it has read or when its pace allows."""
+    shown: Shown | None = None
+    """What it shows, while it is behind; None where that is not known, or not needed because there is no limit."""
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Gone(Exception):
@@ -83,6 +92,8 @@ class Group:
         self._backlog_bytes = 0
         self._backlog_start = content.offset
         """The backlog holds every message behind this offset."""
+        self._merged: dict[tuple[int, int], Net] = {}
+        """What members that were behind got last, by the offsets it leads from and to: equally slow ones share it."""
         self._users = 0
         self._ready, self._woken = asyncio.Event(), asyncio.Event()
         self._unlisten = view.listen(self._woken.set)
@@ -91,7 +102,7 @@ class Group:
 
     # For subscribers
 
-    async def follow(self, receiver: Receiver, since: int | None) -> None:
+    async def follow(self, receiver: Receiver, since: int | None, policy: Policy = "conflate") -> None:
         """Tell a subscriber everything behind `since` (None: a snapshot first) until the build is replaced.
 
         Raises `Gone` when what it missed is no longer known.
@@ -109,31 +120,169 @@ class Group:
                 for message in messages:
                     await receiver.send(message)
                     told = message.end
-            await self._stay(Member(receiver, at, told))
+            await self._stay(Member(receiver, at, told, policy))
         finally:
             self._users -= 1
 
     async def _stay(self, member: Member) -> None:
+        """Batches are offered to it from now on; what it must wait for, it waits for here."""
         self.members.add(member)
+        member.receiver.on_pace = lambda: self._paced(member)
+        self._paced(member)
         try:
-            await self.ended.wait()
+            while not self.ended.is_set():
+                await member.woken.wait()
+                member.woken.clear()
+                if member.behind and not self.ended.is_set():
+                    await self._catch_up(member)
         finally:
             self.members.discard(member)
 
     def announce(self, receiver: Receiver | None = None) -> None:
         """Tell members (this one, or all) how far they have come, where batches have passed them by."""
         asked = (member for member in self.members if receiver in (None, member.receiver))
-        behind = [member for member in asked if member.told < self.cursor]
-        if behind:
-            moved = self._make.moved(self.cursor)
-            for member in behind:
+        passed = [member for member in asked if member.told < self.cursor]
+        moved = self._make.moved(self.cursor) if passed else None
+        for member in passed:
+            if member.behind and member.at < self.cursor:
+                member.woken.set()  # it will find out itself whether anything changed for it
+            elif moved is not None:
                 member.told = self.cursor
                 member.receiver.offer(moved)
+
+    def _end(self) -> None:
+        """The build is replaced, or nobody is interested any more."""
+        self.ended.set()
+        for member in self.members:
+            member.woken.set()
 
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.wait([self._task])
-        self.ended.set()  # a task that was cancelled before it began did not
+        self._end()  # a task that was cancelled before it began did not
+
+    # Members that are behind
+
+    def _fall(self, member: Member) -> None:
+        """It has everything up to the cursor, and nothing is offered to it from here on."""
+        member.behind = True
+        member.shown = self._shown()
+        member.woken.set()
+
+    def _paced(self, member: Member) -> None:
+        """Its pace has changed."""
+        if member.receiver.pace_s is not None and not member.behind:
+            member.behind = True  # since when it shows what it shows is not known in the midst of a step
+        member.woken.set()
+
+    def _overflown(self, member: Member) -> None:
+        """As much waits for it as may."""
+        if member.policy == "every_change":
+            self._stalled(member, 0.0)
+            member.receiver.cut(member.policy, stall(self._behind(member, 0.0)))
+        else:
+            self._fall(member)
+
+    async def _catch_up(self, member: Member) -> None:
+        """Bring it to the present by messages that merge batches, as fast as it reads and its pace allows.
+
+        Raises `Gone` when history no longer reaches, and `ConnectionError` when it was cut.
+        """
+        receiver = member.receiver
+        while not self.ended.is_set():
+            if receiver.pace_s is not None and member.at < self.cursor:
+                await _next_tick(receiver.pace_s)
+            await self._room_for(member)
+            if member.at >= self.cursor:
+                break
+            async with receiver.turn:
+                await receiver.drained()
+                await self._tell_merged(member)
+        if receiver.pace_s is None and member.at >= self.cursor:
+            member.behind, member.shown = False, None
+
+    async def _tell_merged(self, member: Member) -> None:
+        net = await self._net(member)
+        if net.message is not None:
+            policy = "conflate" if member.receiver.pace_s is None else "pace"
+            self._observer.emit(BatchesConflated(self.view.name, policy, net.end - member.at))
+            member.told = net.end
+            member.receiver.offer(net.message)
+        member.at, member.shown = net.end, net.shown
+
+    async def _room_for(self, member: Member) -> None:
+        """Wait until it has read what waits for it: told to be behind after a while, and cut in the end."""
+        began = asyncio.get_running_loop().time()
+        if await _in_time(member.receiver.drained, self._limits.subscriber_stall_s):
+            return
+        self._stalled(member, self._limits.subscriber_stall_s)
+        member.receiver.stall(
+            lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began))
+        )
+        rest_s = self._limits.subscriber_cut_s - self._limits.subscriber_stall_s
+        if not await _in_time(member.receiver.drained, rest_s):
+            member.receiver.cut(member.policy, stall(self._behind(member, self._limits.subscriber_cut_s)))
+            raise ConnectionResetError("the subscriber was cut")
+
+    def _stalled(self, member: Member, seconds: float) -> None:
+        receiver = member.receiver
+        self._observer.emit(
+            SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes)
+        )
+
+    def _behind(self, member: Member, seconds: float) -> dict[str, float]:
+        return {
+            "batches": self.cursor - member.at,
+            "bytes": member.receiver.unsent_bytes,
+            "seconds": round(seconds, 1),
+        }
+
+    async def _net(self, member: Member) -> Net:
+        """What a member that is behind must be told, up to the present."""
+        target = self.cursor
+        if (known := self._merged.get((member.at, target))) is None:
+            at = member.at
+            known = await (self._net_rows(at) if self.query.limit is None else self._net_top(at, member.shown))
+            self._merged = {k: net for k, net in self._merged.items() if k[1] == known.end} | {(at, known.end): known}
+        return known
+
+    async def _net_rows(self, at: int) -> Net:
+        """Without a limit: each key's row before the first batch and behind the last, as one batch."""
+        batches = self._known(at)
+        end = self.cursor
+
+        def evaluate() -> Message | None:
+            told = TopState(self.query, {}).apply(net_changes([batch for batch in batches if batch.end <= end]))
+            return self._net_message(told, end, batches)
+
+        message = await _maybe_in_thread(sum(len(batch.changes) for batch in batches), evaluate, LARGE_CHANGES)
+        return Net(message, end, None)
+
+    async def _net_top(self, at: int, before: Shown | None) -> Net:
+        """With a limit: the difference between the rows it shows and those to be shown."""
+        if before is None:
+            before = (await self._state_before(self._known(at))).shown()
+        async with self._still:
+            end, present = self.cursor, self._shown()
+        assert present is not None
+        return Net(self._net_message(told_between(before, present), end, self._known(at, end)), end, present)
+
+    def _net_message(self, told: Told | None, end: int, batches: Sequence[Batch]) -> Message | None:
+        if told is None:
+            raise Gone("too few rows were kept")
+        upserts, deletes = told
+        meta = next((batch.meta for batch in reversed(batches) if batch.end <= end), None)
+        return self._make.changes(upserts, deletes, end, meta) if upserts or deletes else None
+
+    def _known(self, at: int, end: int | None = None) -> Sequence[Batch]:
+        batches = self.content.history.after(at)
+        if batches is None and end is None:
+            raise Gone("the position is older than what is kept")
+        return batches or ()
+
+    def _shown(self) -> Shown | None:
+        """The visible rows by key at the cursor; None without a limit, where history has them."""
+        return None if self.query.limit is None else shown_rows(self.query, self._present().rows())
 
     # Snapshots
 
@@ -219,7 +368,7 @@ class Group:
         finally:
             self._unlisten()
             self._ready.set()
-            self.ended.set()
+            self._end()
 
     async def _wanted(self) -> bool:
         """Wait for news; False when nobody has been here for a while."""
@@ -269,11 +418,16 @@ class Group:
             gone = self._backlog.popleft()
             self._backlog_bytes -= len(gone.payload)
             self._backlog_start = gone.end
+        if len(message.payload) > LARGE_BYTES and any(member.receiver.deflates for member in self.members):
+            await asyncio.to_thread(message.deflated)
         members = list(self.members)
         for number, member in enumerate(members):
-            if member.at < message.end:
+            if member.behind:
+                member.woken.set()
+            elif member.at < message.end:
                 member.at = member.told = message.end
-                member.receiver.offer(message)
+                if not member.receiver.offer(message):
+                    self._overflown(member)
             if number % FAN_OUT == FAN_OUT - 1:
                 await asyncio.sleep(0)
         self._observer.emit(MessagesSent(self.view.name, len(members)))
@@ -287,6 +441,21 @@ class Group:
             raise Gone("too few rows were kept")
         upserts, deletes = told
         return self._make.changes(upserts, deletes, batch.end, batch.meta) if upserts or deletes else None
+
+
+async def _next_tick(pace_s: float) -> None:
+    """Wait for the next multiple of the pace, so that members of equal pace share what is made for them."""
+    now = asyncio.get_running_loop().time()
+    await asyncio.sleep(pace_s - now % pace_s)
+
+
+async def _in_time(call: Callable[[], Awaitable[None]], seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await call()
+        return True
+    except TimeoutError:
+        return False
 
 
 class Undone:

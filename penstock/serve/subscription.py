@@ -16,7 +16,8 @@ from penstock.observe.signals import SubscriberReset
 from penstock.position import Position
 from penstock.serve.asked import Asked
 from penstock.serve.messages import reset
-from penstock.serve.sharing import Gone, Group, Receiver
+from penstock.serve.receiver import Receiver
+from penstock.serve.sharing import Gone, Group
 from penstock.views.query import Query
 from penstock.views.store import Content, View
 
@@ -57,12 +58,12 @@ class Hub:
             query = asked.query(view, content)
             try:
                 offset = await self._offset(view, content, since)
-                await self._group(view, content, query).follow(receiver, offset)
+                await self._group(view, content, query).follow(receiver, offset, asked.policy)
                 reason = "the server fell behind" if view.content is content else "the view was rebuilt"
             except Gone as gone:
                 reason = str(gone)
             since = None
-            self.observer.emit(SubscriberReset(view.name, reason))
+            self.observer.emit(SubscriberReset(view.name, reason, asked.policy))
             await receiver.send(reset(reason))
 
     def announce(self, receiver: Receiver | None = None) -> None:
