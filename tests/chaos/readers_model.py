@@ -132,13 +132,6 @@ class Shape:
         return tuple(tuple(v.values()) if isinstance(v, dict) else v for v in (row[name] for name in self.key))
 
 
-import os  # TEMPORARY
-
-if os.environ.get("NOPARAMS"):
-    FILTERS, TOPIC_FILTERS, WINDOW_FILTERS = (
-        [f for f in fs if f.params is None and not isinstance(f.sql, Condition)]
-        for fs in (FILTERS, TOPIC_FILTERS, WINDOW_FILTERS)
-    )
 SHAPES = [
     Shape("topics", TOPICS, ("topic",), FILTERS + TOPIC_FILTERS),
     Shape("top", TOPICS, ("topic",), FILTERS + TOPIC_FILTERS, ("-rsvps",), 4),
