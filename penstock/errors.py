@@ -383,6 +383,13 @@ class UnknownStreamError(PenstockError):
     status = 404
 
 
+class UnknownChannelError(PenstockError):
+    """The app has no channel of this name."""
+
+    code = "unknown_channel"
+    status = 404
+
+
 class UnknownViewError(PenstockError):
     """No view has this name."""
 
@@ -462,7 +469,7 @@ class SlowBodyError(PenstockError):
 
 
 class TooManyError(PenstockError):
-    """The sender sends more than the stream's declared rate; nothing of this request was taken."""
+    """More than a stream's rate or a credential's limits allow; nothing of this request was done."""
 
     code = "too_many"
     status = 429

@@ -33,7 +33,8 @@ from penstock.serve.asked import Asked
 from penstock.serve.ledgers import LedgerMask
 from penstock.serve.messages import Message, reset, stall
 from penstock.serve.receiver import Receiver
-from penstock.views.query import Query, parse_query
+from penstock.views.query import Query
+from penstock.views.rule import ReadRule, parse_ruled
 from penstock.views.unpack import rows_of
 
 START, END = "start", "end"
@@ -63,6 +64,7 @@ class StreamReads:
         self._limits, self._observer = limits or Limits(), observer or Observer()
         self._names = {s.name for s in application.streams} | {f.name for f in application.flows} | set(LEDGERS)
         self._mask = LedgerMask(application)
+        self._filtered = application.filtered()
         self._waiting: set[asyncio.Event] = set()
         self._follower: Follower | None = None
 
@@ -180,7 +182,7 @@ class StreamReads:
         page = Page([], at, 0)
         while True:
             room = limit - len(page.events)
-            blocks, behind = self._log.read_after(name, page.next, PAGE_EVENTS if query.where else room)
+            blocks, behind = self._log.read_after(name, page.next, PAGE_EVENTS if query.where or query.rule else room)
             more = _events(blocks, page.next, behind, query, room)
             shown = [self._mask.shown(name, event) for event in more.events] if asked.masked else more.events
             page = Page(page.events + shown, more.next, page.looked_at + more.looked_at)
@@ -190,7 +192,8 @@ class StreamReads:
     def _query(self, found: Found, asked: Asked) -> Query:
         if asked.masked:
             self._mask.check(found.name, asked.where)
-        return _query(found.schema, asked)
+        filtered = found.name in self._filtered or (found.name in LEDGERS and bool(self._filtered))
+        return _query(found.schema, asked, asked.ruled(filtered))
 
     # Waiting
 
@@ -235,9 +238,9 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
     return value if value in (START, END) else Position.parse(str(value), "stream", name)
 
 
-def _query(schema: Any, asked: Asked) -> Query:
+def _query(schema: Any, asked: Asked, rule: ReadRule) -> Query:
     columns = [Column(field.name, simple_type(field.type)) for field in schema]
-    return parse_query(columns, (), where=asked.where, select=asked.select)
+    return parse_ruled(rule, columns, (), where=asked.where, params=asked.params, select=asked.select)
 
 
 def _message(name: str, page: Page) -> Message:

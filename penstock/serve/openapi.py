@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.change import Column
 from penstock.config import Limits
-from penstock.declaration import LEDGERS, Application
+from penstock.declaration import LEDGERS, Application, ChannelDef
 from penstock.serve.openapi_collect import pixel, post
 from penstock.serve.openapi_dead import dead_paths
 from penstock.serve.openapi_parts import (
@@ -53,6 +53,8 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
         paths[f"/streams/{stream.name}/pixel.gif"] = {"get": pixel(stream)}
     for name in (*(flow.name for flow in application.flows), *LEDGERS):
         paths |= _stream_paths(name, limits)
+    for channel in application.channels:
+        paths |= _channel_paths(channel, application, limits)
     return {
         "openapi": "3.1.0",
         "info": {"title": application.name, "version": version("penstock")},
@@ -181,6 +183,35 @@ def _schema(name: str) -> Spec:
     }
 
 
+def _channel_paths(channel: ChannelDef, application: Application, limits: Limits) -> Spec:
+    """The paths of what it shows, under its own name."""
+    is_view = application.view(channel.target) is not None
+    shown = _view_paths(channel.target, limits) if is_view else _stream_paths(channel.target, limits)
+    paths: Spec = {}
+    for end in ("", "/events", "/socket"):
+        get = shown[f"/{'views' if is_view else 'streams'}/{channel.target}{end}"]["get"]
+        named = {
+            "operationId": f"{get['operationId']} as channel {channel.name}",
+            "summary": f"{get['summary']}, as the channel {channel.name} shows it",
+        }
+        paths[f"/channels/{channel.name}{end}"] = {"get": get | named}
+    return paths
+
+
+def _tickets() -> Spec:
+    body = obj(view=text(), stream=text(), channel=text()) | {"minProperties": 1, "maxProperties": 1}
+    reply = obj(ticket=text("Show it as ?ticket=."), open_until=text(), view=text(), stream=text(), channel=text())
+    made = {"description": "A ticket", "content": _json(reply)}
+    return {
+        "post": {
+            "operationId": "ticket",
+            "summary": "A ticket for the events or the socket of one view, stream or channel",
+            "requestBody": {"required": True, "content": _json(body)},
+            "responses": answers(None, 400, 404, 503, 507) | {"201": made},
+        }
+    }
+
+
 # The rest
 
 _LAST_EVENT_ID = [
@@ -238,6 +269,8 @@ def _fixed_paths(limits: Limits) -> Spec:
         "/": {"get": {"operationId": "page", "summary": "The live page", "responses": page}},
         "/views": _plain("views", "All views", obj(views=array(ref("View")))),
         "/streams": _plain("streams", "All streams", obj(streams=array(ref("Stream")))),
+        "/channels": _plain("channels", "All channels", obj(channels=array(ref("Channel")))),
+        "/tickets": _tickets(),
         "/status": _plain("status", "How everything is", ref("Status")),
         "/graph": _plain("graph", "What is made from what", ref("Graph")),
         **dead_paths(),

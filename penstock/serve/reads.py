@@ -16,7 +16,7 @@ from penstock.position import Position, frontier_body
 from penstock.protocol import encode
 from penstock.rights.credential import credential_of
 from penstock.serve.answers import answer, json_parts
-from penstock.serve.asked import Asked, asked_in, key_in, seconds
+from penstock.serve.asked import Asked, key_in, seconds
 from penstock.serve.longpoll import Replies, poll
 from penstock.serve.messages import RowCodec
 from penstock.serve.replies import JSON
@@ -42,9 +42,8 @@ class ViewReads:
         self._clock = clock
         self._replies = Replies()
 
-    async def read(self, request: web.Request) -> web.StreamResponse:
-        view = self._views.view(request.match_info["view"])
-        asked = asked_in(request.query)
+    async def read(self, request: web.Request, view: View, asked: Asked) -> web.StreamResponse:
+        """`asked` is what the request asks, under the rule of who asks."""
         deadline = self._clock.monotonic() + seconds(request.query, self._limits)
         if since := request.query.get("since"):
             position = Position.parse(since, "view", view.name)
@@ -135,5 +134,7 @@ def _has_tag(headers: Iterable[str], tag: str) -> bool:
 
 
 def _etag(head: dict[str, Any], query: Query, key: str | None) -> str:
-    facts = (head, str(query.where), query.select, [str(item) for item in query.order_by], query.limit, key)
+    """It holds the rule too: equal tags are equal answers, whoever asks."""
+    wheres = [str(where) for where in (*query.rule, query.where)]
+    facts = (head, wheres, query.select, [str(item) for item in query.order_by], query.limit, key)
     return f'"{hashlib.blake2b(encode(facts), digest_size=12).hexdigest()}"'

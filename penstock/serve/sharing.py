@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from penstock.change import Key, Row
 from penstock.config import Limits
+from penstock.declaration import Policy
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import (
     BatchesConflated,
@@ -28,7 +29,6 @@ from penstock.observe.signals import (
     SubscriberStalled,
 )
 from penstock.serve.answers import SMALL_ROWS, answer, json_parts
-from penstock.serve.asked import Policy
 from penstock.serve.conflation import Net, Shown, net_changes, shown_rows
 from penstock.serve.messages import Message, MessageMaker, stall
 from penstock.serve.receiver import Receiver
@@ -216,9 +216,7 @@ class Group:
         if await _in_time(member.receiver.drained, self._limits.subscriber_stall_s):
             return
         self._stalled(member, self._limits.subscriber_stall_s)
-        member.receiver.stall(
-            lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began))
-        )
+        member.receiver.stall(lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began)))
         rest_s = self._limits.subscriber_cut_s - self._limits.subscriber_stall_s
         if not await _in_time(member.receiver.drained, rest_s):
             member.receiver.cut(member.policy, stall(self._behind(member, self._limits.subscriber_cut_s)))
@@ -226,9 +224,7 @@ class Group:
 
     def _stalled(self, member: Member, seconds: float) -> None:
         receiver = member.receiver
-        self._observer.emit(
-            SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes)
-        )
+        self._observer.emit(SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes))
 
     def _behind(self, member: Member, seconds: float) -> dict[str, float]:
         return {

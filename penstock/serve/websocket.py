@@ -43,6 +43,7 @@ PONG_S = 15.0
 """How long it may take to answer, if nothing waits for it to be read."""
 MESSAGE_BYTES = 64 * 1024
 """The longest message a client may send: a long `where`, not data."""
+_KINDS = ("view", "stream", "channel")
 MOST_SUBSCRIPTIONS = 1_000
 """On one socket; more belongs on several, or into one query."""
 MOST_PER_S = 1_000.0
@@ -144,9 +145,9 @@ class Session:
     def _act(self, fields: dict[str, Any]) -> None:
         kind = fields.get("type")
         if kind == "subscribe":
-            self._begin(self._defaults | fields)
+            self._begin(self._completed(fields))
         elif kind == "unsubscribe":
-            self._end(_id(self._defaults | fields))
+            self._end(_id(self._completed(fields)))
         elif kind == "pace":
             self._receiver(fields).pace(fields.get("per_s"))
         elif kind == "ack":
@@ -158,6 +159,10 @@ class Session:
                 f"a message of type '{str(kind)[:50]}' is not known",
                 hint="send subscribe, unsubscribe, ack, pace or ping",
             )
+
+    def _completed(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """A message that names what it is about stands by itself; any other is about this socket's own."""
+        return fields if any(fields.get(kind) for kind in _KINDS) else self._defaults | fields
 
     # Subscriptions
 
@@ -248,7 +253,7 @@ def _read(text: str | bytes) -> dict[str, Any]:
 
 def _id(fields: Mapping[str, Any]) -> str:
     """The subscription's id; a client with one subscription per view may leave it out."""
-    id = fields.get("id") or fields.get("view") or fields.get("stream")
+    id = fields.get("id") or next((fields[kind] for kind in _KINDS if fields.get(kind)), None)
     if not isinstance(id, str) or len(id) > 200:
         raise BadRequestError("an id must be a text of at most 200 characters", hint='{"id": "s1", ...}')
     return id

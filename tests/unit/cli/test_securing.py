@@ -14,7 +14,7 @@ from penstock.cli.securing import OPEN, PROBE, Security, is_loopback, refuse_ope
 from penstock.cli.terminal import Terminal
 from penstock.config import Folder
 from penstock.errors import BadRequestError, NoKeyError
-from penstock.rights.tokens import TokenOptions
+from penstock.rights.token_options import TokenOptions
 
 SHOP = "from penstock import App\napp = App('shop')\n"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType
 from edge import DEADLINE_S, Door, Edge, Replica, eventually, flows_and_edge, follow_socket
-from fake_flows import FakeFlows, topic
+from fake_flows import topic
 
 from penstock.config import Limits
 from penstock.serve import routes
@@ -305,7 +305,10 @@ async def test_a_client_that_stalls_in_its_snapshot_is_cut_in_time(tmp_path: Pat
 
 async def test_a_slow_reader_of_a_stream_is_told_so_and_misses_nothing(tmp_path: Path) -> None:
     door = Door(tmp_path)
-    async with flows_and_edge(tmp_path, LIMITS) as (_, running), running.http.ws_connect("/socket", max_msg_size=0) as ws:
+    async with (
+        flows_and_edge(tmp_path, LIMITS) as (_, running),
+        running.http.ws_connect("/socket", max_msg_size=0) as ws,
+    ):
         door.post("begin")
         await ws.send_json({"type": "subscribe", "stream": "rsvps"})
         client = Sleeper(ws)

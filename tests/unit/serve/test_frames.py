@@ -474,9 +474,7 @@ async def test_nothing_is_written_behind_a_close_frame(world: World) -> None:
         await closing
 
 
-async def test_a_client_that_says_nothing_is_asked_and_then_left(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_that_says_nothing_is_asked_and_then_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "PING_S", 0.2)
     monkeypatch.setattr(websocket, "PONG_S", 0.1)
     async with raw_socket(world[1]) as raw:

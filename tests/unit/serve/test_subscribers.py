@@ -148,7 +148,10 @@ async def test_an_ack_that_cannot_be_written_is_an_error_not_an_acked(tmp_path: 
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "another where": ({"type": "subscribe", "id": "t", "name": "n", "view": "topics", "where": "rsvps > 1"}, "name_taken"),
+    "another where": (
+        {"type": "subscribe", "id": "t", "name": "n", "view": "topics", "where": "rsvps > 1"},
+        "name_taken",
+    ),
     "another view": ({"type": "subscribe", "id": "t", "name": "n", "view": "countries"}, "name_taken"),
     "all rows": ({"type": "subscribe", "id": "t", "name": "n", "view": "topics", "limit": None}, "name_taken"),
     "no token": ({"type": "ack", "id": "s", "position": 5}, "bad_position"),

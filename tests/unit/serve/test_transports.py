@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -206,5 +205,3 @@ async def test_head_has_no_body_and_the_connection_goes_on(tmp_path: Path, rows:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await asyncio.wait_for(reader.read(), DEADLINE_S)).startswith(b"HTTP/1.1 200 ")
         writer.close()
-
-

@@ -126,7 +126,9 @@ async def test_the_filter_of_a_stream_changes_on_the_open_socket_and_goes_on_at_
             }
             door.post("a", "b")
             then = await ws.receive_json(timeout=DEADLINE_S)
-            assert [(event["topic"], event["n"]) for event in then["events"]] == [("b", 1)], "once, and not from the start"
+            assert [(event["topic"], event["n"]) for event in then["events"]] == [("b", 1)], (
+                "once, and not from the start"
+            )
             await ws.send_json({"type": "subscribe", "id": "s", "stream": "rsvps", "since": first["position"]})
             assert (await ws.receive_json(timeout=DEADLINE_S))["type"] == "subscribed"
             again = await ws.receive_json(timeout=DEADLINE_S)
