@@ -141,7 +141,7 @@ def test_the_examples_run(url: str, name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     if name == HOW_TO:
-        assert len(codes) == 9
+        assert len(codes) == 8
         assert re.search(r"^NL has \d+ after \d+$", done.stdout, re.M)
         assert "to be continued from" in done.stdout
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from edge import eventually
-from fake_flows import topic
+from fake_flows import small_app, topic
 from served import FAST, WAYS, Copy, serving
 
-from penstock.client import AsyncClient, Notice, col, where
+from penstock.app import App
+from penstock.client import AsyncClient, Channel, Notice, col, where
 from penstock.client.following import Following
 from penstock.config import Limits
 from penstock.errors import (
@@ -344,3 +345,30 @@ async def test_a_reader_that_is_dropped_ends_its_connection(tmp_path: Path) -> N
         await first()
         await eventually(lambda: not served.edge.serving._pipes, "the socket is closed")
         assert not [f for f in client._following if isinstance(f, Following)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_channel_is_read_as_its_view_or_stream_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Any
+) -> None:
+    def with_channels() -> App:
+        app = small_app()
+        app.channel("busy", "topics", where="rsvps > 3")
+        app.channel("jazz", "rsvps", where="topic = 'jazz'")
+        return app
+
+    monkeypatch.setattr("edge.small_app", with_channels)
+    async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served, served.client(transport=way) as client:
+        await served.show(topic("a", 5), topic("b", 1))
+        busy = Channel("busy")
+        assert [row["topic"] for row in await client.get(busy)] == ["a"]
+        async with client.live(busy, where="topic <> 'x'") as rows:
+            served.cut()
+            served.commit(topic("b", 9), topic("x", 9))
+            await rows.changed()
+            assert sorted(rows) == ["a", "b"]
+        served.door.post("rock", "jazz")
+        async with client.stream(Channel("jazz")) as events:
+            assert (await anext(events))["topic"] == "jazz"
+        with pytest.raises(UnknownViewError):
+            await client.view(Channel("nope"))
