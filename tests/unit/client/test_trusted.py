@@ -41,6 +41,10 @@ async def test_a_key_opens_what_it_may_and_its_end_is_told(tmp_path: Path, way: 
                 waiting = asyncio.ensure_future(topics.changed())
                 await asyncio.sleep(0.05)
                 await edge.revoke(key)
+                if way == "poll":  # a request that waits is refused when there is something to answer
+                    stream = edge.flows.log.find("topics")
+                    assert stream is not None
+                    edge.flows.commit(stream, [{"topic": "rock", "rsvps": 1, "group": "a"}])
                 with pytest.raises(UnauthorizedError):
                     await waiting
                 assert "jazz" in topics
