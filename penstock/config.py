@@ -109,7 +109,7 @@ class Limits:
     wait_s: float = 60.0
     """The longest `wait=` a request may ask for."""
     subscriber_bytes: int = 1024**2
-    """What waits for one slow subscriber; what comes then is merged until it has read, or it is cut (`every_change`)."""
+    """What waits for one slow subscriber; what comes then is merged until it has read, or it is cut."""
     subscriber_stall_s: float = 2.0
     """A subscriber that has not read what waits for so long is told how far behind it is, once it reads."""
     subscriber_cut_s: float = 60.0

@@ -205,14 +205,15 @@ class GroupFailed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class MessagesSent(Signal):
-    """One message, encoded once, went to this many subscribers."""
+    """Messages, each encoded once, went to this many subscribers."""
 
     moves = (
         Counts("penstock_serve_messages_total", "Messages handed to connections.", ("view",), by="subscribers"),
-        Counts("penstock_serve_messages_encoded_total", "Messages encoded.", ("view",)),
+        Counts("penstock_serve_messages_encoded_total", "Messages encoded.", ("view",), by="encoded"),
     )
     view: str
     subscribers: int
+    encoded: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Merges batches for a subscriber that is slow, or asked for a pace: one message that leads to a state the view really had.
+"""Merges batches for a subscriber that is slow, or asked for a pace, into one message to a state that the view had.
 
 1. A merged message leads from the rows at one commit to the rows at a later one, never to anything in between: what was
    one batch is never seen in part.

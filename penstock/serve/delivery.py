@@ -48,7 +48,7 @@ class Pipe:
         *,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """`on_cut` is called once with the bytes that waited and the policy that was broken; it returns the last frame."""
+        """`on_cut` is called once, with the bytes that waited and the policy in force; it returns the last frame."""
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the connection is closed")

@@ -67,6 +67,13 @@ class StreamReads:
         self._filtered = application.filtered()
         self._waiting: set[asyncio.Event] = set()
         self._follower: Follower | None = None
+        self._filter_errors: dict[str, list[int]] = {name: [0] for name in self._names}
+        self._observer.counter(
+            "penstock_serve_filter_errors_total",
+            "Events of a stream on which a reader's filter could not be evaluated.",
+            ("stream",),
+            lambda: {(name,): float(count[0]) for name, count in self._filter_errors.items()},
+        )
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -81,6 +88,11 @@ class StreamReads:
         if name not in self._names:
             names = ", ".join(sorted(self._names))
             raise UnknownStreamError(f"there is no stream '{name}'", hint=f"the app has: {names}")
+
+    async def check(self, name: str, asked: Asked) -> None:
+        """Raises what is wrong with a query, if its stream is there already."""
+        with suppress(UnknownStreamError):
+            self._query(await asyncio.to_thread(self._log.find, name), asked)
 
     async def page(self, name: str, after: Position | str, asked: Asked, limit: int) -> Page:
         """At most `limit` events behind `after` (a position, or `start` or `end`)."""
@@ -107,7 +119,7 @@ class StreamReads:
         receiver: Receiver,
         reached: Callable[[Position], None] = lambda position: None,
     ) -> None:
-        """Send every event behind `since`, until cancelled; `reached` is told the position behind what was looked at."""
+        """Send every event behind `since`, until cancelled; `reached` is told how far it has come."""
         with self._news() as news:
             told = since = await self._beginning(name, since, asked, news)
             if isinstance(since, Position):
@@ -193,7 +205,7 @@ class StreamReads:
         if asked.masked:
             self._mask.check(found.name, asked.where)
         filtered = found.name in self._filtered or (found.name in LEDGERS and bool(self._filtered))
-        return _query(found.schema, asked, asked.ruled(filtered))
+        return _query(found.schema, asked, asked.ruled(filtered), self._filter_errors[found.name])
 
     # Waiting
 
@@ -238,9 +250,10 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
     return value if value in (START, END) else Position.parse(str(value), "stream", name)
 
 
-def _query(schema: Any, asked: Asked, rule: ReadRule) -> Query:
+def _query(schema: Any, asked: Asked, rule: ReadRule, errors: list[int]) -> Query:
     columns = [Column(field.name, simple_type(field.type)) for field in schema]
-    return parse_ruled(rule, columns, (), where=asked.where, params=asked.params, select=asked.select)
+    given = {"where": asked.where, "params": asked.params, "select": asked.select}
+    return parse_ruled(rule, columns, (), **given, errors=errors)
 
 
 def _message(name: str, page: Page) -> Message:

@@ -1,4 +1,4 @@
-"""Turns a GET into a WebSocket: what RFC 6455 asks of the request, and how permessage-deflate is agreed on (RFC 7692)."""
+"""Turns a GET into a WebSocket: what RFC 6455 asks of the request, and how compression is agreed on (RFC 7692)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Encodes what subscribers get once, however many of them there are, in the forms that their transports need.
 
 A message is JSON bytes. A socket's frame has the subscription's id spliced in front; subscribers that chose the same
-id share that frame too, and compressed frames of all ids share one compression. A Server-Sent Event carries the position as its id, but only where a client may resume from.
+id share that frame too, and compressed frames of all ids share one compression. A Server-Sent Event carries the
+position as its id, but only where a client may resume from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock import protocol
@@ -16,6 +17,7 @@ from penstock.log.builds import BatchMeta
 from penstock.protocol import encode, wire
 from penstock.serve.delivery import sse_frame
 from penstock.serve.frames import deflate, deflated_frame, text_frame
+from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.where_types import SqlType, parse_type
 
@@ -34,10 +36,20 @@ class Message:
     __slots__ = ("_deflated", "_frames", "_sse", "end", "kind", "payload", "position", "whole")
 
     def __init__(self, body: protocol.Message, end: int, *, resumable: bool = True, whole: bool = True) -> None:
-        self.kind: str = body["type"]
+        self._begin(body["type"], encode(body), body.get("position") if resumable else None, end, whole)
+
+    @classmethod
+    def of_json(cls, kind: str, payload: bytes, position: str, end: int) -> Message:
+        """One that was encoded already."""
+        message = cls.__new__(cls)
+        message._begin(kind, payload, position, end, True)
+        return message
+
+    def _begin(self, kind: str, payload: bytes, position: str | None, end: int, whole: bool) -> None:
+        self.kind = kind
         self.end = end
-        self.position: str | None = body.get("position") if resumable else None
-        self.payload = encode(body)
+        self.position = position
+        self.payload = payload
         self.whole = whole
         """The client has something that stands alone once it has this: not so for a reset or the part of a snapshot."""
         self._sse: bytes | None = None
@@ -52,11 +64,10 @@ class Message:
 
     def socket(self, id: str | None, deflated: bool = False) -> bytes:
         """The frame for a socket; `deflated` if that client takes compressed ones."""
-        deflated = deflated and len(self.payload) >= DEFLATE_BYTES
         frame = self._frames.get((id, deflated))
         if frame is None:
-            front, rest = with_id(id), self.payload[1:]
-            frame = deflated_frame(front, self.deflated()) if deflated else text_frame(front + rest)
+            front, plain = with_id(id), not deflated or len(self.payload) < DEFLATE_BYTES
+            frame = text_frame(front + self.payload[1:]) if plain else deflated_frame(front, self.deflated())
             if len(self._frames) < _SHARED_FRAMES:
                 self._frames[id, deflated] = frame
         return frame
@@ -85,6 +96,7 @@ class RowCodec:
         self._convert = [column.name for column in query.output if column.type not in _AS_THEY_ARE]
         types = {column.name: column.type for column in query.columns}
         self._key = [(name, parse_type(types[name])) for name in query.key]
+        self._project = query.project
         self._objects: dict[int, tuple[Any, Any]] = {}
 
     def row(self, row: Row) -> dict[str, Any]:
@@ -104,6 +116,10 @@ class RowCodec:
         converted = wire(value)
         self._objects[id(value)] = (value, converted)
         return converted
+
+    def json(self, row: Row) -> bytes:
+        """A row of the view as it is, not projected."""
+        return encode(self.row(self._project(row)))
 
     def rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         row = self.row
@@ -125,19 +141,58 @@ def thawed(value: Any, kind: SqlType) -> Any:
     return value
 
 
+class BatchJson:
+    """One batch on its way to many queries: each row becomes JSON once for all that select the same columns."""
+
+    def __init__(self, view: str, position: str, batch: Batch) -> None:
+        self._position, self._end = position, batch.end
+        whole = encode(protocol.changes(view, position, [], [], _accepted(batch.meta)))
+        self._head, _, rest = whole.partition(b'"upserts":[]')
+        self._head += b'"upserts":['
+        self._tail = rest.partition(b'"deletes":[]')[2]
+        self._rows: dict[RowCodec, dict[int, tuple[Row, bytes]]] = {}
+        self._keys: dict[Key, bytes] = {}
+
+    def changes(self, codec: RowCodec, upserts: Sequence[Row], deletes: Sequence[Key]) -> Message:
+        """The message of a query whose rows `codec` encodes; the rows are the view's own, not projected."""
+        rows = b",".join(self._encoded(codec, upserts)) if upserts else b""
+        keys = b",".join([self._key(codec, key) for key in deletes]) if deletes else b""
+        payload = b'%b%b],"deletes":[%b]%b' % (self._head, rows, keys, self._tail)
+        return Message.of_json("changes", payload, self._position, self._end)
+
+    def _encoded(self, codec: RowCodec, rows: Sequence[Row]) -> Iterator[bytes]:
+        made = self._rows.get(codec)
+        if made is None:
+            made = self._rows[codec] = {}
+        for row in rows:
+            known = made.get(id(row))
+            if known is None or known[0] is not row:
+                known = made[id(row)] = (row, codec.json(row))
+            yield known[1]
+
+    def _key(self, codec: RowCodec, key: Key) -> bytes:
+        known = self._keys.get(key)
+        if known is None:
+            known = self._keys[key] = encode(codec.key(key))
+        return known
+
+
+def _accepted(meta: BatchMeta | None) -> str | None:
+    return None if meta is None or meta.accepted_us is None else rfc3339(meta.accepted_us)
+
+
 class MessageMaker:
     """Makes the messages of one query on one build of a view."""
 
-    def __init__(self, view: str, query: Query, tokens: Callable[[int], str]) -> None:
+    def __init__(self, view: str, codec: RowCodec, tokens: Callable[[int], str]) -> None:
         """`tokens` gives the position token of an offset."""
         self._view = view
         self._token = tokens
-        self.codec = RowCodec(query)
+        self.codec = codec
 
     def changes(self, upserts: Sequence[Row], deletes: Sequence[Key], end: int, meta: BatchMeta | None) -> Message:
-        accepted = None if meta is None or meta.accepted_us is None else rfc3339(meta.accepted_us)
-        gone = [self.codec.key(key) for key in deletes]
-        return Message(protocol.changes(self._view, self._token(end), self.codec.rows(upserts), gone, accepted), end)
+        gone, rows = [self.codec.key(key) for key in deletes], self.codec.rows(upserts)
+        return Message(protocol.changes(self._view, self._token(end), rows, gone, _accepted(meta)), end)
 
     def snapshot(self, rows: Sequence[Any], end: int, part: int = 1, parts: int = 1) -> Message:
         last = part == parts

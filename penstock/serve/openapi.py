@@ -49,7 +49,7 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
     for stream in application.streams:
         paths |= _stream_paths(stream.name, limits)
         paths[f"/streams/{stream.name}"]["post"] = post(stream, events[stream.name], limits)
-        paths[f"/streams/{stream.name}/publish"] = _socket(f"publishing to {stream.name}")
+        paths[f"/streams/{stream.name}/publish"] = _socket(f"publishing to {stream.name}", 400)
         paths[f"/streams/{stream.name}/pixel.gif"] = {"get": pixel(stream)}
     for name in (*(flow.name for flow in application.flows), *LEDGERS):
         paths |= _stream_paths(name, limits)
@@ -75,9 +75,14 @@ def _event_schemas(application: Application) -> tuple[dict[str, Spec], Spec]:
 
 _QUERY = [
     parameter("where", text("A condition in SQL over the view's columns.")),
+    parameter("params", text("A JSON object: the values of the parameters (`:name`) in `where`.")),
     parameter("select", text("Columns to give, with commas between; the key's are always among them.")),
     parameter("order_by", text("Columns to order by, with commas between; `-` before one turns it around.")),
     parameter("limit", {"type": ["integer", "string"], "minimum": 0, "description": "Rows at most; `null`: all."}),
+]
+_REACHED = [
+    parameter("after", text("An ack: answer once the view has absorbed that event.")),
+    parameter("at_least", text("A position of this view: answer once it is reached.")),
 ]
 
 
@@ -92,8 +97,7 @@ def _view_paths(name: str, limits: Limits) -> Spec:
                 "parameters": [
                     *_QUERY,
                     parameter("key", text("One row: the key's value, or a JSON object of the key's columns.")),
-                    parameter("after", text("An ack: answer once the view has absorbed that event.")),
-                    parameter("at_least", text("A position of this view: answer once it is reached.")),
+                    *_REACHED,
                     parameter("since", text("A position of this view: answer with the messages behind it.")),
                     _wait(limits),
                     parameter("If-None-Match", text("The ETag of an earlier answer."), place="header"),
@@ -102,7 +106,7 @@ def _view_paths(name: str, limits: Limits) -> Spec:
                 | {"204": {"description": "since=: nothing came in time"}, "304": {"description": "Not changed"}},
             }
         },
-        f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID]),
+        f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID, *_REACHED, _wait(limits)], 410, 504),
         f"/views/{name}/socket": _socket(f"view {name}"),
         f"/views/{name}/rebuild": {"post": _rebuild(name, "view")},
     }
@@ -229,25 +233,42 @@ def _json(schema: Spec) -> Spec:
     return {"application/json": {"schema": schema}}
 
 
-def _events(name: str, kind: str, parameters: list[Spec]) -> Spec:
+def _events(name: str, kind: str, parameters: list[Spec], *errors: int) -> Spec:
     return {
         "get": {
             "operationId": f"events of {kind} {name}",
             "summary": f"The {kind} {name} as Server-Sent Events",
             "parameters": parameters,
-            "responses": answers(None, 400, *((507,) if kind == "view" else ()))
+            "responses": answers(None, 400, *errors, *((507,) if kind == "view" else ()))
             | {"200": {"description": "Events", "content": {"text/event-stream": {"schema": text()}}}},
         }
     }
 
 
-def _socket(what: str) -> Spec:
+def _socket(what: str, *errors: int) -> Spec:
     return {
         "get": {
             "operationId": f"socket of {what}",
             "summary": f"A WebSocket for {what}",
-            "responses": answers(None, 400) | {"101": {"description": "The protocol is switched to WebSocket"}},
+            "responses": answers(None, *(errors or (400, 426)))
+            | {"101": {"description": "The protocol is switched to WebSocket"}},
         }
+    }
+
+
+def _subscribers() -> Spec:
+    name = {"name": "name", "in": "path", "required": True, "schema": text()}
+    of = parameter("credential", text("Of another credential, for an administrator: its id."))
+    forget = {
+        "operationId": "forget subscriber",
+        "summary": "Forget a named subscription, so that it begins anew",
+        "parameters": [name, of],
+        "responses": answers(obj(forgotten=text()), 404, 503, 507),
+    }
+    listed = obj(subscribers=array(ref("Subscriber")))
+    return {
+        "/subscribers": _plain("subscribers", "The named subscriptions that are remembered", listed),
+        "/subscribers/{name}": {"delete": forget},
     }
 
 
@@ -278,6 +299,7 @@ def _fixed_paths(limits: Limits) -> Spec:
             "ack", "What became of a request", ACKS_REPLY, 400, 404, parameters=[token, _wait(limits)]
         ),
         "/socket": _socket("all views and streams"),
+        **_subscribers(),
         "/healthz": _plain("health", "Whether the process lives", obj(status=text())),
         "/readyz": ready,
         "/metrics": metrics,

@@ -17,6 +17,7 @@ _MEANINGS = {
     413: "The body is too large",
     415: "The content type or encoding is not known",
     422: "All events were rejected, or a key was used for another body",
+    426: "This path speaks WebSocket, version 13",
     429: "More than a stream's rate or a credential's limits allow: try again after the time in Retry-After",
     503: "Not ready, overloaded or lagging: try again after the time in Retry-After",
     504: "Not absorbed within the time that was to be waited",
@@ -109,6 +110,9 @@ SCHEMAS: Spec = {
         },
         "required": ["type"],
     },
+    "Subscriber": obj(
+        name=text(), view=text(), stream=text(), where=text(), position=_NULLABLE, used=text(), credential=text()
+    ),
     "StoredEvent": obj(_position=ref("Position"), _id=_NULLABLE, _key=_NULLABLE, _time=_NULLABLE, _received=_NULLABLE),
     "Column": obj(
         name=text(),

@@ -92,6 +92,12 @@ class Serving:
         self._readable = Readable(application)
         self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
         self._pipes: dict[Pipe, bytes] = {}
+        self.observer.gauge(
+            "penstock_serve_unsent_bytes",
+            "What waits in the edge's memory for subscribers to read it.",
+            (),
+            lambda: {(): float(sum(pipe.unsent_bytes for pipe in self._pipes))},
+        )
 
     def add_routes(self, app: web.Application) -> None:
         """All paths of data access; they begin and end with the application."""
@@ -330,6 +336,7 @@ class Serving:
     async def _events_of_stream(self, request: web.Request, name: str, asked: Asked) -> web.StreamResponse:
         resumed = last_event_id(request)
         since = after_in({"after": resumed} if resumed else request.query, name)
+        await self._streams.check(name, asked)  # what is wrong with the query is a 400, not an event
         return await self._events(request, lambda receiver: self._streams.follow(name, since, asked, receiver))
 
     async def _stream_socket(self, request: web.Request) -> web.StreamResponse:

@@ -4,7 +4,9 @@
    the loop; after that the group tells it every batch once, in order.
 2. One evaluation and one encoded message per batch, however many have joined.
 3. A batch that changes nothing for the query sends nothing; positions strictly increase.
-4. A group works from the view's history at its own pace: a large batch or a new query delays no other group.
+4. A group gets what is due to it from the view's `Dispatch` and works at its own pace: what is little is done at once,
+   a large batch or a new query in a task of its own, which delays no other group. A group that nothing is due to does
+   nothing at all: its cursor is the dispatch's.
 5. Nobody waits for a slow member: it falls behind, and gets one message that merges what it missed once it has read
    (`serve/conflation.py`). A member with the policy `every_change` is cut instead, and resumes.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -30,11 +32,12 @@ from penstock.observe.signals import (
 )
 from penstock.serve.answers import SMALL_ROWS, answer, json_parts
 from penstock.serve.conflation import Net, Shown, net_changes, shown_rows
+from penstock.serve.dispatch import FAILED_S, Dispatch, Due
 from penstock.serve.messages import Message, MessageMaker, stall
 from penstock.serve.receiver import Receiver
 from penstock.views.history import Batch
-from penstock.views.query import Query
-from penstock.views.store import Captured, Content, View
+from penstock.views.query import Query, told_of
+from penstock.views.store import Captured
 from penstock.views.top import RESERVE_ROWS, Told, TopState, told_between
 
 T = TypeVar("T")
@@ -43,6 +46,8 @@ LINGER_S = 10.0
 """How long a group without members keeps going, so that a client that reconnects finds it."""
 BACKLOG_BYTES = 4 * 1024**2
 """Encoded messages that a group keeps for those who catch up."""
+BACKLOG_BYTES_ALL = 64 * 1024**2
+"""The same for all groups of a view together, beyond the newest message of each."""
 REPLAY_BYTES = 4 * 1024**2
 """How much history is evaluated at once for one who catches up."""
 LARGE_CHANGES = 1_000
@@ -51,8 +56,6 @@ LARGE_BYTES = 64 * 1024
 """A message above this is compressed in a thread: on the loop it would take over 1 ms."""
 FAN_OUT = 500
 """Connections written to between two steps of the loop: about 2 ms."""
-FAILED_S = 1.0
-"""How long a group that failed waits before its subscribers begin again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -79,14 +82,17 @@ class Gone(Exception):
 class Group:
     """All subscribers of one query on one build of a view. Belongs to the edge's loop."""
 
-    def __init__(self, view: View, content: Content, query: Query, limits: Limits, observer: Observer) -> None:
-        self.view, self.content, self.query = view, content, query
+    def __init__(self, dispatch: Dispatch, query: Query, limits: Limits, observer: Observer) -> None:
+        self.view, self.content, self.query = dispatch.view, dispatch.content, query
+        content = self.content
         self.members: set[Member] = set()
-        self.cursor = content.offset
-        """The offset up to which members were told everything."""
         self.ended = asyncio.Event()
-        self._limits, self._observer = limits, observer
-        self._make = MessageMaker(view.name, query, content.at)
+        self._dispatch, self._limits, self._observer = dispatch, limits, observer
+        self._make = MessageMaker(self.view.name, dispatch.codec(query), content.at)
+        self._start = content.offset
+        """Where it began; what came before is not due to it."""
+        self._due: deque[Due] = deque()
+        """Taken out when members that are not behind have it all."""
         self._state: TopState | None = None
         self._backlog: deque[Message] = deque()
         self._backlog_bytes = 0
@@ -95,10 +101,21 @@ class Group:
         self._merged: dict[tuple[int, int], Net] = {}
         """What members that were behind got last, by the offsets it leads from and to: equally slow ones share it."""
         self._users = 0
-        self._ready, self._woken = asyncio.Event(), asyncio.Event()
-        self._unlisten = view.listen(self._woken.set)
+        self._leaving: asyncio.TimerHandle | None = None
+        self._ready = asyncio.Event()
         self._still, self._replaying = asyncio.Lock(), asyncio.Lock()
-        self._task = asyncio.create_task(self._run(), name=f"group {view.name}")
+        self._working: asyncio.Task[None] | None = None
+        dispatch.add(self)
+        self._unused()
+        if query.limit is None:
+            self._ready.set()
+        else:
+            self._work()
+
+    @property
+    def cursor(self) -> int:
+        """The offset up to which members were told everything."""
+        return self._due[0].batch.start if self._due else max(self._start, self._dispatch.offset)
 
     # For subscribers
 
@@ -107,7 +124,7 @@ class Group:
 
         Raises `Gone` when what it missed is no longer known.
         """
-        self._users += 1
+        self._used()
         try:
             await self._ready.wait()
             start = "snapshot" if since is None else "resume"
@@ -123,6 +140,8 @@ class Group:
             await self._stay(Member(receiver, at, told, policy))
         finally:
             self._users -= 1
+            if not self._users:
+                self._unused()
 
     async def _stay(self, member: Member) -> None:
         """Batches are offered to it from now on; what it must wait for, it waits for here."""
@@ -150,16 +169,35 @@ class Group:
                 member.told = self.cursor
                 member.receiver.offer(moved)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """The build is replaced, or nobody is interested any more."""
+        if self.ended.is_set():
+            return
         self.ended.set()
+        self._dispatch.remove(self)
+        self._due.clear()
+        self._ready.set()
+        if self._leaving is not None:
+            self._leaving.cancel()
         for member in self.members:
             member.woken.set()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        self._end()  # a task that was cancelled before it began did not
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait([self._working])
+        self.end()
+
+    def _used(self) -> None:
+        self._users += 1
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    def _unused(self) -> None:
+        """Nobody is here; whoever comes back soon finds it."""
+        if not self.ended.is_set():
+            self._leaving = asyncio.get_running_loop().call_later(LINGER_S, self.end)
 
     # Members that are behind
 
@@ -346,57 +384,106 @@ class Group:
 
     # The present
 
-    async def _run(self) -> None:
+    def take(self, due: Due) -> None:
+        """Called by the dispatch, in the order of batches, with what can matter to this query."""
+        if due.batch.end > self._start and not self.ended.is_set():
+            self._due.append(due)
+
+    def advance(self) -> int:
+        """Called by the dispatch when something is due: done now if it is little, else in a task.
+
+        Returns how many members were handed a message now.
+        """
+        if self._due and self._due[0].batch.start < self.content.history.start:
+            self.end()  # history has outrun this group
+        told = 0
+        while self._due and self._working is None:
+            due = self._due[0]
+            small = len(due.changes) <= LARGE_CHANGES and len(self.members) <= FAN_OUT
+            try:
+                if not small or self._still.locked() or (evaluated := self._evaluate(due)) is None:
+                    break
+                message = self._done(due, evaluated)
+            except Exception:
+                break  # the task comes to the same and tells it
+            if message is not None:
+                if self._needs_thread(message):
+                    self._work(message)
+                else:
+                    self._tell_now(tuple(self.members), message)
+                    told += len(self.members)
+        if self._due and self._working is None:
+            self._work()
+        return told
+
+    def _work(self, message: Message | None = None) -> None:
+        self._working = asyncio.create_task(self._works(message), name=f"group {self.view.name}")
+
+    async def _works(self, message: Message | None) -> None:
+        """What takes long: the first ranking, a message to tell that must be compressed first, and large batches."""
         try:
-            await self._build()
+            if message is not None:
+                await self._tell(message)
+            if self.query.limit is not None and self._state is None:
+                await self._build()
             self._ready.set()
-            while self.view.content is self.content:
-                self._woken.clear()
-                while (batch := self.content.history.next(self.cursor)) is not None:
-                    await self._step(batch)
-                if not await self._wanted():
-                    return
+            while self._due:
+                await self._step(self._due[0])
         except Gone:
-            return
+            self.end()
         except Exception as error:
             self._observer.emit(GroupFailed(self.view.name, f"{type(error).__name__}: {error}"))
             await asyncio.sleep(FAILED_S)
+            self.end()
         finally:
-            self._unlisten()
-            self._ready.set()
-            self._end()
-
-    async def _wanted(self) -> bool:
-        """Wait for news; False when nobody has been here for a while."""
-        try:
-            await asyncio.wait_for(self._woken.wait(), LINGER_S)
-            return True
-        except TimeoutError:
-            return self._users > 0
+            self._working = None
 
     async def _build(self) -> None:
-        """The state of the view's rows at this moment, from which steps go on."""
-        if self.query.limit is None:
-            self._state = TopState(self.query, {})
-            return
+        """Rank the view's rows as they are at this moment, from which steps go on."""
         captured = self.content.captured()
+        self._start = self._backlog_start = captured.offset
+        self._due = deque(due for due in self._due if due.batch.end > self._start)
         self._state = await _maybe_in_thread(len(captured), lambda: TopState(self.query, captured))
-        self.cursor = self._backlog_start = captured.offset
 
-    async def _step(self, batch: Batch) -> None:
-        if batch.start != self.cursor:
+    async def _step(self, due: Due) -> None:
+        if due.batch.start < self.content.history.start:
             raise Gone("history has outrun this group")
         async with self._still:
-            state = self._present()
-            told = await _maybe_in_thread(
-                len(batch.changes), lambda: state.apply(batch.changes), threshold=LARGE_CHANGES
-            )
+            told = await _maybe_in_thread(len(due.changes), lambda: self._evaluate(due), threshold=LARGE_CHANGES)
             if told is None:
-                told = await self._rebuilt(batch)
-            message = await _maybe_in_thread(len(told[0]), lambda: self._message(batch, told), threshold=LARGE_CHANGES)
-            self.cursor = batch.end
+                told = await self._rebuilt(due.batch)
+            made = told
+            message = await _maybe_in_thread(len(told[0]), lambda: self._made(due, made), threshold=LARGE_CHANGES)
+            self._pass(due, message)
         if message is not None:
-            await self._publish(message)
+            await self._tell(message)
+
+    def _evaluate(self, due: Due) -> Told | None:
+        """Rows and keys to tell; None when too few rows are left above the bound of a limit.
+
+        Without a limit the rows are the view's own, else they are projected.
+        """
+        return told_of(self.query, due.changes) if self.query.limit is None else self._present().apply(due.changes)
+
+    def _made(self, due: Due, told: Told) -> Message | None:
+        upserts, deletes = told
+        if not upserts and not deletes:
+            return None
+        if self.query.limit is None or self.query.select is None:
+            return due.json.changes(self._make.codec, upserts, deletes)
+        return self._make.changes(upserts, deletes, due.batch.end, due.batch.meta)
+
+    def _done(self, due: Due, told: Told) -> Message | None:
+        message = self._made(due, told)
+        self._pass(due, message)
+        return message
+
+    def _pass(self, due: Due, message: Message | None) -> None:
+        """The cursor moves behind a batch, and its message into the backlog, in one step."""
+        if self._due and self._due[0] is due:
+            self._due.popleft()
+        if message is not None:
+            self._keep(message)
 
     async def _rebuilt(self, batch: Batch) -> Told:
         """Too few rows were left above the bound: rank the view again as it was behind this batch."""
@@ -407,26 +494,38 @@ class Group:
         self._state = await self._state_before(later)
         return told_between(before, self._state.shown())
 
-    async def _publish(self, message: Message) -> None:
+    def _keep(self, message: Message) -> None:
         self._backlog.append(message)
         self._backlog_bytes += len(message.payload)
-        while self._backlog_bytes > BACKLOG_BYTES and len(self._backlog) > 1:
+        bound = min(BACKLOG_BYTES, BACKLOG_BYTES_ALL // max(1, len(self._dispatch)))
+        while self._backlog_bytes > bound and len(self._backlog) > 1:
             gone = self._backlog.popleft()
             self._backlog_bytes -= len(gone.payload)
             self._backlog_start = gone.end
-        if len(message.payload) > LARGE_BYTES and any(member.receiver.deflates for member in self.members):
+
+    async def _tell(self, message: Message) -> None:
+        """Hand it to all members, with the loop given back in between."""
+        if self._needs_thread(message):
             await asyncio.to_thread(message.deflated)
         members = list(self.members)
-        for number, member in enumerate(members):
+        for start in range(0, len(members), FAN_OUT):
+            if start:
+                await asyncio.sleep(0)
+            self._tell_now(members[start : start + FAN_OUT], message)
+        self._observer.emit(MessagesSent(self.view.name, len(members)))
+
+    def _tell_now(self, members: Iterable[Member], message: Message) -> None:
+        end = message.end
+        for member in members:
             if member.behind:
                 member.woken.set()
-            elif member.at < message.end:
-                member.at = member.told = message.end
+            elif member.at < end:
+                member.at = member.told = end
                 if not member.receiver.offer(message):
                     self._overflown(member)
-            if number % FAN_OUT == FAN_OUT - 1:
-                await asyncio.sleep(0)
-        self._observer.emit(MessagesSent(self.view.name, len(members)))
+
+    def _needs_thread(self, message: Message) -> bool:
+        return len(message.payload) > LARGE_BYTES and any(member.receiver.deflates for member in self.members)
 
     def _present(self) -> TopState:
         assert self._state is not None

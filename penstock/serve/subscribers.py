@@ -4,8 +4,8 @@ A name belongs to one credential and stands for one view or stream and one query
 log's control stream, `subscriber/<credential>/<name>`.
 
 1. `acked` is said only of a position that is durable.
-2. However often a client acknowledges, a name is written at most about once a second; a newer position replaces one that
-   waits, and an older one is not taken.
+2. However often a client acknowledges, a name is written about once a second at most; a newer position replaces one
+   that waits, and an older one is not taken.
 3. A name that nobody has used for `Limits.subscriber_keep_s` is forgotten, and a credential has at most
    `Limits.subscriber_names` of them.
 """
@@ -173,7 +173,7 @@ class Named:
         return self.record.position
 
     def ack(self, position: Position, told: Callable[[str], None], failed: Callable[[PenstockError], None]) -> None:
-        """Remember this position; `told` is called with what is durable then, once for all that came in the meantime."""
+        """Remember this position; `told` is called with what is durable then, once for all that came meanwhile."""
         known = Position.parse(self.record.position) if self.record.position else None
         for older in (self._wanted, known):
             if older is not None and older.covers(position):

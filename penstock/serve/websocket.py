@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
@@ -214,7 +214,7 @@ class Session:
                 await asyncio.shield(receiver.named.close())
 
     def _receiver(self, fields: Mapping[str, Any]) -> SocketReceiver:
-        id = _id(self._defaults | fields)
+        id = _id({**self._defaults, **fields})
         if id not in self._open:
             raise BadRequestError(f"there is no subscription '{id}' on this socket")
         return self._open[id][0]
@@ -403,7 +403,7 @@ async def serve_socket(
     wire = Wire(request, pipe, observer, deflate=agreed.deflate)
     wire.session = Session(pipe, subscribe, defaults, observer, deflates=agreed.deflate, hold=wire.hold)
     request.protocol.keep_alive(False)
-    request.protocol.set_parser(wire)
+    request.protocol.set_parser(cast(Any, wire))  # all that it needs are feed_data and feed_eof
     try:
         await pipe.closed.wait()
         with suppress(TimeoutError):

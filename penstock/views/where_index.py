@@ -48,6 +48,9 @@ class FilterIndex(Generic[T]):
     def __len__(self) -> int:
         return len(self._filed)
 
+    def items(self) -> list[T]:
+        return list(self._filed)
+
     def add(self, item: T, filters: Sequence[Where]) -> None:
         """File an item whose rows pass all of these filters; without any it is told of every change."""
         needs = sorted(((need, where) for where in filters for need in where.needs), key=lambda pair: rank(pair[0]))

@@ -87,6 +87,7 @@ class Edge:
             checks=checks,
             remember=remember,
             rights=self.rights,
+            memory=self.log.memory(),
         )
         self.web = web.Application(middlewares=[errors_as_json(self.observer)])
         Guard(self.rights).add_to(self.web)
@@ -207,6 +208,7 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
         for (method, path), statuses in edge.seen.items():
             template = "/acks/{token}" if path.startswith("/acks/") else path
             template = "/dead/{letter}" if path.startswith("/dead/0-") else template
+            template = "/subscribers/{name}" if path.startswith("/subscribers/") else template
             assert statuses <= {int(status) for status in spec["paths"][template][method]["responses"]}, path
 
 
@@ -217,13 +219,15 @@ async def without_a_right(edge: Edge, spec: Spec) -> None:
         await edge.expect(
             403,
             method.upper(),
-            path.replace("{token}", "t").replace("{letter}", "0-0"),
+            path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n"),
             headers={"Host": "evil.example"},
         )
     _, record = make_key("", ("read:*",), {}, 0, None)
     await edge.rights.obey(Instruction("create", record.id, record))
     for method, path in closed:
-        await edge.expect(401, method.upper(), path.replace("{token}", "t").replace("{letter}", "0-0"))
+        await edge.expect(
+            401, method.upper(), path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n")
+        )
 
 
 async def above_the_limit(edge: Edge, spec: Spec) -> None:
@@ -235,7 +239,7 @@ async def above_the_limit(edge: Edge, spec: Spec) -> None:
         assert reply.status == 200
     for path, item in spec["paths"].items():
         for method in item if path not in OPEN else ():
-            asked = path.replace("{token}", "t").replace("{letter}", "0-0")
+            asked = path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n")
             await edge.expect(429, method.upper(), asked, headers=shown)
 
 
@@ -285,7 +289,9 @@ async def read_views(edge: Edge, ack: str) -> None:
     new = edge.flows.build()
     edge.flows.commit(new, [topic("a", 1)])
     await eventually(lambda: edge.views.view("topics").content.epoch == new.epoch, "rebuilt")  # type: ignore[union-attr]
-    await edge.expect(410, "GET", path, params={"at_least": at_old, "wait": 0})
+    for at in (path, f"{path}/events"):
+        await edge.expect(410, "GET", at, params={"at_least": at_old, "wait": 0})
+        await edge.expect(504, "GET", at, params={"after": ack, "wait": 0})
     large = edge.flows.build("elsewhere", key=("topic", "group"))
     edge.flows.commit(large, [topic(f"t{i}", i, "g" * 100) for i in range(5_000)])
     await eventually(lambda: edge.views.view("elsewhere").problem is not None, "over its budget")
@@ -365,10 +371,20 @@ async def subscribe(edge: Edge) -> None:
     await edge.expect(400, "GET", "/streams/rsvps/events", params={"after": "nonsense"})
     sockets = ("/views/topics/socket", "/streams/rsvps/socket", "/channels/jazz/socket")
     for path in (*sockets, "/streams/rsvps/publish", "/socket"):
-        await edge.expect(400, "GET", path)
+        broken = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        await edge.expect(400, "GET", path, headers=broken)
+        if not path.endswith("publish"):
+            await edge.expect(426, "GET", path)
         async with edge.http.ws_connect(path) as socket:
             edge.seen["get", path].add(101)
             await socket.close()
+    async with edge.http.ws_connect("/socket") as socket:
+        for name in ("n", "kept"):
+            await socket.send_json({"type": "subscribe", "id": name, "view": "topics", "name": name})
+            assert (await socket.receive_json())["type"] == "snapshot"
+    await edge.expect(200, "GET", "/subscribers")
+    await edge.expect(200, "DELETE", "/subscribers/n")
+    await edge.expect(404, "DELETE", "/subscribers/n")
 
 
 async def when_the_log_fails(edge: Edge) -> None:
@@ -386,6 +402,7 @@ async def when_the_log_fails(edge: Edge) -> None:
             async with asyncio.timeout(20):
                 while 507 not in edge.seen["post", path]:
                     await edge.ask("POST", path)
+        await edge.expect(507, "DELETE", "/subscribers/kept")
     await asyncio.to_thread(edge.group.close)
     await edge.expect(503, "POST", "/streams/rsvps", {"topic": "a"})
     await edge.expect(503, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a"})
@@ -393,3 +410,4 @@ async def when_the_log_fails(edge: Edge) -> None:
     await edge.expect(503, "POST", "/tickets", {"channel": "jazz"})
     for path in rebuilds:
         await edge.expect(503, "POST", path)
+    await edge.expect(503, "DELETE", "/subscribers/kept")
