@@ -23,7 +23,7 @@ from penstock.client.backoff import Backoff
 from penstock.client.freshness import Freshness
 from penstock.client.notice import Notice, NoticeKind, Notify
 from penstock.client.refusing import Passing
-from penstock.client.transport import Transport
+from penstock.client.transport import OPEN, Transport
 from penstock.clock import Clock
 from penstock.errors import PenstockError, UnauthorizedError, UnreachableError
 from penstock.protocol import Message
@@ -100,7 +100,8 @@ class Connections(Generic[Item]):
 
     def _heard(self, message: Message) -> None:
         self.freshness.heard(message)
-        self._backoff.succeeded()
+        if message is not OPEN:  # who accepts and says nothing is not well yet
+            self._backoff.succeeded()
         if self._broke_at is not None:
             away_s, self._broke_at = self._means.clock.monotonic() - self._broke_at, None
             self._tell("back", f"connected again after {away_s:.1f} s")

@@ -27,7 +27,7 @@ class Freshness:
         elif accepted := message.get("accepted"):
             now_s = self._clock.now_us() / 1e6
             self._say(max(0.0, now_s - datetime.fromisoformat(accepted).timestamp()), grows=False)
-        elif kind in ("snapshot", "changes", "position"):
+        elif kind in ("open", "snapshot", "changes", "position"):
             self._say(self._behind_s if not self._grows else None, grows=False)
 
     def broke(self) -> None:

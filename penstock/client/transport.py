@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Way = Literal["websocket", "sse", "poll"]
 
+OPEN: Message = {"type": "open"}
+"""What a transport gives first where it can tell that it is connected before there is any news."""
 IDLE_S = 40.0
 """Silence for so long is a dead connection: a server says something at least every 30 s."""
 

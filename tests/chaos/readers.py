@@ -167,7 +167,8 @@ class EdgeWithin:
 
     def break_off(self) -> None:
         """End every connection without a goodbye."""
-        for connection in list(self._server.runner.server.connections):
+        server = self._server.runner and self._server.runner.server
+        for connection in list(server.connections) if server else ():
             if connection.transport is not None:
                 connection.transport.abort()
 

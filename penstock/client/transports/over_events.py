@@ -9,6 +9,7 @@ import msgspec
 from penstock.client.asking import Asking
 from penstock.client.http_calls import HttpCalls
 from penstock.client.refusing import Passing, told
+from penstock.client.transport import OPEN
 from penstock.errors import UnreachableError
 from penstock.protocol import Message
 
@@ -27,6 +28,7 @@ class OverEvents:
             parameters["after" if asking.kind == "stream" else "last_event_id"] = since
         blocks = Blocks()
         async with self._calls.events(f"{asking.path}/events", parameters, self._idle_s) as content:
+            yield OPEN
             while data := await content.readany():
                 for message in blocks.feed(data):
                     if message.get("type") == "error":

@@ -12,6 +12,7 @@ from aiohttp import WSMsgType
 from penstock.client.asking import Asking
 from penstock.client.http_calls import HttpCalls
 from penstock.client.refusing import Passing, closed, told
+from penstock.client.transport import OPEN
 from penstock.errors import UnreachableError
 from penstock.protocol import Message, encode
 
@@ -27,6 +28,7 @@ class OverSocket:
     async def messages(self, asking: Asking, since: str | None) -> AsyncGenerator[Message, None]:
         async with self._calls.socket(f"{asking.path}/socket", self._compress) as socket:
             await socket.send_str(encode(asking.message(since)).decode())
+            yield OPEN
             while True:
                 frame = await self._frame(socket)
                 if frame.type is WSMsgType.TEXT:

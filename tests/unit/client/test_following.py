@@ -15,6 +15,7 @@ from penstock.client.changes import Changes
 from penstock.client.following import Following, Means
 from penstock.client.notice import Notice
 from penstock.client.refusing import Passing, closed, refused, told
+from penstock.client.transport import OPEN
 from penstock.errors import (
     BadQueryError,
     ForbiddenError,
@@ -185,6 +186,18 @@ async def test_waits_grow_at_random_are_capped_and_begin_anew_with_a_message() -
     assert len({round(s, 6) for s in slept[10:40]}) == 30, "full jitter"
     assert slept[40] <= 0.1
     assert {notice.kind for notice in played.told} == {"broken", "away", "back"}
+
+
+async def test_who_accepts_connections_and_says_nothing_is_asked_ever_more_slowly() -> None:
+    played = Played(*[[OPEN, BROKEN]] * 30, [OPEN, whole(1), BROKEN], [OPEN, asyncio.Event()])
+    await played.next()
+    assert max(played.time.slept[10:]) > 2
+    assert not played.watch.lag_s
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(played.watch), 0.05)
+    assert played.watch.connected, "it is back, though there is no news"
+    assert played.told[-1].kind == "back"
+    await played.watch.aclose()
 
 
 async def test_a_server_that_asks_for_time_gets_it() -> None:
