@@ -494,6 +494,7 @@ async def play(
                     await play_round(world, kill=kills and number % KILL_EVERY == KILL_EVERY - 1)
                 except Exception as failure:
                     found.wrong.append(f"seed {seed}, round {number}: {type(failure).__name__}: {failure}")
+                    say(found.wrong[-1])
                     break
                 found.rounds += 1
         shutil.rmtree(here, ignore_errors=True)
@@ -513,8 +514,6 @@ def main() -> None:
         found = asyncio.run(
             play(words.rounds, words.seed, Path(folder) / "readers", first=words.first, kills=not words.no_kills)
         )
-    for wrong in found.wrong:
-        print(wrong)
     print(f"{found.rounds} of {words.rounds} rounds in {time.monotonic() - began:.0f} s, {len(found.wrong)} wrong")
     sys.exit(1 if found.wrong else 0)
 
