@@ -197,14 +197,20 @@ class EdgeApart:
             )
 
     def is_ready(self) -> bool:
-        assert self._process.returncode is None, (self.folder.parent / "edge.log").read_text()[-3000:]
+        self._must_live()
         return self._address.exists()
+
+    def _must_live(self) -> None:
+        if self._process.returncode is not None:
+            said = (self.folder.parent / "edge.log").read_text()[-3000:]
+            raise Wrong(f"the server ended by itself with {self._process.returncode}: {said}")
 
     @property
     def port(self) -> int:
         return int(json.loads(self._address.read_text())["port"])
 
     async def kill(self) -> None:
+        self._must_live()
         self._process.kill()
         await self._process.wait()
 
