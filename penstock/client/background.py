@@ -27,7 +27,7 @@ class Background:
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Do this and wait for it; an interrupt or the end of time gives it up."""
-        future = self._submit(work)
+        future = self.submit(work)
         try:
             return future.result(timeout_s)
         except BaseException:
@@ -51,7 +51,8 @@ class Background:
         self._thread.join(_END_S)
         self._loop.close()
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start this. Raises `ClientClosedError`."""
         if self._closed:
             work.close()
             raise ClientClosedError("this client is closed", hint="make a new one, or stay within its with statement")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, wait
 from functools import partial
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -29,15 +30,25 @@ class Watch(Iterator[Item], Generic[Item]):
 
     def __init__(self, following: Following[Item], background: Background) -> None:
         self._following, self._background = following, background
+        self._waiting: Future[Item] | None = None
 
     def __next__(self) -> Item:
         return self.next()
 
     def next(self, timeout_s: float | None = None) -> Item:
-        """The next item. Raises `TimeoutError` when time is up: nothing is lost by that."""
+        """The next item. Raises `TimeoutError` when time is up: nothing is lost by that.
+
+        A wait that is given up goes on in the background. To cancel it could throw away what came in that moment.
+        """
+        waiting = self._waiting
+        if waiting is None:
+            waiting = self._waiting = self._background.submit(self._following.__anext__())
+        if not wait([waiting], timeout_s).done:
+            raise TimeoutError(f"nothing came for {timeout_s:g} s")
+        self._waiting = None
         try:
-            return self._background.run(self._following.__anext__(), timeout_s)
-        except StopAsyncIteration:
+            return waiting.result()
+        except (StopAsyncIteration, CancelledError):
             raise StopIteration from None
 
     @property
@@ -57,6 +68,7 @@ class Watch(Iterator[Item], Generic[Item]):
 
     def close(self) -> None:
         """End it; `position` stays."""
+        self._waiting = None
         self._background.run(self._following.aclose())
 
     def __enter__(self) -> Watch[Item]:

@@ -11,10 +11,12 @@ import pytest
 
 from penstock.client.asking import Asking
 from penstock.client.assembly import StreamAssembly, ViewAssembly, is_newer
+from penstock.client.background import Background
 from penstock.client.changes import Changes
 from penstock.client.following import Following, Means
 from penstock.client.notice import Notice
 from penstock.client.refusing import Passing, closed, refused, told
+from penstock.client.sync_client import Watch
 from penstock.client.transport import OPEN
 from penstock.errors import (
     BadQueryError,
@@ -313,3 +315,28 @@ def test_what_passes_is_tried_again_and_the_rest_is_told(failure: Exception, kin
     assert type(failure) is kind
     if isinstance(failure, Passing) and failure.why.retry_after_s is not None:
         assert failure.why.retry_after_s == 3.0
+
+
+def test_a_thread_that_gives_up_waiting_in_the_very_moment_loses_nothing() -> None:
+    """Batches come about as often as a thread gives up: some come while it does."""
+    last = 600
+
+    class Steady(Script):
+        async def messages(self, asking: Asking, since: str | None) -> AsyncGenerator[dict[str, Any], None]:
+            for offset in range(1, last + 1):
+                await asyncio.sleep(0.0005)
+                yield batch(offset)
+
+    background = Background()
+    played = Played()
+    object.__setattr__(played.watch._connections._means, "transport", Steady())
+    watch, seen, given_up = Watch(played.watch, background), list[str](), 0
+    while len(seen) < last:
+        try:
+            seen.append(watch.next(0.0004).position)
+        except TimeoutError:
+            given_up += 1
+        assert seen[-1:] in ([], [at(len(seen))]), "one is missing"
+    assert given_up > 50
+    watch.close()
+    background.close(played.watch.aclose())
