@@ -45,10 +45,11 @@ test: setup chromium lint
 	$(BIN)/pytest --numprocesses 4 tests/unit tests/contract tests/docs
 	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/flows tests/e2e tests/chaos
 
-# The browser of the tests. Root on Debian installs it; anybody else is told what to install.
+# The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
 chromium:
 	@sh tests/e2e/chromium.sh
+	@sh tests/e2e/nginx.sh || true  # its tests are skipped then, and say so
 
 # Kills at random moments: make chaos KILLS=100 SEED=1
 KILLS ?= 100

@@ -148,6 +148,20 @@ def get(port: int, path: str) -> Any:
         connection.close()
 
 
+def metric(port: int, name: str, **labels: str) -> float | None:
+    """A sample of `/metrics`, None where it is not there."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    wanted = name + ("{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}" if labels else "")
+    return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{wanted} ")), None)
+
+
 def _ready_line(output: Path) -> str | None:
     """The line on stdout that holds the address, once it is whole."""
     return next((line for line in output.read_text().split("\n")[:-1] if line.startswith("ready http")), None)

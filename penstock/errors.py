@@ -404,6 +404,34 @@ class UnknownAckError(PenstockError):
     status = 404
 
 
+class UnknownWebhookError(PenstockError):
+    """No webhook has this id, or it belongs to somebody else."""
+
+    code = "unknown_webhook"
+    status = 404
+
+
+class AddressError(PenstockError):
+    """Deliveries of a webhook may not go to this address."""
+
+    code = "bad_address"
+    status = 400
+
+
+class TooManyWebhooksError(PenstockError):
+    """The server has as many webhooks as it may."""
+
+    code = "too_many_webhooks"
+    status = 409
+
+
+class EndedRightError(PenstockError):
+    """A webhook cannot be enabled because the right of who made it has ended."""
+
+    code = "right_ended"
+    status = 409
+
+
 class UnknownLetterError(PenstockError):
     """There is no dead letter of this name, or retention has removed it."""
 

@@ -161,8 +161,9 @@ async def _open(
         clock=clock,
         checks=checks,
         remember=_remember(group),
-        memory=log.memory(),
         rights=rights,
+        memory=log.memory(),
+        webhooks=security.webhooks(host),
     )
     serving.status.more |= {
         "pulls": collect.pulls.status,

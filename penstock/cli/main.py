@@ -37,6 +37,8 @@ from penstock.cli.options import (
     TlsKeyOption,
     TlsOption,
     UrlOption,
+    WebhookCaOption,
+    WebhookHostsOption,
     WhereOption,
 )
 from penstock.cli.quiet import quietly
@@ -77,12 +79,25 @@ def run(
     key_rate: KeyRateOption = None,
     key_connections: KeyConnectionsOption = None,
     max_connections: MaxConnectionsOption = None,
+    allow_webhook_hosts: WebhookHostsOption = None,
+    webhook_ca: WebhookCaOption = None,
 ) -> None:
     """Run every tier of an app on this machine; prints `ready <address>` when it is."""
     from penstock.cli import launch
 
     tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-    security = Security(tokens, tls_cert, tls_key, tls, cors or (), key_rate, key_connections, max_connections)
+    security = Security(
+        tokens,
+        tls_cert,
+        tls_key,
+        tls,
+        cors or (),
+        allow_webhook_hosts or (),
+        webhook_ca,
+        key_rate,
+        key_connections,
+        max_connections,
+    )
     loaded = load(target)
     _exit(launch.run(launch.Request(loaded, loaded.folder(data), host, port, security), terminal))
 
@@ -106,6 +121,8 @@ def edge(
     key_rate: KeyRateOption = None,
     key_connections: KeyConnectionsOption = None,
     max_connections: MaxConnectionsOption = None,
+    allow_webhook_hosts: WebhookHostsOption = None,
+    webhook_ca: WebhookCaOption = None,
     parent: ParentOption = None,
 ) -> None:
     """Run only the edge of an app: collection, views and data access. `run` does this for you."""
@@ -114,7 +131,18 @@ def edge(
         from penstock.cli import edge as process
 
         tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-        security = Security(tokens, tls_cert, tls_key, tls, cors or (), key_rate, key_connections, max_connections)
+        security = Security(
+            tokens,
+            tls_cert,
+            tls_key,
+            tls,
+            cors or (),
+            allow_webhook_hosts or (),
+            webhook_ca,
+            key_rate,
+            key_connections,
+            max_connections,
+        )
         loaded = load(target)
         process.run(loaded.application, loaded.folder(data), host, port, security)
 

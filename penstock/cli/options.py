@@ -44,6 +44,16 @@ KeyConnectionsOption = Annotated[
 MaxConnectionsOption = Annotated[
     int | None, typer.Option("--max-connections", min=1, help="Connections of all together; default: 15000.")
 ]
+WebhookHostsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-webhook-hosts",
+        help="Host or network that webhooks may post to though it is not of the public internet; several times.",
+    ),
+]
+WebhookCaOption = Annotated[
+    Path | None, typer.Option("--webhook-ca", help="PEM certificates that webhooks trust besides the system's.")
+]
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", envvar="PENSTOCK_KEY", help="Key or token to show; better in PENSTOCK_KEY, which ps hides."),

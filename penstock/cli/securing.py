@@ -22,6 +22,7 @@ from penstock.rights.token_options import TokenOptions
 
 if TYPE_CHECKING:
     from penstock.rights.tls import Certificate
+    from penstock.serve.webhooks.webhook_registry import WebhookOptions
 
 PROBE = "PENSTOCK_PROBE"
 """The variable by which a supervisor and its edge share a secret, so that it may ask how the flows are."""
@@ -38,6 +39,8 @@ class Security:
     tls_key: Path | None = None
     tls: str | None = None
     cors: Sequence[str] = ()
+    webhook_hosts: Sequence[str] = ()
+    webhook_ca: Path | None = None
     key_rate: str | None = None
     """Requests that each credential may make which has no rate of its own: `"100/s"`."""
     key_connections: int | None = None
@@ -48,6 +51,10 @@ class Security:
     def __post_init__(self) -> None:
         Origins(self.cors)
         request_rate(self.key_rate)
+        if self.webhook_hosts:
+            from penstock.serve.webhooks.address_rules import AddressRules  # aiohttp: not for every command
+
+            AddressRules(allowed=self.webhook_hosts)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise BadRequestError("TLS needs a certificate and its key", hint="pass --tls-cert and --tls-key together")
         if self.tls is not None and (self.tls != SELF or self.tls_cert is not None):
@@ -67,6 +74,14 @@ class Security:
             return self_made(folder.tls, host)
         return Certificate(self.tls_cert, self.tls_key) if self.tls_cert and self.tls_key else None
 
+    def webhooks(self, host: str) -> WebhookOptions:
+        """Where deliveries may go: anywhere, if nobody but this machine can ask for them."""
+        from penstock.serve.webhooks.address_rules import AddressRules
+        from penstock.serve.webhooks.webhook_registry import WebhookOptions
+
+        rules = AddressRules(anywhere=is_loopback(host), allowed=self.webhook_hosts)
+        return WebhookOptions(rules, self.webhook_ca)
+
     def words(self) -> list[str]:
         """The same options for a child's command line: names of files, never what is in them."""
         named = {
@@ -75,9 +90,10 @@ class Security:
             "--jwks": self.tokens.jwks,
             "--tls-cert": self.tls_cert,
             "--tls-key": self.tls_key,
+            "--webhook-ca": self.webhook_ca,
         }
         files = [word for name, path in named.items() if path for word in (name, str(path.absolute()))]
-        texts = {
+        single = {
             "--jwt-audience": self.tokens.audience,
             "--jwt-issuer": self.tokens.issuer,
             "--tls": self.tls,
@@ -85,8 +101,9 @@ class Security:
             "--key-connections": None if self.key_connections is None else str(self.key_connections),
             "--max-connections": None if self.max_connections is None else str(self.max_connections),
         }
-        words = [word for name, text in texts.items() if text for word in (name, text)]
-        return [*files, *words, *(word for origin in self.cors for word in ("--cors", origin))]
+        words = [word for name, text in single.items() if text for word in (name, text)]
+        listed = {"--cors": self.cors, "--allow-webhook-hosts": self.webhook_hosts}
+        return [*files, *words, *(word for name, texts in listed.items() for text in texts for word in (name, text))]
 
 
 def request_rate(text: str | None) -> Rate | None:

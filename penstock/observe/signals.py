@@ -170,9 +170,9 @@ class SubscriberReset(Signal):
 
 @dataclass(frozen=True, slots=True)
 class SocketClosed(Signal):
-    """A WebSocket was ended by us, with this close code."""
+    """A client was slow, silent or broke the protocol, and its WebSocket was closed with this code."""
 
-    moves = (Counts("penstock_serve_sockets_closed_total", "WebSockets that the server closed.", ("code",)),)
+    moves = (Counts("penstock_serve_sockets_closed_total", "WebSockets closed for a fault of the client.", ("code",)),)
     code: int
 
 

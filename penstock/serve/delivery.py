@@ -55,6 +55,8 @@ class Pipe:
         self.closed = asyncio.Event()
         self.turn = asyncio.Lock()
         """Held by a subscription that catches up, so that those on one connection do so one after the other."""
+        self.policy = "conflate"
+        """Of the newest subscription on it: what a cut for reading nothing at all is counted under."""
         self._room = asyncio.Event()
         self._transport = transport
         self._protocol = request.protocol
@@ -161,7 +163,7 @@ class Pipe:
                     self._waiting_bytes -= _size(frame)
                     self._transport.write(_made(frame))
         except TimeoutError:
-            self.cut("conflate")
+            self.cut(self.policy)
         except ConnectionError:
             self.close()
         finally:

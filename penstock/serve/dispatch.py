@@ -14,7 +14,7 @@ off the dispatch's offset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -32,6 +32,10 @@ LOOKED_UP = 200
 """Changes that are looked up between two steps of the loop: about 1 ms."""
 WRITTEN = 200
 """Messages that are evaluated and written between two steps of the loop: about 2 ms."""
+BACKLOG_BYTES = 4 * 1024**2
+"""Encoded messages that a group keeps for those who catch up; beyond its newest one."""
+BACKLOG_BYTES_ALL = 64 * 1024**2
+"""The same for all groups of a view together."""
 FAILED_S = 1.0
 """How long a group, or all of a view, waits after a failure before its subscribers begin again."""
 
@@ -46,7 +50,7 @@ class Due:
     json: BatchJson
 
 
-class Follows(Protocol):
+class Follows(Hashable, Protocol):
     """A group, as a dispatch uses it on the edge's loop."""
 
     query: Query
@@ -57,6 +61,10 @@ class Follows(Protocol):
 
     def advance(self) -> int:
         """Do what is due, as far as it is little; returns how many messages were handed to connections."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """`advance` has raised this."""
         ...
 
     def end(self) -> None:
@@ -72,6 +80,8 @@ class Dispatch:
         self.offset = content.offset
         """Every batch up to here was given to the groups that it can matter to."""
         self.ended = False
+        self.backlog_bytes = BACKLOG_BYTES
+        """What each group may keep."""
         self._observer = observer
         self._index: FilterIndex[Follows] = FilterIndex(view.filter_errors)
         self._codecs: WeakValueDictionary[tuple[str, ...] | None, RowCodec] = WeakValueDictionary()
@@ -90,9 +100,14 @@ class Dispatch:
     def add(self, group: Follows) -> None:
         """Give it every batch behind the content's present offset."""
         self._index.add(group, group.query.filters)
+        self._share()
 
     def remove(self, group: Follows) -> None:
         self._index.remove(group)
+        self._share()
+
+    def _share(self) -> None:
+        self.backlog_bytes = min(BACKLOG_BYTES, BACKLOG_BYTES_ALL // max(1, len(self)))
 
     def codec(self, query: Query) -> RowCodec:
         """The one that all queries share which select the same columns."""
@@ -149,10 +164,19 @@ class Dispatch:
     async def _advance(self, groups: Sequence[Follows]) -> None:
         sent = encoded = written = 0
         for group in groups:
-            handed = group.advance()
+            handed = _advanced(group)
             sent, encoded, written = sent + handed, encoded + (handed > 0), written + handed + 1
             if written >= WRITTEN:
                 written = 0
                 await asyncio.sleep(0)
         if encoded:
             self._observer.emit(MessagesSent(self.view.name, sent, encoded))
+
+
+def _advanced(group: Follows) -> int:
+    """One that fails does so alone."""
+    try:
+        return group.advance()
+    except Exception as error:
+        group.fail(error)
+        return 0

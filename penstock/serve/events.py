@@ -39,6 +39,8 @@ from penstock.views.unpack import rows_of
 
 START, END = "start", "end"
 PAGE_EVENTS = 1_000
+PAGE_BYTES = 1024**2
+"""Followers get fewer events at a time when their pages grow beyond this."""
 SCAN_EVENTS = 50_000
 """Events looked at for one reply when a `where` lets few pass."""
 POSITION_S = 15.0
@@ -120,6 +122,8 @@ class StreamReads:
         reached: Callable[[Position], None] = lambda position: None,
     ) -> None:
         """Send every event behind `since`, until cancelled; `reached` is told how far it has come."""
+        receiver.policy = "stream"
+        events = PAGE_EVENTS // 10
         with self._news() as news:
             told = since = await self._beginning(name, since, asked, news)
             if isinstance(since, Position):
@@ -127,14 +131,14 @@ class StreamReads:
             while True:
                 news.clear()
                 try:
-                    page = await self.page(name, since, asked, PAGE_EVENTS)
+                    page = await self.page(name, since, asked, events)
                 except PositionGoneError as gone:
                     self._observer.emit(SubscriberReset(name, gone.message, "stream"))
                     await receiver.send(reset(gone.message))
                     since = START
                     continue
                 if page.events:
-                    await self._send(name, page, receiver)
+                    events = _next_size(events, await self._send(name, page, receiver))
                     told = page.next
                 since = page.next
                 reached(since)
@@ -142,8 +146,8 @@ class StreamReads:
                     await receiver.send(Message({"type": "position", "position": since.token()}, 0))
                     told = since
 
-    async def _send(self, name: str, page: Page, receiver: Receiver) -> None:
-        """Send a page when the one before it was written; nothing more is read until then."""
+    async def _send(self, name: str, page: Page, receiver: Receiver) -> int:
+        """Send a page when the one before it was written; nothing more is read until then. Returns its bytes."""
         waiting = asyncio.ensure_future(receiver.drained())
         try:
             done, _ = await asyncio.wait([waiting], timeout=self._limits.subscriber_stall_s)
@@ -153,7 +157,9 @@ class StreamReads:
             await waiting
         finally:
             waiting.cancel()
-        await receiver.send(_message(name, page))
+        message = _message(name, page)
+        await receiver.send(message)
+        return len(message.payload)
 
     async def _stall(self, name: str, page: Page, receiver: Receiver) -> Callable[[], Message]:
         """How far a slow reader is behind: the events as of now, the rest as of when it reads it."""
@@ -236,6 +242,13 @@ class _News:
         self._waiting.discard(self._event)
 
 
+def _next_size(events: int, size: int) -> int:
+    """How many events to read next, so that a page of large ones is not held in memory for a slow reader."""
+    if size > PAGE_BYTES:
+        return max(1, events // 4)
+    return min(PAGE_EVENTS, events * 2) if size < PAGE_BYTES // 4 else events
+
+
 async def _within(news: asyncio.Event, timeout_s: float) -> bool:
     try:
         await asyncio.wait_for(news.wait(), timeout_s)
@@ -252,8 +265,7 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
 
 def _query(schema: Any, asked: Asked, rule: ReadRule, errors: list[int]) -> Query:
     columns = [Column(field.name, simple_type(field.type)) for field in schema]
-    given = {"where": asked.where, "params": asked.params, "select": asked.select}
-    return parse_ruled(rule, columns, (), **given, errors=errors)
+    return parse_ruled(rule, columns, (), where=asked.where, params=asked.params, select=asked.select, errors=errors)
 
 
 def _message(name: str, page: Page) -> Message:

@@ -41,6 +41,7 @@ class Gathering:
         self.pace_s: float | None = None
         self.on_pace: Callable[[], None] = lambda: None
         self.turn = asyncio.Lock()
+        self.policy = ""
         self._bytes = 0
 
     def offer(self, message: Message) -> bool:

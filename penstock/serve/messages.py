@@ -7,7 +7,7 @@ position as its id, but only where a client may resume from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock import protocol
@@ -93,20 +93,38 @@ class RowCodec:
 
     def __init__(self, query: Query) -> None:
         self._names = [column.name for column in query.output]
-        self._convert = [column.name for column in query.output if column.type not in _AS_THEY_ARE]
+        self._convert = [
+            (column.name, self._converter(column.type)) for column in query.output if column.type not in _AS_THEY_ARE
+        ]
         types = {column.name: column.type for column in query.columns}
         self._key = [(name, parse_type(types[name])) for name in query.key]
         self._project = query.project
         self._objects: dict[int, tuple[Any, Any]] = {}
+        self._moments: dict[Any, str] = {}
 
     def row(self, row: Row) -> dict[str, Any]:
         made = dict(zip(self._names, row, strict=True))
-        for name in self._convert:
+        for name, convert in self._convert:
             value = made[name]
-            made[name] = self._object(value) if type(value) is dict else wire(value)
+            if value is not None:
+                made[name] = convert(value)
         return made
 
-    def _object(self, value: dict[str, Any]) -> Any:
+    def _converter(self, kind: str) -> Callable[[Any], Any]:
+        if kind == "timestamp":
+            return self._moment
+        return self._object if kind.startswith("struct<") else wire
+
+    def _moment(self, value: Any) -> str:
+        """The rows of a batch mostly share their moments: each is written out once while it is in use."""
+        known = self._moments.get(value)
+        if known is None:
+            if len(self._moments) >= _KNOWN_OBJECTS:
+                self._moments.clear()
+            known = self._moments[value] = wire(value)
+        return known
+
+    def _object(self, value: Any) -> Any:
         """Windows are few and shared by many rows: each is converted once while it is in use."""
         known = self._objects.get(id(value))
         if known is not None and known[0] is value:
@@ -155,20 +173,19 @@ class BatchJson:
 
     def changes(self, codec: RowCodec, upserts: Sequence[Row], deletes: Sequence[Key]) -> Message:
         """The message of a query whose rows `codec` encodes; the rows are the view's own, not projected."""
-        rows = b",".join(self._encoded(codec, upserts)) if upserts else b""
-        keys = b",".join([self._key(codec, key) for key in deletes]) if deletes else b""
-        payload = b'%b%b],"deletes":[%b]%b' % (self._head, rows, keys, self._tail)
-        return Message.of_json("changes", payload, self._position, self._end)
-
-    def _encoded(self, codec: RowCodec, rows: Sequence[Row]) -> Iterator[bytes]:
         made = self._rows.get(codec)
         if made is None:
             made = self._rows[codec] = {}
-        for row in rows:
+        encoded = []
+        for row in upserts:
             known = made.get(id(row))
             if known is None or known[0] is not row:
                 known = made[id(row)] = (row, codec.json(row))
-            yield known[1]
+            encoded.append(known[1])
+        keys = b",".join([self._key(codec, key) for key in deletes]) if deletes else b""
+        rows = encoded[0] if len(encoded) == 1 else b",".join(encoded)
+        payload = b'%b%b],"deletes":[%b]%b' % (self._head, rows, keys, self._tail)
+        return Message.of_json("changes", payload, self._position, self._end)
 
     def _key(self, codec: RowCodec, key: Key) -> bytes:
         known = self._keys.get(key)

@@ -30,6 +30,7 @@ from penstock.serve.openapi_parts import (
     text,
 )
 from penstock.serve.openapi_rights import secured
+from penstock.serve.openapi_webhooks import webhook_paths
 from penstock.views.current import Views
 from penstock.views.where_types import SqlType, parse_type
 
@@ -295,6 +296,7 @@ def _fixed_paths(limits: Limits) -> Spec:
         "/status": _plain("status", "How everything is", ref("Status")),
         "/graph": _plain("graph", "What is made from what", ref("Graph")),
         **dead_paths(),
+        **webhook_paths(),
         "/acks/{token}": _plain(
             "ack", "What became of a request", ACKS_REPLY, 400, 404, parameters=[token, _wait(limits)]
         ),

@@ -12,7 +12,7 @@ _MEANINGS = {
     403: "The credential does not have the right, or a newer instance of this producer has taken over",
     404: "There is nothing of this name",
     408: "The body came too slowly",
-    409: "A sequence number is missing, a key is in use, or the stream cannot be posted to",
+    409: "A sequence number is missing, a key is in use, the stream cannot be posted to, or there are too many",
     410: "The position is no longer kept",
     413: "The body is too large",
     415: "The content type or encoding is not known",

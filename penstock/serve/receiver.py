@@ -14,6 +14,8 @@ class Receiver(Protocol):
     """The way to one subscriber, as a group uses it on the edge's loop. `offer` and `send` keep the order."""
 
     transport: str
+    policy: str
+    """What it gets when it cannot keep up, as metrics name it; set by whom it follows."""
     deflates: bool
     """It takes compressed frames."""
     pace_s: float | None
@@ -64,6 +66,14 @@ class PipeReceiver:
         self._pipe = pipe
         self.pace_s: float | None = None
         self.on_pace: Callable[[], None] = _nobody
+
+    @property
+    def policy(self) -> str:
+        return self._pipe.policy
+
+    @policy.setter
+    def policy(self, policy: str) -> None:
+        self._pipe.policy = policy
 
     def frame(self, message: Message) -> bytes:
         raise NotImplementedError

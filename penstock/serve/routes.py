@@ -47,6 +47,8 @@ from penstock.serve.subscribers import Subscribers
 from penstock.serve.subscription import POSITION_S, Hub
 from penstock.serve.ticketing import TicketOffice
 from penstock.serve.visible import Shown
+from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
+from penstock.serve.webhooks.webhook_routes import WebhookRoutes
 from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, never_conflated, serve_socket
 from penstock.views.current import Views
 from penstock.views.store import View
@@ -57,7 +59,7 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Serving:
-    """Data access over REST, long poll, SSE and WebSocket."""
+    """Data access over REST, long poll, SSE, WebSocket and webhooks."""
 
     def __init__(
         self,
@@ -75,7 +77,9 @@ class Serving:
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
         rights: Rights | None = None,
+        webhooks: WebhookOptions | None = None,
     ) -> None:
+        """`memory` is that of the edge's own log, to which `remember` writes; without it there are no webhooks."""
         self.application, self.views = application, views
         self.limits, self.observer = limits or views.limits, observer or views.observer
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
@@ -92,11 +96,30 @@ class Serving:
         self._readable = Readable(application)
         self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
         self._pipes: dict[Pipe, bytes] = {}
+        self._webhooks = self._hooks(memory, webhooks)
         self.observer.gauge(
             "penstock_serve_unsent_bytes",
             "What waits in the edge's memory for subscribers to read it.",
             (),
             lambda: {(): float(sum(pipe.unsent_bytes for pipe in self._pipes))},
+        )
+
+    def _hooks(self, memory: Mapping[str, Any] | None, options: WebhookOptions | None) -> Webhooks | None:
+        if memory is None or self._remember is None:
+            return None
+        return Webhooks(
+            memory,
+            self._remember,
+            views=self.views,
+            hub=self.hub,
+            reads=self._streams,
+            log=self._log,
+            rights=self._rights,
+            clock=self._clock,
+            limits=self.limits,
+            observer=self.observer,
+            readable=self._readable,
+            options=options,
         )
 
     def add_routes(self, app: web.Application) -> None:
@@ -122,6 +145,8 @@ class Serving:
         get("/streams/{stream}/schema", self._stream_schema)
         get("/streams/{stream}/events", self._stream_events, allow_head=False)
         get("/streams/{stream}/socket", self._stream_socket, allow_head=False)
+        if self._webhooks is not None:
+            WebhookRoutes(self._webhooks, self.limits.body_pause_s).add_routes(app)
         get("/status", self._status)
         get("/graph", self._graph)
         get("/healthz", alive)
@@ -413,6 +438,8 @@ class Serving:
         await self._subscribers.start()
         await self._streams.start()
         await self.status.start()
+        if self._webhooks is not None:
+            await self._webhooks.start()
 
     async def _end_connections(self, app: web.Application) -> None:
         """Clients reconnect and resume: to another edge, or to this one when it is back."""
@@ -420,6 +447,8 @@ class Serving:
             pipe.end(goodbye)
 
     async def _stop(self, app: web.Application) -> None:
+        if self._webhooks is not None:
+            await self._webhooks.stop()
         await self.status.stop()
         await self._subscribers.stop()
         await self._streams.stop()

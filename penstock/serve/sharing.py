@@ -44,10 +44,6 @@ T = TypeVar("T")
 
 LINGER_S = 10.0
 """How long a group without members keeps going, so that a client that reconnects finds it."""
-BACKLOG_BYTES = 4 * 1024**2
-"""Encoded messages that a group keeps for those who catch up."""
-BACKLOG_BYTES_ALL = 64 * 1024**2
-"""The same for all groups of a view together, beyond the newest message of each."""
 REPLAY_BYTES = 4 * 1024**2
 """How much history is evaluated at once for one who catches up."""
 LARGE_CHANGES = 1_000
@@ -73,6 +69,9 @@ class Member:
     shown: Shown | None = None
     """What it shows, while it is behind; None where that is not known, or not needed because there is no limit."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    """There is something for it to do."""
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    """It need not wait for its pace any longer."""
 
 
 class Gone(Exception):
@@ -100,6 +99,8 @@ class Group:
         """The backlog holds every message behind this offset."""
         self._merged: dict[tuple[int, int], Net] = {}
         """What members that were behind got last, by the offsets it leads from and to: equally slow ones share it."""
+        self._telling: Message | None = None
+        """On its way to members: the cursor is behind it already, but some have not got it."""
         self._users = 0
         self._leaving: asyncio.TimerHandle | None = None
         self._ready = asyncio.Event()
@@ -125,6 +126,7 @@ class Group:
         Raises `Gone` when what it missed is no longer known.
         """
         self._used()
+        receiver.policy = policy
         try:
             await self._ready.wait()
             start = "snapshot" if since is None else "resume"
@@ -159,6 +161,8 @@ class Group:
 
     def announce(self, receiver: Receiver | None = None) -> None:
         """Tell members (this one, or all) how far they have come, where batches have passed them by."""
+        if self._telling is not None:
+            return
         asked = (member for member in self.members if receiver in (None, member.receiver))
         passed = [member for member in asked if member.told < self.cursor]
         moved = self._make.moved(self.cursor) if passed else None
@@ -181,6 +185,7 @@ class Group:
             self._leaving.cancel()
         for member in self.members:
             member.woken.set()
+            member.hurry.set()
 
     async def stop(self) -> None:
         if self._working is not None:
@@ -212,11 +217,12 @@ class Group:
         if member.receiver.pace_s is not None and not member.behind:
             member.behind = True  # since when it shows what it shows is not known in the midst of a step
         member.woken.set()
+        member.hurry.set()
 
     def _overflown(self, member: Member) -> None:
         """As much waits for it as may."""
         if member.policy == "every_change":
-            self._stalled(member, 0.0)
+            self._stalled(member)
             member.receiver.cut(member.policy, stall(self._behind(member, 0.0)))
         else:
             self._fall(member)
@@ -228,8 +234,8 @@ class Group:
         """
         receiver = member.receiver
         while not self.ended.is_set():
-            if receiver.pace_s is not None and member.at < self.cursor:
-                await _next_tick(receiver.pace_s)
+            if receiver.pace_s is not None and member.at < self.cursor and await _hurried(member, receiver.pace_s):
+                continue
             await self._room_for(member)
             if member.at >= self.cursor:
                 break
@@ -253,14 +259,14 @@ class Group:
         began = asyncio.get_running_loop().time()
         if await _in_time(member.receiver.drained, self._limits.subscriber_stall_s):
             return
-        self._stalled(member, self._limits.subscriber_stall_s)
+        self._stalled(member)
         member.receiver.stall(lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began)))
         rest_s = self._limits.subscriber_cut_s - self._limits.subscriber_stall_s
         if not await _in_time(member.receiver.drained, rest_s):
             member.receiver.cut(member.policy, stall(self._behind(member, self._limits.subscriber_cut_s)))
             raise ConnectionResetError("the subscriber was cut")
 
-    def _stalled(self, member: Member, seconds: float) -> None:
+    def _stalled(self, member: Member) -> None:
         receiver = member.receiver
         self._observer.emit(SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes))
 
@@ -394,29 +400,45 @@ class Group:
 
         Returns how many members were handed a message now.
         """
-        if self._due and self._due[0].batch.start < self.content.history.start:
-            self.end()  # history has outrun this group
         told = 0
         while self._due and self._working is None:
             due = self._due[0]
-            small = len(due.changes) <= LARGE_CHANGES and len(self.members) <= FAN_OUT
-            try:
-                if not small or self._still.locked() or (evaluated := self._evaluate(due)) is None:
-                    break
-                message = self._done(due, evaluated)
-            except Exception:
-                break  # the task comes to the same and tells it
-            if message is not None:
-                if self._needs_thread(message):
-                    self._work(message)
-                else:
-                    self._tell_now(tuple(self.members), message)
-                    told += len(self.members)
-        if self._due and self._working is None:
-            self._work()
+            if due.batch.start < self.content.history.start:
+                self.end()  # history has outrun this group
+                break
+            done, message = self._at_once(due)
+            if not done:
+                self._work()
+            elif message is not None and self._needs_thread(message):
+                self._work(message)
+            elif message is not None:
+                told += len(self.members)
+                self._tell_now(tuple(self.members), message)
         return told
 
+    def _at_once(self, due: Due) -> tuple[bool, Message | None]:
+        """Its message, with the cursor behind it; False when a task must do it: then nothing has changed."""
+        if len(due.changes) > LARGE_CHANGES or len(self.members) > FAN_OUT or self._still.locked():
+            return False, None
+        evaluated = self._evaluate(due)
+        if evaluated is None:
+            return False, None
+        message = self._made(due, evaluated)
+        self._pass(due, message)
+        return True, message
+
+    def fail(self, error: Exception) -> None:
+        """Called by the dispatch when `advance` has raised: this group ends, no other."""
+        if self._working is None:
+            self._working = asyncio.create_task(self._fails(error), name=f"group {self.view.name}")
+
+    async def _fails(self, error: Exception) -> None:
+        self._observer.emit(GroupFailed(self.view.name, f"{type(error).__name__}: {error}"))
+        await asyncio.sleep(FAILED_S)
+        self.end()
+
     def _work(self, message: Message | None = None) -> None:
+        self._telling = message
         self._working = asyncio.create_task(self._works(message), name=f"group {self.view.name}")
 
     async def _works(self, message: Message | None) -> None:
@@ -432,9 +454,7 @@ class Group:
         except Gone:
             self.end()
         except Exception as error:
-            self._observer.emit(GroupFailed(self.view.name, f"{type(error).__name__}: {error}"))
-            await asyncio.sleep(FAILED_S)
-            self.end()
+            await self._fails(error)
         finally:
             self._working = None
 
@@ -473,11 +493,6 @@ class Group:
             return due.json.changes(self._make.codec, upserts, deletes)
         return self._make.changes(upserts, deletes, due.batch.end, due.batch.meta)
 
-    def _done(self, due: Due, told: Told) -> Message | None:
-        message = self._made(due, told)
-        self._pass(due, message)
-        return message
-
     def _pass(self, due: Due, message: Message | None) -> None:
         """The cursor moves behind a batch, and its message into the backlog, in one step."""
         if self._due and self._due[0] is due:
@@ -497,14 +512,14 @@ class Group:
     def _keep(self, message: Message) -> None:
         self._backlog.append(message)
         self._backlog_bytes += len(message.payload)
-        bound = min(BACKLOG_BYTES, BACKLOG_BYTES_ALL // max(1, len(self._dispatch)))
-        while self._backlog_bytes > bound and len(self._backlog) > 1:
+        while self._backlog_bytes > self._dispatch.backlog_bytes and len(self._backlog) > 1:
             gone = self._backlog.popleft()
             self._backlog_bytes -= len(gone.payload)
             self._backlog_start = gone.end
 
     async def _tell(self, message: Message) -> None:
         """Hand it to all members, with the loop given back in between."""
+        self._telling = message
         if self._needs_thread(message):
             await asyncio.to_thread(message.deflated)
         members = list(self.members)
@@ -512,6 +527,7 @@ class Group:
             if start:
                 await asyncio.sleep(0)
             self._tell_now(members[start : start + FAN_OUT], message)
+        self._telling = None
         self._observer.emit(MessagesSent(self.view.name, len(members)))
 
     def _tell_now(self, members: Iterable[Member], message: Message) -> None:
@@ -538,13 +554,17 @@ class Group:
         return self._make.changes(upserts, deletes, batch.end, batch.meta) if upserts or deletes else None
 
 
-async def _next_tick(pace_s: float) -> None:
-    """Wait for the next multiple of the pace, so that members of equal pace share what is made for them."""
+async def _hurried(member: Member, pace_s: float) -> bool:
+    """Wait for the next multiple of the pace, so that members of equal pace share what is made for them.
+
+    True when something came in between: another pace, or the end.
+    """
+    member.hurry.clear()
     now = asyncio.get_running_loop().time()
-    await asyncio.sleep(pace_s - now % pace_s)
+    return await _in_time(member.hurry.wait, pace_s - now % pace_s)
 
 
-async def _in_time(call: Callable[[], Awaitable[None]], seconds: float) -> bool:
+async def _in_time(call: Callable[[], Awaitable[object]], seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
             await call()

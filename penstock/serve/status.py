@@ -53,6 +53,7 @@ class Status:
         self._versions: dict[str, int] = {}
         self._processes: Any = {}
         self._task: asyncio.Task[None] | None = None
+        self._gathering: asyncio.Future[Any] | None = None
         self.known_ids: Callable[[str], KnownIds | None] = lambda stream: None
         """The ids that the log's writer, which is not ours to ask, knows of a stream."""
         self.more: dict[str, Callable[[], Any]] = {}
@@ -67,6 +68,8 @@ class Status:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        if self._gathering is not None:
+            await asyncio.wait([self._gathering])  # in its thread it reads the log, which is about to be closed
 
     # What is said
 
@@ -173,7 +176,8 @@ class Status:
 
     async def _sample(self) -> None:
         metas = {view.name: view.content.meta for view in self._views if view.content}
-        streams, absorbed, lags, processes = await asyncio.to_thread(self._gather, metas)
+        self._gathering = asyncio.ensure_future(asyncio.to_thread(self._gather, metas))
+        streams, absorbed, lags, processes = await asyncio.shield(self._gathering)
         self._streams, self._lags, self._processes = streams, lags, processes
         now_s = self._clock.monotonic()
         self._accepted.note(now_s, {s["stream"]: s["totals"]["accepted"] for s in streams})

@@ -77,7 +77,7 @@ class Intervals(Generic[T]):
 
     def at(self, value: Any) -> list[T]:
         """Whose ranges hold this value, which is not None."""
-        found = [cell.item for cell in self._open]
+        found: list[Any] = [cell.item for cell in self._open]
         if value != value:
             return found + [cell.item for cell in self._above]
         if self._above:

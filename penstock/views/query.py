@@ -124,7 +124,6 @@ class OrderItem:
 # The query
 
 _FLOATS: Final = re.compile(r"\b(float|double)\b")
-"""In a type: its values may be NaN, which Python finds unequal to itself."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +139,14 @@ class Query:
     rule: tuple[Where, ...] = ()  # what the reader's rights demand of a row; tested before `where`
     passes: Callable[[Row], bool] = field(init=False, compare=False, repr=False)
     project: Callable[[Row], Row] = field(init=False, compare=False, repr=False)
-    has_floats: bool = field(init=False, compare=False, repr=False)
+    floats: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    """Where a row may hold NaN, which Python finds unequal to itself."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", _all_of([where.test for where in self.filters]))
         object.__setattr__(self, "project", _projection(self.columns, self.select))
-        object.__setattr__(self, "has_floats", any(_FLOATS.search(column.type) for column in self.columns))
+        floats = (index for index, column in enumerate(self.columns) if _FLOATS.search(column.type))
+        object.__setattr__(self, "floats", tuple(floats))
 
     @property
     def filters(self) -> tuple[Where, ...]:
@@ -310,18 +311,28 @@ def told_of(query: Query, changes: Sequence[Change]) -> tuple[list[Row], list[Ke
 
     The rows are the view's own, not projected: readers who select the same columns can share what is made of them.
     """
-    passes, project, plain = query.passes, query.project, query.select is None and not query.has_floats
+    passes = query.passes
     upserts: list[Row] = []
     deletes: list[Key] = []
     for change in changes:
         before, after = change.before, change.after
         seen = before is not None and passes(before)
         if after is not None and passes(after):
-            if not seen or plain or not _same(project(before), project(after)):  # type: ignore[arg-type]
+            if not seen or _differs(query, before, after):  # type: ignore[arg-type]
                 upserts.append(after)
         elif seen:
             deletes.append(change.key)
     return upserts, deletes
+
+
+def _differs(query: Query, before: Row, after: Row) -> bool:
+    """Whether a reader sees a change between two rows that are not equal to Python."""
+    if query.select is None:
+        for index in query.floats:
+            if before[index].__class__ is not float or before[index] != before[index]:
+                return not _same(before, after)
+        return True
+    return not _same(query.project(before), query.project(after))
 
 
 class QueryState:

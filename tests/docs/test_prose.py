@@ -41,6 +41,7 @@ DOCTESTED = (
     "client.backoff",
     "client.changes",
     "client.conditions",
+    "serve.webhooks.retrying",
     "client.event_line",
     "client.rows",
     "client.transports.over_events",

@@ -206,7 +206,7 @@ def routes(tmp_path: Path) -> Iterator[set[tuple[str, str]]]:
     collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
     collect.add_routes(app)
     DeadLetterOffice(reader, log.memory(), collect.intakes, limits, clock, observer.emit).add_routes(app)
-    Serving(application, views, reader, remember=remember).add_routes(app)
+    Serving(application, views, reader, remember=remember, memory=log.memory()).add_routes(app)
     yield {(r.method, r.resource.canonical) for r in app.router.routes() if r.resource and r.method != "HEAD"}
     group.close()
     log.close()

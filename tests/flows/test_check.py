@@ -162,3 +162,26 @@ def test_a_time_of_the_wrong_type_is_refused() -> None:
     app.stream("orders", Order, time="country", key="nope")
     codes = {p.code for p in app.declared().problems()}
     assert {"bad_time", "unknown_field"} <= codes
+
+
+def test_a_visible_where_or_channel_that_does_not_fit_the_columns_is_found_with_its_line(spark: SparkSession) -> None:
+    app = _app()
+
+    @app.view(key="country", visible_where="nation = :home")
+    def countries(orders: DataFrame) -> DataFrame:
+        return _by_country(orders)
+
+    @app.flow(visible_where="country = ANY(:homes)")
+    def large(orders: DataFrame) -> DataFrame:
+        return orders.where("amount > 100")
+
+    app.channel("many", countries, where="count > :least", select=["count"])
+    app.channel("far", large, select=["distance"])
+    found = [p for p in check(app.declared(), None) if p.level == "error"]
+    assert [(p.code, p.place and Path(p.place.file).name) for p in found] == [
+        ("bad_filter", Path(__file__).name),
+        ("unknown_column", Path(__file__).name),
+    ]
+    assert "'countries'" in found[0].message
+    assert "'nation'" in found[0].message
+    assert "'distance'" in found[1].message

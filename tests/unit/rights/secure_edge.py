@@ -33,6 +33,8 @@ from penstock.rights.token_options import TokenOptions
 from penstock.rights.tokens import Tokens
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
+from penstock.serve.webhooks.address_rules import AddressRules
+from penstock.serve.webhooks.webhook_registry import WebhookOptions
 from penstock.views.current import Views
 from penstock.views.rows_after import RowsAfter
 
@@ -128,7 +130,9 @@ class SecureEdge:
             clock=self.clock,
             observer=self.observer,
             remember=self._remember,
+            memory=self.log.memory(),
             rights=self.rights,
+            webhooks=WebhookOptions(AddressRules(anywhere=True)),
         )
         self.site = web.Application(middlewares=[errors_as_json(self.observer)])
         Guard(

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from market import BOBS, OWN, world
 from secure_edge import SecureEdge
 
@@ -244,3 +246,47 @@ async def test_channels_are_listed_and_drawn_for_those_who_may_read_them(edge):
     assert {"from": "orders", "to": "large"} in graph["edges"]
     assert (await edge.get("/channels/nope", edge.admin)).code == "unknown_channel"
     assert edge.serving._readable.asked({}, ANONYMOUS, "sold").policy == "every_change"
+
+
+# Webhooks
+
+
+async def test_a_webhook_delivers_what_its_owner_may_see(edge):
+    taken: list[Any] = []
+
+    async def take(request: web.Request) -> web.Response:
+        taken.append(await request.json())
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", take)
+    async with TestServer(app) as receiver:
+        narrow = await edge.key("read:orders(order_id,amount)", sub="ann")
+        for key, what in (
+            (edge.ann, {"view": "orders"}),
+            (edge.ann, {"stream": "sales"}),
+            (narrow, {"view": "orders"}),
+        ):
+            body = json.dumps({"url": str(receiver.make_url("/hook")), "shape": "batch"} | what).encode()
+            made = await edge.ask("POST", "/webhooks", key, body, Content_Type="application/json")
+            assert made.status == 201, made.raw
+        edge.flows.commit(edge.orders, [BOBS[0] | {"amount": 9}, OWN[0] | {"amount": 7}], [BOBS[1]])
+        for user in ("bob", "ann"):
+            sale = {"order_id": 5, "user_id": user, "note": f"for {user}"}
+            await edge.post("sales", edge.admin, json.dumps(sale).encode())
+        async with asyncio.timeout(20):
+            while len(taken) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    said = json.dumps(taken)
+    assert "hunter2" not in said
+    assert "bob" not in said
+    assert sum(said.count(f'"amount": {n}') for n in (7,)) == 2
+    assert "for ann" in said
+
+
+@pytest.mark.parametrize("what", [{"view": "orders"}, {"stream": "sales"}, {"view": "orders", "where": "note = 'tea'"}])
+async def test_who_may_not_see_it_makes_no_webhook(edge, what):
+    body = json.dumps({"url": "http://127.0.0.1:9/"} | what).encode()
+    key = await edge.key("read:orders(order_id)", "read:sales", **({"sub": "ann"} if "where" in what else {}))
+    answer = await edge.ask("POST", "/webhooks", key, body, Content_Type="application/json")
+    assert (answer.status, answer.code) == (403, "forbidden"), answer.raw

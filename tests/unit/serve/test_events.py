@@ -12,6 +12,7 @@ import pytest
 from edge import DEADLINE_S, Door, Edge, edge
 
 from penstock.config import Folder
+from penstock.serve.events import _next_size
 
 
 @pytest.fixture
@@ -132,3 +133,11 @@ async def test_a_position_of_another_epoch_is_a_410_and_a_reset_to_followers(tmp
             await ws.send_json({"type": "subscribe", "since": other})
             assert (await ws.receive_json(timeout=DEADLINE_S))["type"] == "reset"
             assert len((await ws.receive_json(timeout=DEADLINE_S))["events"]) == 1
+
+
+def test_pages_of_a_follower_shrink_when_events_are_large_and_grow_when_they_are_small() -> None:
+    assert _next_size(1_000, 50_000_000) == 250
+    assert _next_size(1, 50_000_000) == 1
+    assert _next_size(100, 100_000) == 200
+    assert _next_size(1_000, 100) == 1_000
+    assert _next_size(300, 500_000) == 300

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
@@ -22,6 +25,7 @@ from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.config import Folder, Limits
+from penstock.errors import UnauthorizedError
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
@@ -31,8 +35,12 @@ from penstock.rights.guard import Guard
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
 from penstock.rights.rights import Rights
+from penstock.rights.tickets import Tickets
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
+from penstock.serve.webhooks import webhook_registry
+from penstock.serve.webhooks.address_rules import AddressRules
+from penstock.serve.webhooks.webhook_registry import WebhookOptions
 from penstock.testing.contracts.log_backends import BACKENDS
 from penstock.views.current import Views
 from penstock.views.rows_after import RowsAfter
@@ -78,7 +86,8 @@ class Edge:
         )
         checks = {"collect": lambda: self.group.problem or True}
         remember = _remember(self.group)
-        self.rights = Rights(remember=remember)
+        self.rights = Rights()  # keys are made when the log is gone; tickets need it
+        self.rights.tickets = Tickets({}, clock, remember)
         serving = Serving(
             self.application,
             self.views,
@@ -88,6 +97,7 @@ class Edge:
             remember=remember,
             rights=self.rights,
             memory=self.log.memory(),
+            webhooks=WebhookOptions(AddressRules(anywhere=True)),
         )
         self.web = web.Application(middlewares=[errors_as_json(self.observer)])
         Guard(self.rights).add_to(self.web)
@@ -101,7 +111,9 @@ class Edge:
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
         """One request, whose status is noted."""
-        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        data: Any = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        if data is not None and len(data) > 2**20:
+            data = BytesIO(data)
         headers = {"Content-Type": "application/json", **more.pop("headers", {})}
         async with self.http.request(method, path, data=data, headers=headers, **more) as reply:
             self.seen[method.lower(), path].add(reply.status)
@@ -110,7 +122,7 @@ class Edge:
             text = "" if endless or image or reply.status == 101 else await reply.text()
         return json.loads(text) if text.startswith("{") else text
 
-    async def stall(self, path: str) -> None:
+    async def stall(self, path: str, method: str = "POST") -> None:
         """A body that is begun and never ended."""
 
         async def endless() -> AsyncIterator[bytes]:
@@ -118,8 +130,8 @@ class Edge:
             await asyncio.sleep(30)
 
         headers = {"Content-Type": "application/json"}
-        async with self.http.post(path, data=endless(), headers=headers) as reply:
-            self.seen["post", path].add(reply.status)
+        async with self.http.request(method, path, data=endless(), headers=headers) as reply:
+            self.seen[method.lower(), path].add(reply.status)
 
     async def expect(self, status: int, method: str, path: str, body: Any = None, **more: Any) -> Any:
         before = self.seen[method.lower(), path]
@@ -200,6 +212,7 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
         await read_channels(edge)
         await look_at_dead_letters(edge)
         await subscribe(edge)
+        await leave_webhooks(edge)
         await when_the_log_fails(edge)
         await without_a_right(edge, spec)
         await above_the_limit(edge, spec)
@@ -209,7 +222,12 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
             template = "/acks/{token}" if path.startswith("/acks/") else path
             template = "/dead/{letter}" if path.startswith("/dead/0-") else template
             template = "/subscribers/{name}" if path.startswith("/subscribers/") else template
+            template = re.sub("^/webhooks/wh_[^/]*", "/webhooks/{id}", template)
             assert statuses <= {int(status) for status in spec["paths"][template][method]["responses"]}, path
+
+
+def filled(path: str) -> str:
+    return path.replace("{token}", "t").replace("{letter}", "0-0").replace("{id}", "wh_0").replace("{name}", "n")
 
 
 async def without_a_right(edge: Edge, spec: Spec) -> None:
@@ -219,15 +237,13 @@ async def without_a_right(edge: Edge, spec: Spec) -> None:
         await edge.expect(
             403,
             method.upper(),
-            path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n"),
+            filled(path),
             headers={"Host": "evil.example"},
         )
     _, record = make_key("", ("read:*",), {}, 0, None)
     await edge.rights.obey(Instruction("create", record.id, record))
     for method, path in closed:
-        await edge.expect(
-            401, method.upper(), path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n")
-        )
+        await edge.expect(401, method.upper(), filled(path))
 
 
 async def above_the_limit(edge: Edge, spec: Spec) -> None:
@@ -239,8 +255,7 @@ async def above_the_limit(edge: Edge, spec: Spec) -> None:
         assert reply.status == 200
     for path, item in spec["paths"].items():
         for method in item if path not in OPEN else ():
-            asked = path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n")
-            await edge.expect(429, method.upper(), asked, headers=shown)
+            await edge.expect(429, method.upper(), filled(path), headers=shown)
 
 
 async def ask_for_the_state_of_things(edge: Edge) -> None:
@@ -276,7 +291,8 @@ async def post_all_kinds(edge: Edge) -> str:
 
 async def read_views(edge: Edge, ack: str) -> None:
     path = "/views/topics"
-    await edge.expect(503, "GET", path, params={"wait": 0})
+    for loading in (path, "/channels/jazz"):
+        await edge.expect(503, "GET", loading, params={"wait": 0})
     old = edge.flows.build()
     edge.flows.commit(old, [topic("a", 1)])
     at_old = (await edge.expect(200, "GET", path))["position"]
@@ -322,12 +338,13 @@ async def read_channels(edge: Edge) -> None:
     old = (await edge.expect(200, "GET", path))["position"]
     await edge.expect(204, "GET", path, params={"since": old, "wait": 0})
     await edge.expect(400, "GET", path, params={"where": "nonsense("})
-    await edge.expect(504, "GET", path, params={"at_least": _later(old), "wait": 0})
+    gone = Position("view", "topics", "another", (1,)).token()
+    for at in (path, f"{path}/events"):
+        await edge.expect(504, "GET", at, params={"at_least": _later(old), "wait": 0})
+        await edge.expect(410, "GET", at, params={"at_least": gone, "wait": 0})
     async with edge.http.get(path) as reply:
         etag = reply.headers["ETag"]
     await edge.expect(304, "GET", path, headers={"If-None-Match": etag})
-    gone = Position("view", "topics", "another", (1,)).token()
-    await edge.expect(410, "GET", path, params={"at_least": gone, "wait": 0})
     await edge.expect(200, "GET", f"{path}/events")
     await edge.expect(400, "GET", f"{path}/events", params={"where": "nonsense("})
     await edge.expect(507, "GET", "/channels/over")
@@ -387,27 +404,71 @@ async def subscribe(edge: Edge) -> None:
     await edge.expect(404, "DELETE", "/subscribers/n")
 
 
+HOOK = {"url": "http://127.0.0.1:9/", "view": "topics"}
+BELOW = {"": {}, "/secret": {}, "/replay": {"since": "start"}}
+"""What takes a body below `/webhooks/{id}`."""
+
+
+async def leave_webhooks(edge: Edge) -> None:
+    made = await edge.expect(201, "POST", "/webhooks", HOOK)
+    await edge.expect(400, "POST", "/webhooks", {"url": "x"})
+    await edge.expect(404, "POST", "/webhooks", HOOK | {"view": "nothing"})
+    await edge.expect(413, "POST", "/webhooks", b" " * 1_048_577)
+    await edge.expect(507, "POST", "/webhooks", HOOK | {"view": "elsewhere"})
+    await edge.stall("/webhooks")
+    with patch.object(webhook_registry, "MOST", 0):
+        await edge.expect(409, "POST", "/webhooks", HOOK)
+    await edge.expect(200, "GET", "/webhooks")
+    path, gone = f"/webhooks/{made['id']}", "/webhooks/wh_gone"
+    for below, body in BELOW.items():
+        method = "POST" if below else "PATCH"
+        await edge.expect(202 if below == "/replay" else 200, method, path + below, body)
+        await edge.expect(404, method, gone + below, body)
+        await edge.expect(400, method, path + below, b"[")
+        await edge.expect(413, method, path + below, b" " * 1_048_577)
+        await edge.stall(path + below, method)
+    for method, below in (("GET", ""), ("DELETE", ""), ("GET", "/deliveries"), ("POST", "/test")):
+        await edge.expect(404, method, gone + below)
+    for method, below in (("GET", ""), ("GET", "/deliveries"), ("POST", "/test")):
+        await edge.expect(200, method, path + below)
+    await edge.expect(200, "PATCH", path, {"enabled": False})
+    with patch.object(Rights, "still", side_effect=UnauthorizedError("over")):
+        reply = await edge.http.patch(path, json={"enabled": True})
+        edge.seen["patch", path].add(reply.status)
+    await edge.expect(204, "DELETE", path)
+
+
 async def when_the_log_fails(edge: Edge) -> None:
+    hook = f"/webhooks/{(await edge.expect(201, 'POST', '/webhooks', HOOK))['id']}"
+    hooks: list[tuple[str, str, Any]] = [("POST", "/webhooks", HOOK), ("DELETE", hook, None)]
+    hooks += [("POST" if below else "PATCH", hook + below, body) for below, body in BELOW.items()]
     rebuilds = ("/views/topics/rebuild", "/flows/yes/rebuild")
     for path in rebuilds:
         await edge.expect(202, "POST", path)
     with BACKENDS["sqlite"].starved(edge.log):
         while 507 not in edge.seen["post", "/streams/rsvps"]:
             await edge.ask("POST", "/streams/rsvps", {"topic": "a" * 50_000})
-        await edge.expect(507, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a" * 5_000})
+        while 507 not in edge.seen["get", "/streams/rsvps/pixel.gif"]:
+            await edge.ask("GET", "/streams/rsvps/pixel.gif", params={"topic": "a" * 5_000})
         await edge.expect(507, "POST", "/dead/replay", MENDED)
-        edge.rights.tickets._secrets.clear()  # the next ticket needs a new one, and that must be in the log first
-        await edge.expect(507, "POST", "/tickets", {"channel": "jazz"})
+        while 507 not in edge.seen["post", "/tickets"]:
+            edge.rights.tickets._secrets.clear()  # the next ticket needs a new one, and that must be in the log first
+            await edge.ask("POST", "/tickets", {"channel": "jazz"})
         for path in rebuilds:
             async with asyncio.timeout(20):
                 while 507 not in edge.seen["post", path]:
                     await edge.ask("POST", path)
         await edge.expect(507, "DELETE", "/subscribers/kept")
+        for method, path, body in hooks:
+            await edge.expect(507, method, path, body)
     await asyncio.to_thread(edge.group.close)
     await edge.expect(503, "POST", "/streams/rsvps", {"topic": "a"})
     await edge.expect(503, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a"})
     await edge.expect(503, "POST", "/dead/replay", MENDED)
+    edge.rights.tickets._secrets.clear()
     await edge.expect(503, "POST", "/tickets", {"channel": "jazz"})
     for path in rebuilds:
         await edge.expect(503, "POST", path)
     await edge.expect(503, "DELETE", "/subscribers/kept")
+    for method, path, body in hooks:
+        await edge.expect(503, method, path, body)

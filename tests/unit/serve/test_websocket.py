@@ -195,6 +195,26 @@ async def test_a_pace_is_changed_and_taken_back(tmp_path: Path) -> None:
                 assert (await ws.receive_json(timeout=DEADLINE_S))["upserts"] == [topic("a", i)]
 
 
+async def test_a_slow_pace_holds_up_neither_another_pace_nor_a_reset(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 1)])
+        async with running.http.ws_connect("/views/topics/socket") as ws:
+            await ws.send_json({"type": "subscribe", "id": "s"})
+            await ws.receive_json(timeout=DEADLINE_S)
+            await ws.send_json({"type": "pace", "id": "s", "per_s": 0.01})
+            flows.commit(stream, [topic("a", 2)])
+            await running.at_offset(2)
+            await ws.send_json({"type": "pace", "id": "s", "per_s": 100})
+            assert (await ws.receive_json(timeout=DEADLINE_S))["upserts"] == [topic("a", 2)]
+            await ws.send_json({"type": "pace", "id": "s", "per_s": 0.01})
+            flows.commit(stream, [topic("a", 3)])
+            await running.at_offset(3)
+            flows.commit(flows.build(), [topic("b", 1)])
+            kinds = [(await ws.receive_json(timeout=DEADLINE_S))["type"] for _ in range(2)]
+            assert kinds == ["reset", "snapshot"]
+
+
 PACES: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"id": "s", "per_s": 0}, "bad_request"),
     "a text": ({"id": "s", "per_s": "2"}, "bad_request"),

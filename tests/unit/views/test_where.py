@@ -112,14 +112,16 @@ CAST(1 AS boolean) | rsvps = '42' | score = '1.5' | ok = 'true' | raw = X'1A' | 
 rsvps > 41.5 | rsvps < 42.5 | price = 9.5 | price > 9 | score > 1 | n < 3000000000 | topic IS NOT NULL
 reverse(topic) = 'zzaJ' | left(topic, 2) = 'Ja' | right(topic, 2) = 'zz' | replace(topic, 'z', '+') = 'Ja++'
 replace(topic, 'zz') = 'Ja' | startswith(topic, 'Ja') | endswith(topic, 'zz') | contains(topic, 'az')
-instr(topic, 'z') = 3 | sign(-rsvps) = -1 | sqrt(price * 9.5) = 9.5 | isnan(score) = false | isnan(CAST('NaN' AS double)) | isnotnull(topic)
-nullif(n, 8) = 7 | nullif(n, 7) IS NULL | greatest(n, rsvps, NULL) = 42 | least(topic, 'Golf') = 'Golf' | quarter(day) = 2
-dayofweek(day) = 4 | weekday(day) = 2 | dayofyear(day) = 122 | weekofyear(day) = 18 | date_trunc('hour', window.end) = at
+instr(topic, 'z') = 3 | sign(-rsvps) = -1 | sqrt(price * 9.5) = 9.5 | isnan(score) = false
+isnan(CAST('NaN' AS double)) | isnotnull(topic) | nullif(n, 8) = 7 | nullif(n, 7) IS NULL
+greatest(n, rsvps, NULL) = 42 | least(topic, 'Golf') = 'Golf' | quarter(day) = 2 | dayofweek(day) = 4
+weekday(day) = 2 | dayofyear(day) = 122 | weekofyear(day) = 18 | date_trunc('hour', window.end) = at
 date_trunc('WEEK', at) = '2024-04-29' | date_trunc('quarter', at) = '2024-04-01' | date_add(day, 1) = '2024-05-02'
 date_sub(day, 1) = '2024-04-30' | date_diff(day, '2024-04-30') = 1 | datediff(at, DATE '2024-05-03') = -2
-to_date(at) = day | to_timestamp('2024-05-01 12:00:00') = at | unix_seconds(at) = 1714564800 | unix_millis(at) % 1000 = 0
-timestamp_seconds(1714564800) = at | timestamp_millis(1714564800000) = at | distance(60, 10, 60, 10) = 0
-distance(place.geo.lat, place.geo.lon, 60.3913, 5.3221) BETWEEN 300 AND 310 | distance(0, 0, 0, 180) > 20015
+to_date(at) = day | to_timestamp('2024-05-01 12:00:00') = at | unix_seconds(at) = 1714564800
+unix_millis(at) % 1000 = 0 | timestamp_seconds(1714564800) = at | timestamp_millis(1714564800000) = at
+distance(60, 10, 60, 10) = 0 | distance(place.geo.lat, place.geo.lon, 60.3913, 5.3221) BETWEEN 300 AND 310
+distance(0, 0, 0, 180) > 20015
 window = window | -9223372036854775808 < rsvps | 'it''s' = 'it\\'s' | rsvps = 42 -- a comment
 """.replace("\n", " | ")
 

@@ -1,0 +1,21 @@
+"""A view that only a benchmark writes to: its changelog comes from `bench/changelog.py` and not from Spark."""
+
+from typing import Any
+
+from penstock import App, Event
+
+app = App("bench_quotes")
+
+
+class Quote(Event):
+    symbol: str
+    price: float
+
+
+ticks = app.stream("ticks", Quote, key="symbol")
+
+
+@app.view(key="symbol")
+def quotes(ticks: Any) -> Any:
+    """The last price of each symbol."""
+    return ticks

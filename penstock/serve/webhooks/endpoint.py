@@ -1,0 +1,250 @@
+"""One webhook at work: reads what is next, delivers it, waits when it is not taken, and never goes past it.
+
+1. One delivery is under way at a time, in order. The next one is sent when the one before was taken (2xx).
+2. While an endpoint is in trouble nothing is held for it but its place; what it missed is read again.
+3. Before each attempt the owner's right is looked at; when it has ended nothing more is sent.
+4. What goes wrong here is told and tried again. Nothing that one endpoint does reaches another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from penstock.clock import rfc3339
+from penstock.errors import PenstockError
+from penstock.observe.signals import Signal
+from penstock.rights.rights import Rights
+from penstock.serve.asked import Asked
+from penstock.serve.webhooks.attempts import Attempts
+from penstock.serve.webhooks.lanes import Crowded, Lanes
+from penstock.serve.webhooks.pacing import Pace
+from penstock.serve.webhooks.parcels import Delivery, Level, Step
+from penstock.serve.webhooks.posting import Outcome, Poster
+from penstock.serve.webhooks.progress_keeper import ProgressKeeper
+from penstock.serve.webhooks.retrying import Schedule
+from penstock.serve.webhooks.signing import signed_headers
+from penstock.serve.webhooks.webhook import Place, Progress, Reason, Trouble, Webhook, stored_progress
+from penstock.serve.webhooks.webhook_signals import (
+    WebhookBlocked,
+    WebhookDelivered,
+    WebhookFailed,
+    WebhookReset,
+    WebhookRetried,
+)
+
+BLOCKED_S = 30.0
+"""How long to wait before a view or stream that cannot be read is tried again."""
+HELD_TRIES = 3
+"""Tries of a part of a snapshot before all of it begins anew."""
+
+State = Literal["level", "delivering", "paused", "blocked", "disabled"]
+STATES: tuple[State, ...] = ("level", "delivering", "paused", "blocked", "disabled")
+
+
+class Source(Protocol):
+    """Where deliveries come from: the views or the streams of an edge."""
+
+    def steps(self, webhook: Webhook, asked: Asked, place: Place, level: Level) -> AsyncGenerator[Step, None]: ...
+
+    def passed(self, webhook: Webhook) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Works:
+    """What all endpoints of an edge share."""
+
+    sources: dict[str, Source]
+    poster: Poster
+    lanes: Lanes
+    keeper: ProgressKeeper
+    schedule: Schedule
+    pace: Pace
+    rights: Rights
+    signals: Callable[[Signal], None]
+    asked: Callable[[Webhook], Asked]
+    disable: Callable[[str, Reason, str], None]
+
+
+class Endpoint:
+    """Of one webhook, between `start` and `stop`."""
+
+    def __init__(self, webhook: Webhook, progress: Progress, works: Works, attempts: Attempts | None = None) -> None:
+        self.webhook, self.place, self.trouble = webhook, progress.place, progress.trouble
+        self.attempts = attempts or Attempts()
+        self.state: State = "disabled" if webhook.disabled else "level"
+        self.problem: str | None = None
+        self._behind_us: int | None = None
+        self._written = progress
+        self._works = works
+        self._task: asyncio.Task[None] | None = None
+
+    # For the registry
+
+    def start(self) -> None:
+        if self.webhook.disabled is None and self._task is None:
+            self._task = asyncio.create_task(self._live(), name=f"webhook {self.webhook.id}")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            self.place = self.progress().place
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def progress(self) -> Progress:
+        """As it is written down: who has everything has also what has passed without concerning it."""
+        passed = self._works.sources[self.webhook.kind].passed(self.webhook) if self.state == "level" else None
+        place = self.place if passed is None else msgspec.structs.replace(self.place, position=passed)
+        return Progress(place, self.trouble)
+
+    def stored(self) -> dict[str, Any]:
+        """What the log is about to know."""
+        self._written = self.progress()
+        return stored_progress(self.webhook.id, self._written)
+
+    @property
+    def moved(self) -> bool:
+        """Whether the log knows less than is true."""
+        return self.progress() != self._written
+
+    def lag_s(self) -> float:
+        """How long it has not had everything."""
+        since_us = self.trouble.since_us if self.trouble else self._behind_us
+        return 0.0 if since_us is None else max(0.0, (self._works.pace.now_us() - since_us) / 1e6)
+
+    def body(self) -> dict[str, Any]:
+        trouble = self.trouble
+        return self.webhook.body() | {
+            "state": self.state,
+            "position": self.progress().place.position,
+            "lag_s": round(self.lag_s(), 3),
+            "problem": self.problem,
+            "failing": trouble
+            and {
+                "since": rfc3339(trouble.since_us),
+                "attempts": trouble.attempts,
+                "retry": rfc3339(trouble.retry_us),
+                "error": trouble.error,
+            },
+        }
+
+    # At work
+
+    async def _live(self) -> None:
+        while self.webhook.disabled is None:
+            try:
+                await self._until_due()
+                await self._round()
+                self.problem = None
+            except PenstockError as error:
+                await self._blocked(f"{error.code}: {error.message}")
+            except Exception as error:
+                await self._blocked(f"{type(error).__name__}: {error}")
+        self.state = "disabled"
+
+    async def _round(self) -> None:
+        """Deliver, until an attempt fails or the source wants to begin anew."""
+        works, webhook = self._works, self.webhook
+        source = works.sources[webhook.kind]
+        async with aclosing(source.steps(webhook, works.asked(webhook), self.place, self._level)) as steps:
+            async for step in steps:
+                if step.delivery is not None and not await self._delivered(step.delivery):
+                    return
+                await self._advance(step)
+
+    async def _advance(self, step: Step) -> None:
+        if step.then.fell is not None and self.place.fell is None:
+            self._works.signals(WebhookReset(self.webhook.id, step.then.fell))
+        self.place = step.then
+        if step.durable:
+            await self._works.keeper.write(self.stored())
+        elif step.delivery is not None:
+            self._works.keeper.note(self.webhook.id)
+
+    def _level(self) -> None:
+        """The source has nothing more; who is in trouble has something, and has not read it again yet."""
+        if self.trouble is None:
+            self.state, self.problem, self._behind_us = "level", None, None
+
+    async def _until_due(self) -> None:
+        if self.trouble is not None:
+            self.state = "paused"
+            await self._works.pace.until(self.trouble.retry_us)
+
+    async def _blocked(self, problem: str) -> None:
+        if problem != self.problem:
+            self._works.signals(WebhookBlocked(self.webhook.id, problem))
+        self.state, self.problem = "blocked", problem
+        await self._works.pace.sleep(BLOCKED_S)
+
+    # One delivery
+
+    async def _delivered(self, delivery: Delivery) -> bool:
+        while not await self._attempt(delivery):
+            tries = self.trouble.attempts if self.trouble else 0
+            if not delivery.held or tries > HELD_TRIES or self.webhook.disabled is not None:
+                return False
+            await self._until_due()
+        return True
+
+    async def _attempt(self, delivery: Delivery) -> bool:
+        works = self._works
+        if not self._allowed():
+            return False
+        self.state = "delivering"
+        at_us = works.pace.now_us()
+        self._behind_us = self._behind_us or at_us
+        if self.trouble is not None:
+            works.signals(WebhookRetried(self.webhook.id, self.trouble.attempts))
+        outcome = await self._posted(delivery)
+        self.attempts.note(delivery, at_us, outcome)
+        if outcome.taken:
+            self.trouble = None
+            works.signals(WebhookDelivered(self.webhook.id, self.webhook.kind, self.webhook.shape, outcome.ms / 1e3))
+        else:
+            self._failed(outcome)
+        return outcome.taken
+
+    async def _posted(self, delivery: Delivery) -> Outcome:
+        works, webhook = self._works, self.webhook
+
+        async def attempt() -> Outcome:
+            headers = signed_headers(delivery.id, delivery.payload, webhook.secrets, works.pace.now_us())
+            return await works.poster.post(webhook.url, headers, delivery.payload)
+
+        try:
+            return await works.lanes.run(attempt, troubled=self.trouble is not None)
+        except Crowded:
+            return Outcome(0, failure="crowded", detail="slow to answer, and too many others are too")
+
+    def _allowed(self) -> bool:
+        """Whether the owner's right still holds; if not, the webhook is disabled."""
+        owner, rights = self.webhook.owner.credential(), self._works.rights
+        try:
+            rights.still(owner)
+        except PenstockError as error:
+            self._works.disable(self.webhook.id, "rights", error.detail or error.message)
+            return False
+        if owner.is_anonymous and not rights.is_open:
+            self._works.disable(self.webhook.id, "rights", "it was made without a key, and the server has keys now")
+            return False
+        return True
+
+    def _failed(self, outcome: Outcome) -> None:
+        works, id = self._works, self.webhook.id
+        attempts = self.trouble.attempts + 1 if self.trouble else 1
+        works.signals(WebhookFailed(id, str(outcome.failure), attempts, outcome.text()))
+        next = works.schedule.after(self.trouble, works.pace.now_us(), outcome.text(), outcome.retry_after_s)
+        if outcome.gone:
+            works.disable(id, "gone", "the endpoint answered 410")
+        elif next is None:
+            works.disable(id, "failing", f"nothing was taken for three days: {outcome.text()}")
+        self.trouble = next or Trouble(works.pace.now_us(), attempts, works.pace.now_us(), outcome.text())
+        self.state = "paused"
+        works.keeper.note(id)

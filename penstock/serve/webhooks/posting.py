@@ -1,0 +1,238 @@
+"""Posts one delivery and says what came of it, whatever the other side does: bounded in time, size and reach.
+
+1. Any status of 2xx is a success once it has come; what follows it is not waited for. Everything else is a failure,
+   a redirect too: it could lead anywhere.
+2. The address is judged by `AddressRules` as the socket is made. Names are looked up in threads of our own, so that a
+   name server that hangs holds up nobody else.
+3. What an endpoint answers is never shown to anybody: it might come from where only this server can look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+import ssl
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from aiohttp import (
+    ClientConnectorDNSError,
+    ClientError,
+    ClientOSError,
+    ClientResponse,
+    ClientSession,
+    ClientSSLError,
+    ClientTimeout,
+    DummyCookieJar,
+    ServerDisconnectedError,
+    TCPConnector,
+    TraceConfig,
+)
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from penstock.clock import Clock
+from penstock.errors import CertificateError
+from penstock.serve.webhooks.address_rules import AddressRefused, AddressRules
+from penstock.serve.webhooks.retrying import retry_after_s
+
+TIMEOUT_S = 15.0
+"""From looking up the name to the status of the reply; the time that Standard Webhooks recommends at least."""
+BODY_S = 1.0
+BODY_BYTES = 64 * 1024
+"""What is read of a reply's body at most, so that its connection can be used again."""
+KEEP_S = 15.0
+PIECES_BYTES = 512 * 1024
+_LOOKUPS = 8
+
+Failure = Literal["address", "dns", "connection", "tls", "timeout", "redirect", "status", "crowded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one attempt."""
+
+    ms: float
+    status: int | None = None
+    failure: Failure | None = None
+    detail: str = ""
+    retry_after_s: float | None = None
+
+    @property
+    def taken(self) -> bool:
+        return self.failure is None
+
+    @property
+    def gone(self) -> bool:
+        return self.status == 410
+
+    def text(self) -> str:
+        return self.detail or f"status {self.status}"
+
+
+class Poster:
+    """The way out of one edge; lives on its loop between `start` and `close`."""
+
+    def __init__(
+        self, rules: AddressRules, clock: Clock, *, ca: Path | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """`ca` is a file of authorities to trust besides the system's; raises `CertificateError` if it is none."""
+        self._rules, self._clock, self._timeout_s = rules, clock, timeout_s
+        self._tls = _trusting(ca)
+        self._threads = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="webhook-dns")
+        self._judged: ClientSession
+        self._trusted: ClientSession
+
+    async def start(self) -> None:
+        self._judged = self._session(judged=True)
+        self._trusted = self._session(judged=False)
+
+    async def close(self) -> None:
+        await self._judged.close()
+        await self._trusted.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _session(self, *, judged: bool) -> ClientSession:
+        tracing = TraceConfig()
+        tracing.on_connection_reuseconn.append(_note_reuse)
+        connector = TCPConnector(
+            limit=0,  # the lanes bound it
+            ssl=self._tls,
+            resolver=_Resolver(self._threads),
+            use_dns_cache=False,
+            keepalive_timeout=KEEP_S,
+            socket_factory=self._rules.connected if judged else None,
+        )
+        return ClientSession(
+            connector=connector,
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+            timeout=ClientTimeout(total=None),
+            trace_configs=[tracing],
+            headers={"User-Agent": f"penstock/{version('penstock')}", "Content-Type": "application/json"},
+        )
+
+    async def post(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
+        began = time.perf_counter()
+        outcome = await self._outcome(url, headers, payload)
+        ms = round((time.perf_counter() - began) * 1e3, 1)
+        return replace(outcome, ms=ms)
+
+    async def _outcome(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._answer(url, headers, payload)
+        except TimeoutError:
+            return Outcome(0, failure="timeout", detail=f"no answer within {self._timeout_s:g} s")
+        except (ClientError, OSError, ValueError) as error:
+            return _failed(error)
+
+    async def _answer(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
+        """One request; another at once if its connection was an old one that the other side had just closed."""
+        used = SimpleNamespace(again=False)
+        try:
+            return await self._ask(url, headers, payload, used)
+        except (ServerDisconnectedError, ClientOSError):
+            if not used.again:
+                raise
+            return await self._ask(url, headers, payload, SimpleNamespace(again=False))
+
+    async def _ask(self, url: str, headers: dict[str, str], payload: bytes, used: SimpleNamespace) -> Outcome:
+        address = URL(url)
+        session = self._trusted if self._rules.trusts(address.host or "") else self._judged
+        async with session.post(
+            address, data=_body(payload), headers=headers, allow_redirects=False, trace_request_ctx=used
+        ) as reply:
+            await _skim(reply)
+            return _judged(reply.status, retry_after_s(reply.headers.get("Retry-After"), self._clock.now_us()))
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateError(
+            f"'{ca}' does not hold certificates to trust", detail=str(error), hint="name a PEM file with --webhook-ca"
+        ) from None
+    return context
+
+
+def _body(payload: bytes) -> bytes | io.BytesIO:
+    """A large one is written piece by piece, so that the loop goes on."""
+    return payload if len(payload) <= PIECES_BYTES else io.BytesIO(payload)
+
+
+async def _note_reuse(session: ClientSession, context: SimpleNamespace, params: Any) -> None:
+    context.trace_request_ctx.again = True
+
+
+async def _skim(reply: ClientResponse) -> None:
+    """Read the rest if it is short; else the connection is closed."""
+    size = 0
+    with suppress(TimeoutError, ClientError, OSError):
+        async with asyncio.timeout(BODY_S):
+            async for chunk in reply.content.iter_any():
+                size += len(chunk)
+                if size > BODY_BYTES:
+                    break
+    if not reply.content.at_eof():
+        reply.close()
+
+
+def _judged(status: int, retry_after: float | None) -> Outcome:
+    if 200 <= status < 300:
+        return Outcome(0, status)
+    kind: Failure = "redirect" if 300 <= status < 400 else "status"
+    said = f"status {status}, and redirects are not followed" if kind == "redirect" else f"status {status}"
+    return Outcome(0, status, kind, said, retry_after)
+
+
+def _failed(error: Exception) -> Outcome:
+    if isinstance(_cause(error), AddressRefused):
+        return Outcome(0, failure="address", detail=str(_cause(error)))
+    if isinstance(error, ClientConnectorDNSError):
+        return Outcome(0, failure="dns", detail="the name of the host cannot be looked up")
+    if isinstance(error, ClientSSLError | ssl.SSLError):
+        return Outcome(0, failure="tls", detail=f"TLS: {_cause(error)}"[:200])
+    return Outcome(0, failure="connection", detail=f"the connection failed ({type(error).__name__})")
+
+
+def _cause(error: Exception) -> Exception:
+    found: Any = getattr(error, "os_error", None) or getattr(error, "certificate_error", None)
+    return found or error
+
+
+class _Resolver(AbstractResolver):
+    """The system's own lookup, in threads that nobody else needs."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
+        return [
+            ResolveResult(
+                hostname=host, host=address, port=port, family=family, proto=proto, flags=socket.AI_NUMERICHOST
+            )
+            for family, proto, address in found
+        ]
+
+    async def close(self) -> None:
+        """The threads belong to the poster."""
+
+
+def _look_up(host: str, port: int, family: int) -> list[tuple[int, int, str]]:
+    found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    return [(kind, proto, str(address[0])) for kind, _, proto, _, address in found]

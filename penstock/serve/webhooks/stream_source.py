@@ -1,0 +1,125 @@
+"""Reads a stream for a webhook: event by event, or in batches and digests whose ends are pinned before they are sent.
+
+The log is the buffer, and keeps events as long as the stream's `retain=` says. A webhook that retention has overtaken
+gets `reset` with the position at which the stream begins now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from penstock.errors import PositionGoneError
+from penstock.log.folder import FolderLog
+from penstock.position import Position
+from penstock.protocol import encode
+from penstock.serve.asked import Asked
+from penstock.serve.events import END, START, Page, StreamReads
+from penstock.serve.webhooks.pacing import Pace
+from penstock.serve.webhooks.parcels import Delivery, Level, Step, delivery_id, made, reset
+from penstock.serve.webhooks.stream_news import StreamNews
+from penstock.serve.webhooks.webhook import Place, Webhook
+from penstock.views.rule import EVERYTHING
+
+PAGE_EVENTS = 100
+"""Events in one batch, and in one digest: what is left over follows at once."""
+READERS = 2
+"""Pages that are read at one time for all webhooks: reading takes threads that others need too."""
+
+
+class StreamSource:
+    """Reads streams for all webhooks of an edge."""
+
+    def __init__(self, reads: StreamReads, log: FolderLog, news: StreamNews, pace: Pace) -> None:
+        self._reads, self._log, self._news, self._pace = reads, log, news, pace
+        self._readers = asyncio.Semaphore(READERS)
+
+    def passed(self, webhook: Webhook) -> str | None:
+        return None
+
+    async def steps(self, webhook: Webhook, asked: Asked, place: Place, level: Level) -> AsyncGenerator[Step, None]:
+        """What to deliver from `place` on; never ends by itself, except behind a `reset`."""
+        while True:
+            if webhook.shape == "digest" and place.end is None:
+                level()
+                due_us = await self._pace.next_digest(place.digest_us, webhook.digest_s or 0.0)
+                place = msgspec.structs.replace(place, digest_us=due_us)
+            try:
+                if place.fell is not None:
+                    raise PositionGoneError(place.fell)
+                page = await self._page(webhook, asked, place)
+            except PositionGoneError as gone:
+                for step in await self._reset(webhook, place, gone.message):
+                    yield step
+                return
+            for step in _steps(webhook, page, place):
+                yield step
+                place = step.then
+            if not page.events and not page.looked_at:
+                level()
+                if webhook.shape != "digest":
+                    await self._news.beyond(webhook.name, page.next)
+            elif webhook.shape == "digest" and page.looked_at:
+                place = msgspec.structs.replace(place, digest_us=0)  # there may be more: at once
+
+    async def _page(self, webhook: Webhook, asked: Asked, place: Place) -> Page:
+        after = Position.parse(place.position) if place.position else START
+        async with self._readers:
+            return await self._reads.page(webhook.name, after, asked, PAGE_EVENTS)
+
+    async def _reset(self, webhook: Webhook, place: Place, why: str) -> list[Step]:
+        """A `reset` to the stream's present beginning, or to that of an earlier try if it still is one."""
+        if place.fell is not None and place.end is not None and await self._is_held(webhook, place.end):
+            return [Step(Place(place.end), reset(webhook, place.end, why))]
+        async with self._readers:
+            end = await asyncio.to_thread(self._beginning, webhook.name)
+        pinned = Place(place.position, 0, end, why, place.digest_us)
+        return [Step(pinned, durable=True), Step(Place(end, digest_us=place.digest_us), reset(webhook, end, why))]
+
+    def _beginning(self, name: str) -> str:
+        found = self._log.find(name)
+        return found.position(found.bounds().starts).token()
+
+    async def _is_held(self, webhook: Webhook, token: str) -> bool:
+        try:
+            async with self._readers:
+                await self._reads.page(webhook.name, Position.parse(token), Asked(rule=EVERYTHING), 1)
+        except PositionGoneError:
+            return False
+        return True
+
+    async def begun(self, name: str, asked: Asked, since: str | None) -> str | None:
+        """The position that a new webhook begins at. Raises `BadQueryError` for what cannot be asked of the stream."""
+        now = await self._reads.page(name, END, asked, 1)
+        if since is None or since == "now":
+            return now.next.token()
+        return None if since == "start" else Position.parse(since, "stream", name).token()
+
+
+def _steps(webhook: Webhook, page: Page, place: Place) -> list[Step]:
+    """The deliveries of one page, and the places behind them."""
+    events = _until(page.events, place.end)
+    if not events:
+        moved = Place(page.next.token(), digest_us=place.digest_us)
+        return [Step(moved)] if moved != place else []
+    if webhook.shape == "change":
+        return [Step(Place(event["_position"]), _event(webhook, event)) for event in events]
+    last = events[-1]["_position"]
+    body = {"type": "events", "stream": webhook.name, "position": last, "events": events}
+    told = Step(Place(last, digest_us=place.digest_us), made(webhook, body, str(place.position)))
+    return [told] if place.end else [Step(msgspec.structs.replace(place, end=last), durable=True), told]
+
+
+def _until(events: list[dict[str, Any]], end: str | None) -> list[dict[str, Any]]:
+    """Up to where an earlier try of the same delivery ended."""
+    ends = [number for number, event in enumerate(events, 1) if event["_position"] == end]
+    return events[: ends[0]] if ends else events
+
+
+def _event(webhook: Webhook, event: dict[str, Any]) -> Delivery:
+    position = event["_position"]
+    body = {"type": "event", "stream": webhook.name, "position": position, "event": event}
+    return Delivery(delivery_id(webhook, "event", position), "event", position, encode(body))

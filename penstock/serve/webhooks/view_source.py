@@ -1,0 +1,187 @@
+"""Reads a view for a webhook: the snapshot if it wants one, then change by change, batch by batch, or as digests.
+
+1. One delivery per batch (or change), unmerged, so that its content depends on its position alone and its id with it.
+2. What cannot go on by changes (too far behind, or the view was rebuilt) is told once, by a `reset` with the position
+   from which changes follow; the receiver reads the view itself. That position is pinned until it was delivered, or is
+   too old too.
+3. A snapshot is encoded part by part as it is delivered. Large ones take turns, so that few are held at one time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
+
+import msgspec
+
+from penstock.config import Limits
+from penstock.position import Position
+from penstock.protocol import encode, snapshot
+from penstock.serve.answers import answer, json_parts
+from penstock.serve.asked import Asked
+from penstock.serve.messages import RowCodec
+from penstock.serve.subscription import AHEAD_S, Hub
+from penstock.serve.webhooks.digesting import Merged, merged
+from penstock.serve.webhooks.pacing import Pace
+from penstock.serve.webhooks.parcels import Delivery, Level, Step, changes_apart, made, reset, rows_apart, whole
+from penstock.serve.webhooks.view_feed import Fell, Held, ViewFeed
+from penstock.serve.webhooks.webhook import Place, Webhook
+from penstock.views.current import Views
+from penstock.views.store import Content, View
+
+LARGE_SNAPSHOTS = 4
+"""Snapshots of more than one part that are under way at one time."""
+
+
+class ViewSource:
+    """Reads views for all webhooks of an edge."""
+
+    def __init__(self, views: Views, hub: Hub, limits: Limits, pace: Pace) -> None:
+        self._views, self._hub, self._limits, self._pace = views, hub, limits, pace
+        self._held = Held()
+        self._large = asyncio.Semaphore(LARGE_SNAPSHOTS)
+        self._feeds: dict[str, ViewFeed] = {}
+
+    def passed(self, webhook: Webhook) -> str | None:
+        """How far batches have passed a webhook that has everything, without concerning it."""
+        feed = self._feeds.get(webhook.id)
+        return feed.passed if feed else None
+
+    async def steps(self, webhook: Webhook, asked: Asked, place: Place, level: Level) -> AsyncGenerator[Step, None]:
+        """What to deliver from `place` on; ends when it is best to begin anew from the last place."""
+        view = self._views.view(webhook.name)
+        content = await view.loaded()
+        if place.position is None:
+            async with aclosing(self._snapshot(webhook, view, asked, place)) as steps:
+                async for step in steps:
+                    yield step
+            return
+        if (why := place.fell or _lost(content, place.position)) is not None:
+            for step in _reset(webhook, content, place, why):
+                yield step
+            return
+        follow = self._digests if webhook.shape == "digest" else self._changes
+        try:
+            async with aclosing(follow(webhook, view, asked, place, level)) as steps:
+                async for step in steps:
+                    yield step
+                    place = step.then
+        except Fell as fell:
+            yield Step(msgspec.structs.replace(place, fell=str(fell), end=None))
+
+    # The beginning
+
+    async def _snapshot(self, webhook: Webhook, view: View, asked: Asked, place: Place) -> AsyncGenerator[Step, None]:
+        async with AsyncExitStack() as turn:
+            if len((await view.loaded()).rows) > self._limits.snapshot_part_rows:
+                await turn.enter_async_context(self._large)
+            content = await view.loaded()
+            query = asked.query(view, content)
+            position = content.position.token()
+            rows = await answer(query, content)
+            parts = max(1, -(-len(rows) // self._limits.snapshot_part_rows))
+            number = 0
+            async for part in json_parts(RowCodec(query), rows, self._limits.snapshot_part_rows):
+                number += 1
+                if webhook.shape == "change":
+                    for delivery in rows_apart(webhook, part, content.key, position):
+                        yield Step(place, delivery)
+                else:
+                    body = encode(snapshot(view.name, position, part, number, parts))
+                    yield Step(place, whole(webhook, "snapshot", position, body, str(number), held=parts > 1))
+            yield Step(Place(position, digest_us=self._pace.now_us()), durable=True)
+
+    # Each change, each batch
+
+    async def _changes(
+        self, webhook: Webhook, view: View, asked: Asked, place: Place, level: Level
+    ) -> AsyncGenerator[Step, None]:
+        feed = self._feeds[webhook.id] = ViewFeed(self._hub, view, asked, self._held)
+        feed.open(Position.parse(place.position or ""))
+        key = (await view.loaded()).key
+        try:
+            while (message := await feed.next(level)) is not None:
+                then = Place(message.position)
+                if webhook.shape == "batch":
+                    yield Step(then, whole(webhook, "changes", str(message.position), message.payload))
+                    continue
+                deliveries = changes_apart(webhook, message.payload, key)
+                for number, delivery in enumerate(deliveries[place.done :], place.done + 1):
+                    done = then if number == len(deliveries) else Place(place.position, number)
+                    yield Step(done, delivery)
+                place = then
+        finally:
+            self._feeds.pop(webhook.id, None)
+            await feed.close()
+
+    # Digests
+
+    async def _digests(
+        self, webhook: Webhook, view: View, asked: Asked, place: Place, level: Level
+    ) -> AsyncGenerator[Step, None]:
+        while True:
+            if place.end is None:
+                level()
+                place = msgspec.structs.replace(
+                    place, digest_us=await self._pace.next_digest(place.digest_us, webhook.digest_s or 0.0)
+                )
+            content = await view.loaded()
+            since = Position.parse(place.position or "")
+            end = Position.parse(place.end).offsets[0] if place.end else None
+            if since.epoch != content.epoch:
+                raise Fell("the view was rebuilt")
+            await view.until(partial(_reached, view, content, since.offsets[0]), AHEAD_S)
+            found = await merged(view, content, asked, since.offsets[0], end)
+            if found is None:
+                raise Fell("the position is older than what is kept")
+            then = Place(content.at(found.end), digest_us=place.digest_us)
+            if found.upserts or found.deletes:
+                if place.end is None:
+                    place = msgspec.structs.replace(place, end=then.position)
+                    yield Step(place, durable=True)
+                yield Step(then, _digest(webhook, place.position or "", then.position or "", found))
+            else:
+                yield Step(then)
+            more = end is None and found.end < content.offset
+            place = msgspec.structs.replace(then, digest_us=0) if more else then
+
+
+def _digest(webhook: Webhook, since: str, position: str, found: Merged) -> Delivery:
+    body = {"type": "digest", "view": webhook.name, "since": since, "position": position}
+    return made(webhook, body | {"upserts": found.upserts, "deletes": found.deletes}, since)
+
+
+def _reached(view: View, content: Content, offset: int) -> bool:
+    """An edge that has just been started may still be on its way to where it was."""
+    return content.offset >= offset or view.content is not content
+
+
+# Where changes do not lead on
+
+
+def _lost(content: Content, token: str) -> str | None:
+    """Why changes cannot lead on from a position; None: they can."""
+    position = Position.parse(token)
+    if position.epoch != content.epoch or len(position.offsets) != 1:
+        return "the position is of another build of the view"
+    if position.offsets[0] < content.history.start:
+        return "the position is older than what is kept"
+    return None
+
+
+def _reset(webhook: Webhook, content: Content, place: Place, why: str) -> list[Step]:
+    """A `reset` to the present, or to the position that an earlier try of it has named."""
+    pinned = place.fell is not None and place.end is not None and _lost(content, place.end) is None
+    end = str(place.end) if pinned else content.position.token()
+    then = Place(end, digest_us=place.digest_us)
+    told = Step(then, reset(webhook, end, why))
+    return [told] if pinned else [Step(Place(place.position, 0, end, why, place.digest_us), durable=True), told]
+
+
+def begun(content: Content, since: str | None, name: str) -> str | None:
+    """The position that a new webhook begins at: `since`, or the present; None: a snapshot comes first."""
+    if since is None or since == "now":
+        return content.position.token()
+    return None if since == "start" else Position.parse(since, "view", name).token()

@@ -1,0 +1,414 @@
+"""All webhooks of an edge: made, found, changed, replayed and forgotten here, each durable before its owner is told.
+
+1. A webhook reads with the rights of who made it. A key can be revoked, and then its webhooks are disabled; a token or
+   a ticket just runs out, so who has no more than that cannot make one.
+2. Each owner sees its own, an administrator all; to others a webhook is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from msgspec import UnsetType
+
+from penstock.clock import Clock, rfc3339
+from penstock.config import Limits
+from penstock.errors import (
+    EndedRightError,
+    ForbiddenError,
+    PenstockError,
+    TooManyWebhooksError,
+    UnknownWebhookError,
+)
+from penstock.log.folder import FolderLog
+from penstock.observe.metrics import Observer
+from penstock.protocol import encode
+from penstock.rights.credential import Credential
+from penstock.rights.keys import PREFIX as KEY
+from penstock.rights.rights import Ended, Rights
+from penstock.serve.asked import WAIT_S, Asked
+from penstock.serve.events import StreamReads
+from penstock.serve.readable import Readable
+from penstock.serve.subscription import Hub
+from penstock.serve.webhooks.address_rules import AddressRules
+from penstock.serve.webhooks.endpoint import STATES, Endpoint, Works
+from penstock.serve.webhooks.lanes import Lanes
+from penstock.serve.webhooks.pacing import Pace, Sleep
+from penstock.serve.webhooks.parcels import Delivery
+from penstock.serve.webhooks.posting import TIMEOUT_S, Outcome, Poster
+from penstock.serve.webhooks.progress_keeper import ProgressKeeper
+from penstock.serve.webhooks.retrying import Schedule
+from penstock.serve.webhooks.signing import new_secret, rotated, signed_headers
+from penstock.serve.webhooks.stream_news import StreamNews
+from penstock.serve.webhooks.stream_source import StreamSource
+from penstock.serve.webhooks.view_source import ViewSource, begun
+from penstock.serve.webhooks.webhook import (
+    Disabled,
+    Kind,
+    Owner,
+    Place,
+    Progress,
+    Reason,
+    Webhook,
+    forgotten,
+    restored,
+    stored,
+    stored_progress,
+)
+from penstock.serve.webhooks.webhook_request import ChangedWebhook, NewWebhook, checked_digest
+from penstock.serve.webhooks.webhook_signals import SIGNALS, WebhookDisabled
+from penstock.views.current import Views
+
+MOST = 10_000
+"""Webhooks of one edge."""
+TESTS = 8
+"""Test deliveries that are under way at one time."""
+AT_ONCE = 50
+"""Webhooks that are looked at between two steps of the loop."""
+LAZY_S = 60.0
+"""How often the place of those is written down that batches have passed by: far less than what the history keeps."""
+
+_QUERY = {"where", "params", "select"}
+
+
+@dataclass(frozen=True)
+class WebhookOptions:
+    """What one edge is told of webhooks. `ca` is a PEM file of authorities to trust besides the system's."""
+
+    rules: AddressRules = field(default_factory=AddressRules)
+    ca: Path | None = None
+    timeout_s: float = TIMEOUT_S
+    sleep: Sleep = asyncio.sleep
+    random: Random | None = None
+
+
+class Webhooks:
+    """Lives on the edge's loop between `start` and `stop`."""
+
+    def __init__(
+        self,
+        memory: Mapping[str, Any],
+        remember: Callable[[Mapping[str, Any]], Awaitable[Any]],
+        *,
+        views: Views,
+        hub: Hub,
+        reads: StreamReads,
+        log: FolderLog,
+        rights: Rights,
+        clock: Clock,
+        limits: Limits,
+        observer: Observer,
+        readable: Readable,
+        options: WebhookOptions | None = None,
+    ) -> None:
+        options = options or WebhookOptions()
+        self.rules = options.rules
+        self._views, self._reads, self._rights, self._readable = views, reads, rights, readable
+        self._pace = Pace(clock, options.sleep)
+        self._news = StreamNews(reads)
+        self._view_source = ViewSource(views, hub, limits, self._pace)
+        self._stream_source = StreamSource(reads, log, self._news, self._pace)
+        self._keeper = ProgressKeeper(remember, self._stored, observer.emit)
+        self._poster = Poster(options.rules, clock, ca=options.ca, timeout_s=options.timeout_s)
+        self._works = Works(
+            sources={"view": self._view_source, "stream": self._stream_source},
+            poster=self._poster,
+            lanes=Lanes(),
+            keeper=self._keeper,
+            schedule=Schedule(options.random),
+            pace=self._pace,
+            rights=rights,
+            signals=observer.emit,
+            asked=self._asked,
+            disable=self._disable,
+        )
+        self._endpoints = {w.id: Endpoint(w, progress, self._works) for w, progress in restored(memory)}
+        self._ended: dict[str, Ended] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._lazy: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        self._tests = asyncio.Semaphore(TESTS)
+        self._writing: set[asyncio.Task[None]] = set()
+        observer.declare(SIGNALS)
+        observer.gauge("penstock_serve_webhooks", "Webhooks, by what they do.", ("state",), self._by_state)
+        observer.gauge(
+            "penstock_serve_webhook_lag_seconds",
+            "The longest that a webhook has not had everything.",
+            ("state",),
+            self._lag_by_state,
+        )
+
+    async def start(self) -> None:
+        await self._poster.start()
+        self._keeper.start()
+        self._lazy = asyncio.create_task(self._note_moved(), name="webhook places")
+        self._starting = asyncio.create_task(self._start_all(), name="webhooks start")
+
+    async def stop(self) -> None:
+        for task in (self._starting, self._lazy):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        for ended in self._ended.values():
+            ended.cancel()
+        moved = [id for id, endpoint in self._endpoints.items() if endpoint.moved]
+        await asyncio.gather(*(endpoint.stop() for endpoint in self._endpoints.values()))
+        for id in moved:
+            self._keeper.note(id)
+        await asyncio.gather(*self._writing, return_exceptions=True)
+        await self._keeper.close()
+        await self._news.close()
+        await self._poster.close()
+
+    async def _start_all(self) -> None:
+        for number, id in enumerate(list(self._endpoints)):
+            if (endpoint := self._endpoints.get(id)) is not None:
+                self._begin(endpoint)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    # For owners
+
+    def of(self, credential: Credential) -> list[Endpoint]:
+        mine = [e for e in self._endpoints.values() if _may_see(credential, e.webhook)]
+        return sorted(mine, key=lambda endpoint: endpoint.webhook.created_us)
+
+    def find(self, id: str, credential: Credential) -> Endpoint:
+        endpoint = self._endpoints.get(id)
+        if endpoint is None or not _may_see(credential, endpoint.webhook):
+            raise UnknownWebhookError(f"there is no webhook '{id[:80]}'", hint="GET /webhooks lists yours")
+        return endpoint
+
+    async def create(self, asked: NewWebhook, credential: Credential) -> tuple[Endpoint, str]:
+        """A new webhook, durable, and its secret, which is told this once."""
+        credential.require("read", asked.target())
+        _check_owner(credential)
+        kind, name = self._target(asked)
+        if len(self._endpoints) >= MOST:
+            raise TooManyWebhooksError(f"this server has {MOST} webhooks", hint="delete some that nobody needs")
+        secret = new_secret()
+        webhook = Webhook(
+            id=f"wh_{secrets.token_hex(8)}",
+            url=self.rules.check(asked.url),
+            kind=kind,
+            name=name,
+            channel=asked.channel,
+            where=asked.where,
+            params=asked.params,
+            select=asked.select,
+            shape=asked.shape,
+            digest_s=checked_digest(asked.shape, asked.digest_s),
+            owner=Owner.of(credential),
+            secrets=(secret,),
+            created_us=self._pace.now_us(),
+        )
+        position = await self._position(webhook, asked.since)
+        progress = Progress(Place(position, digest_us=self._pace.now_us()))
+        await self._keeper.write(stored(webhook) | stored_progress(webhook.id, progress))
+        endpoint = self._endpoints[webhook.id] = Endpoint(webhook, progress, self._works)
+        self._begin(endpoint)
+        return endpoint, secret.text
+
+    async def change(self, id: str, credential: Credential, asked: ChangedWebhook) -> Endpoint:
+        """With other fields, or enabled, or disabled; its place stays."""
+        async with self._changing:
+            endpoint = self.find(id, credential)
+            webhook = msgspec.structs.replace(endpoint.webhook, **asked.given())
+            webhook = msgspec.structs.replace(webhook, digest_s=checked_digest(webhook.shape, webhook.digest_s))
+            self.rules.check(webhook.url)
+            if asked.given().keys() & _QUERY:
+                await self._position(webhook, None)
+            webhook = self._switched(webhook, asked.enabled)
+            place = endpoint.progress().place
+            if asked.given().keys() & (_QUERY | {"shape"}):  # what was begun has another content now
+                place = Place(place.position, digest_us=place.digest_us or self._pace.now_us())
+            return await self._put(endpoint, webhook, place)
+
+    async def rotate(self, id: str, credential: Credential, overlap_s: float) -> tuple[str, str | None]:
+        """A new secret, told this once, and until when the old ones sign along."""
+        async with self._changing:
+            endpoint = self.find(id, credential)
+            new, now_us = new_secret(), self._pace.now_us()
+            held = rotated(endpoint.webhook.secrets, new, now_us, overlap_s)
+            await self._keeper.write(stored(msgspec.structs.replace(endpoint.webhook, secrets=held)))
+            endpoint.webhook = msgspec.structs.replace(endpoint.webhook, secrets=held)
+        return new.text, rfc3339(now_us + round(overlap_s * 1e6)) if overlap_s > 0 else None
+
+    async def replay(self, id: str, credential: Credential, since: str) -> Endpoint:
+        """Deliver again from a position on, beginning at once."""
+        async with self._changing:
+            endpoint = self.find(id, credential)
+            position = await self._position(endpoint.webhook, since)
+            return await self._put(endpoint, endpoint.webhook, Place(position, digest_us=self._pace.now_us()))
+
+    async def test(self, endpoint: Endpoint) -> Outcome:
+        """One delivery that says it is a test, at once and once, beside whatever waits."""
+        webhook = endpoint.webhook
+        id = f"msg_{secrets.token_hex(16)}"
+        now_us = self._pace.now_us()
+        payload = encode({"type": "test", "webhook": webhook.id, **webhook.target(), "at": rfc3339(now_us)})
+        headers = signed_headers(id, payload, webhook.secrets, now_us)
+        async with self._tests:
+            outcome = await self._poster.post(webhook.url, headers, payload)
+        endpoint.attempts.note(Delivery(id, "test", "", payload), now_us, outcome)
+        return outcome
+
+    async def delete(self, id: str, credential: Credential) -> None:
+        async with self._changing:
+            endpoint = self.find(id, credential)
+            await endpoint.stop()
+            try:
+                await self._keeper.write(forgotten(id))
+            except BaseException:
+                endpoint.start()
+                raise
+            self._endpoints.pop(id, None)
+            self._unwatch(id)
+
+    # Keeping
+
+    async def _put(self, endpoint: Endpoint, webhook: Webhook, place: Place) -> Endpoint:
+        """Replace what is known of a webhook, durable on return, and go on from there with a first attempt."""
+        await endpoint.stop()
+        fresh = Endpoint(webhook, Progress(place), self._works, endpoint.attempts)
+        try:
+            await self._keeper.write(stored(webhook) | fresh.stored())
+        except BaseException:
+            endpoint.start()
+            raise
+        self._endpoints[webhook.id] = fresh
+        self._begin(fresh)
+        return fresh
+
+    def _switched(self, webhook: Webhook, enabled: bool | UnsetType) -> Webhook:
+        if enabled is True and webhook.disabled is not None:
+            self._check_right(webhook)
+            return msgspec.structs.replace(webhook, disabled=None)
+        if enabled is False and webhook.disabled is None:
+            return self._disabled(webhook, "owner", "disabled by request")
+        return webhook
+
+    def _begin(self, endpoint: Endpoint) -> None:
+        webhook = endpoint.webhook
+        self._unwatch(webhook.id)
+        endpoint.start()
+        if webhook.disabled is None:
+            ended = self._ended[webhook.id] = self._rights.watch(webhook.owner.credential())
+            ended.add_done_callback(lambda done: self._right_ended(webhook.id, done))
+
+    def _unwatch(self, id: str) -> None:
+        ended = self._ended.pop(id, None)
+        if ended is not None:
+            ended.cancel()
+
+    def _right_ended(self, id: str, done: Ended) -> None:
+        if not done.cancelled():
+            why = done.result()
+            self._disable(id, "rights", why.detail or why.message)
+
+    def _disable(self, id: str, reason: Reason, detail: str) -> None:
+        """Holds at once; the log knows a moment later."""
+        endpoint = self._endpoints.get(id)
+        if endpoint is None or endpoint.webhook.disabled is not None:
+            return
+        endpoint.webhook = self._disabled(endpoint.webhook, reason, detail)
+        task = asyncio.create_task(self._write_disabled(endpoint))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    def _disabled(self, webhook: Webhook, reason: Reason, detail: str) -> Webhook:
+        self._works.signals(WebhookDisabled(webhook.id, reason, detail))
+        return msgspec.structs.replace(webhook, disabled=Disabled(reason, detail, self._pace.now_us()))
+
+    async def _write_disabled(self, endpoint: Endpoint) -> None:
+        await endpoint.stop()
+        endpoint.state = "disabled"
+        if self._endpoints.get(endpoint.webhook.id) is endpoint:
+            self._keeper.note(endpoint.webhook.id)
+
+    def _stored(self, id: str) -> Mapping[str, Any]:
+        """What the keeper writes of a webhook: the definition too, which changes when one is disabled."""
+        endpoint = self._endpoints.get(id)
+        if endpoint is None:
+            return {}
+        return endpoint.stored() | (stored(endpoint.webhook) if endpoint.webhook.disabled else {})
+
+    async def _note_moved(self) -> None:
+        while True:
+            await asyncio.sleep(LAZY_S)
+            for number, endpoint in enumerate(list(self._endpoints.values())):
+                if endpoint.moved:
+                    self._keeper.note(endpoint.webhook.id)
+                if number % AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    # What is asked for
+
+    def _target(self, asked: NewWebhook) -> tuple[Kind, str]:
+        """What is read in the end. Raises `UnknownChannelError`."""
+        if asked.channel is None:
+            return ("view", asked.view) if asked.view is not None else ("stream", str(asked.stream))
+        channel = self._readable.channel(asked.channel)
+        return ("view" if self._readable.is_view(channel) else "stream"), channel.target
+
+    def _asked(self, webhook: Webhook) -> Asked:
+        return self._readable.asked(webhook.asked(), webhook.owner.credential(), webhook.reads)
+
+    async def _position(self, webhook: Webhook, since: str | None) -> str | None:
+        """Where to begin. Raises what is wrong with the name, the query or the position."""
+        asked = self._asked(webhook)
+        if webhook.kind == "stream":
+            self._reads.known(webhook.name)
+            return await self._stream_source.begun(webhook.name, asked, since)
+        view = self._views.view(webhook.name)
+        content = await view.loaded(WAIT_S)
+        asked.query(view, content)
+        return begun(content, since, view.name)
+
+    def _check_right(self, webhook: Webhook) -> None:
+        """Whether there is anybody left in whose name it could read."""
+        owner = webhook.owner.credential()
+        ended = owner.is_anonymous and not self._rights.is_open
+        try:
+            self._rights.still(owner)
+        except PenstockError:
+            ended = True
+        if ended:
+            raise EndedRightError(
+                f"the right of '{webhook.owner.name}', who made this webhook, has ended",
+                hint="make a new webhook with a key that is valid, with 'since' set to this one's position",
+            )
+
+    # Metrics
+
+    def _by_state(self) -> dict[tuple[str, ...], float]:
+        counts: dict[tuple[str, ...], float] = {(state,): 0.0 for state in STATES}
+        for endpoint in self._endpoints.values():
+            counts[endpoint.state,] += 1
+        return counts
+
+    def _lag_by_state(self) -> dict[tuple[str, ...], float]:
+        lags: dict[tuple[str, ...], float] = {(state,): 0.0 for state in STATES}
+        for endpoint in self._endpoints.values():
+            lags[endpoint.state,] = max(lags[endpoint.state,], endpoint.lag_s())
+        return lags
+
+
+def _may_see(credential: Credential, webhook: Webhook) -> bool:
+    return credential.may("admin") or credential.id == webhook.owner.id
+
+
+def _check_owner(credential: Credential) -> None:
+    if not (credential.is_anonymous or credential.id.startswith(KEY)):
+        raise ForbiddenError(
+            f"'{credential.name}' cannot own a webhook",
+            detail="a token runs out; a webhook goes on, in the name of a key that can be revoked",
+            hint="make it with a key: penstock keys create APP --scope read:<name>",
+        )

@@ -1,0 +1,394 @@
+"""Endpoints that fail in every way: in order, at least once with the same id, nothing skipped, others unaffected."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ipaddress
+import ssl
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from edge import eventually
+from fake_flows import FakeFlows, topic
+from hooked import Hooked, PlayedClock, Taker, flowing, hang, hang_up, hooked, never_ending, redirect, taking
+
+from penstock.config import Limits
+from penstock.serve.webhooks.lanes import Lanes
+
+
+async def commits(edge: Hooked, flows: FakeFlows, build: Any, numbers: range) -> None:
+    for number in numbers:
+        flows.commit(build, [topic("jazz", number)])
+    held = edge.views.view("topics")
+    await held.until(lambda: held.content is not None and held.content.rows.get(("jazz",), (0, 0))[1] == numbers[-1], 5)
+
+
+def numbers(taker: Taker) -> list[int]:
+    return [body["row"]["rsvps"] for body in taker.bodies]
+
+
+@pytest.mark.parametrize("wrong", [500, 404, 429, hang, hang_up, redirect], ids=str)
+async def test_what_was_not_taken_is_repeated_with_the_same_id_before_anything_else(tmp_path: Path, wrong: Any) -> None:
+    clock = PlayedClock()
+    running = hooked(tmp_path, clock=clock, timeout_s=0.3)
+    async with flowing(tmp_path) as flows, taking() as taker, taking() as other, running as edge:
+        build = flows.build()
+        made = await edge.hook(taker)
+        await edge.hook(other)
+        taker.answers.extend([200, wrong, wrong, wrong])
+        await commits(edge, flows, build, range(1, 6))
+        await other.has(5)
+        await eventually(lambda: edge.endpoint(made["id"]).state == "paused", "it is not paused")
+        assert numbers(taker) == [1]
+        assert numbers(other) == [1, 2, 3, 4, 5]
+        for delay in (6.1, 36.1, 145):
+            await clock.advance(delay, edge.quiet)
+        await taker.has(5)
+        assert numbers(taker) == [1, 2, 3, 4, 5]
+        tried = [body["row"]["rsvps"] for _, body in taker.tried]
+        assert [number for number, _ in groupby(tried)] == [1, 2, 3, 4, 5], "something overtook what was not taken"
+        assert tried.count(2) == 4
+        assert len({id for id, body in taker.tried if body["row"]["rsvps"] == 2}) == 1
+        _, shown = await edge.ask("GET", f"/webhooks/{made['id']}/deliveries")
+        (second,) = [d for d in shown["deliveries"] if d["id"] == taker.taken[1][0]]
+        assert second["delivered"] is True
+        # a connection that was used before and is closed by the other side is opened anew at once
+        tries = 3 if wrong is hang_up else 4
+        assert [a["failure"] is None for a in second["newest"]] == [True, *[False] * (tries - 1)]
+
+
+async def test_an_endless_answer_is_cut_and_its_status_counts(tmp_path: Path) -> None:
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path) as edge:
+        build = flows.build()
+        await edge.hook(taker)
+        taker.answers.append(never_ending)
+        await commits(edge, flows, build, range(1, 3))
+        await taker.has(1)
+        assert [body["row"]["rsvps"] for _, body in taker.tried] == [1, 2]
+
+
+async def test_an_endpoint_that_is_down_for_an_hour_misses_nothing(tmp_path: Path) -> None:
+    clock = PlayedClock()
+    async with flowing(tmp_path) as flows, taking() as taker, taking() as other, hooked(tmp_path, clock=clock) as edge:
+        build = flows.build()
+        made = await edge.hook(taker)
+        await edge.hook(other)
+        await commits(edge, flows, build, range(1, 4))
+        await taker.has(3)
+        await taker.stop()
+        for minute in range(60):
+            await commits(edge, flows, build, range(4 + minute, 5 + minute))
+            await clock.advance(60, edge.quiet)
+        assert edge.endpoint(made["id"]).state == "paused"
+        assert 4 < edge.endpoint(made["id"]).trouble.attempts < 12
+        assert numbers(other) == list(range(1, 64))
+        assert edge.endpoint(made["id"]).lag_s() >= 3_500
+        await taker.start()
+        await clock.advance(3 * 3_600, edge.quiet)
+        await taker.has(63)
+        assert numbers(taker) == list(range(1, 64))
+        assert edge.endpoint(made["id"]).trouble is None
+
+
+async def test_after_three_days_it_is_disabled_and_goes_on_from_its_place_when_enabled(tmp_path: Path) -> None:
+    clock = PlayedClock()
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, clock=clock) as edge:
+        build = flows.build()
+        made = await edge.hook(taker)
+        taker.always = 503
+        began = clock.us
+        await commits(edge, flows, build, range(1, 4))
+        await eventually(lambda: len(taker.tried) == 1, "nothing was tried")
+        await clock.advance(3 * 86_400 - 60, edge.quiet)
+        assert edge.endpoint(made["id"]).webhook.disabled is None
+        tries = len(taker.tried)
+        assert tries < 40
+        await clock.advance(61, edge.quiet)
+        assert len(taker.tried) == tries + 1, "the last try is at the end of the three days"
+        await eventually(lambda: edge.endpoint(made["id"]).state == "disabled", "it is not disabled")
+        _, shown = await edge.ask("GET", f"/webhooks/{made['id']}")
+        assert (shown["enabled"], shown["disabled"]["reason"]) == (False, "failing")
+        assert edge.observer.value("penstock_serve_webhooks_disabled_total", reason="failing") == 1
+        await clock.advance(86_400, edge.quiet)
+        assert len(taker.tried) == tries + 1
+        taker.always = 200
+        status, _ = await edge.ask("PATCH", f"/webhooks/{made['id']}", {"enabled": True})
+        assert status == 200
+        await taker.has(3)
+        assert numbers(taker) == [1, 2, 3]
+        assert clock.us - began > 4 * 86_400 * 1e6
+
+
+async def test_a_410_disables_at_once_with_the_position_kept(tmp_path: Path) -> None:
+    clock = PlayedClock()
+    async with flowing(tmp_path) as flows, taking() as taker:
+        async with hooked(tmp_path, clock=clock) as edge:
+            build = flows.build()
+            made = await edge.hook(taker)
+            taker.answers.extend([200, 410])
+            await commits(edge, flows, build, range(1, 5))
+            await eventually(lambda: edge.endpoint(made["id"]).state == "disabled", "it is not disabled")
+            assert len(taker.tried) == 2
+        async with hooked(tmp_path, clock=clock) as edge:
+            _, shown = await edge.ask("GET", f"/webhooks/{made['id']}")
+            assert shown["disabled"]["reason"] == "gone"
+            await asyncio.sleep(0.1)
+            assert len(taker.tried) == 2
+            await edge.ask("PATCH", f"/webhooks/{made['id']}", {"enabled": True})
+            await taker.has(4)
+            assert numbers(taker) == [1, 2, 3, 4]
+
+
+async def test_retry_after_is_honoured_within_bounds(tmp_path: Path) -> None:
+    clock = PlayedClock()
+
+    async def later(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=503, headers={"Retry-After": "1000"})
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=503, headers={"Retry-After": "99999999"})
+
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, clock=clock) as edge:
+        build = flows.build()
+        await edge.hook(taker)
+        taker.answers.extend([later, never])
+        await commits(edge, flows, build, range(1, 2))
+        await eventually(lambda: len(taker.tried) == 1, "nothing was tried")
+        await clock.advance(999, edge.quiet)
+        assert len(taker.tried) == 1
+        await clock.advance(1.5, edge.quiet)
+        assert len(taker.tried) == 2
+        await clock.advance(6 * 3_600, edge.quiet)
+        assert numbers(taker) == [1]
+
+
+async def test_who_falls_behind_the_history_gets_one_reset_and_goes_on_from_its_position(tmp_path: Path) -> None:
+    clock = PlayedClock()
+    limits = Limits(history_us=0, history_bytes=3_000, history_bytes_most=3_000)
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, clock=clock, limits=limits) as edge:
+        build = flows.build()
+        made = await edge.hook(taker)
+        await commits(edge, flows, build, range(1, 2))
+        await taker.has(1)
+        taker.always = 500
+        await commits(edge, flows, build, range(2, 60))
+        await clock.advance(60, edge.quiet)
+        taker.answers.extend([500, 500])
+        taker.always = 200
+        await clock.advance(4_000, edge.quiet)
+        await taker.has(2)
+        kinds = [body["type"] for body in taker.bodies]
+        assert kinds == ["upsert", "reset"]
+        resets = [(id, body["position"]) for id, body in taker.tried if body["type"] == "reset"]
+        assert len(set(resets)) == 1, "the reset was not the same over its retries"
+        assert len(resets) >= 2
+        _, read = await edge.ask("GET", "/views/topics")
+        assert taker.bodies[1]["position"] == read["position"]
+        assert edge.observer.value("penstock_serve_webhook_resets_total") == 1
+        await commits(edge, flows, build, range(60, 62))
+        await taker.has(4)
+        assert [body["row"]["rsvps"] for body in taker.bodies[2:]] == [60, 61]
+        assert made["id"] in edge.webhooks._endpoints
+
+
+@pytest.mark.parametrize("shape", ["change", "batch", "digest"])
+async def test_a_rebuilt_view_resets_its_webhooks(tmp_path: Path, shape: str) -> None:
+    clock = PlayedClock()
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, clock=clock) as edge:
+        build = flows.build()
+        digest = {"digest_s": 10} if shape == "digest" else {}
+        await edge.hook(taker, shape=shape, **digest)
+        await commits(edge, flows, build, range(1, 2))
+        await clock.advance(10, edge.quiet)
+        await taker.has(1)
+        again = flows.build()
+        await commits(edge, flows, again, range(7, 8))
+        await clock.advance(10, edge.quiet)
+        await eventually(lambda: "reset" in [b["type"] for b in taker.bodies], "no reset came")
+        await commits(edge, flows, again, range(8, 10))
+        await clock.advance(20, edge.quiet)
+        newest = '"rsvps":9'
+        await eventually(lambda: newest in taker.raw[-1].decode(), "it did not go on")
+        assert [b["type"] for b in taker.bodies].count("reset") == 1
+
+
+async def test_progress_survives_a_restart_and_so_does_trouble(tmp_path: Path) -> None:
+    clock = PlayedClock()
+    async with flowing(tmp_path) as flows, taking() as taker:
+        async with hooked(tmp_path, clock=clock) as edge:
+            build = flows.build()
+            made = await edge.hook(taker)
+            taker.answers.extend([200, 200])
+            taker.always = 500
+            await commits(edge, flows, build, range(1, 5))
+            await eventually(lambda: len(taker.tried) == 3, "it was not tried")
+            await clock.advance(40, edge.quiet)
+            trouble = edge.endpoint(made["id"]).trouble
+            assert trouble.attempts >= 2
+        tried = len(taker.tried)
+        taker.always = 200
+        async with hooked(tmp_path, clock=clock) as edge:
+            await edge.quiet()
+            assert edge.endpoint(made["id"]).trouble == trouble
+            assert len(taker.tried) == tried, "a restart does not make it hurry"
+            await clock.advance(200, edge.quiet)
+            await taker.has(4)
+            assert numbers(taker) == [1, 2, 3, 4]
+        async with hooked(tmp_path, clock=clock) as edge:
+            await commits(edge, flows, build, range(5, 6))
+            await taker.has(5)
+            assert numbers(taker) == [1, 2, 3, 4, 5], "what was delivered before the restart came again"
+
+
+async def test_batches_that_do_not_concern_it_move_its_place_without_a_delivery(tmp_path: Path) -> None:
+    """Else a webhook with a rare filter would fall behind the history, and be reset for nothing."""
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path) as edge:
+        build = flows.build()
+        made = await edge.hook(taker, where="topic = 'rare'")
+        endpoint = edge.endpoint(made["id"])
+        await eventually(lambda: endpoint.state == "level", "it is not level")
+        before = endpoint.progress().place.position
+        await commits(edge, flows, build, range(1, 6))
+        _, read = await edge.ask("GET", "/views/topics")
+        assert read["position"] != before
+
+        def moved() -> bool:
+            edge.serving.hub.announce()
+            return endpoint.progress().place.position == read["position"]
+
+        await eventually(moved, "its place did not move")
+        assert endpoint.moved
+        assert taker.tried == []
+
+
+# Others
+
+
+async def test_hanging_endpoints_do_not_hold_up_the_others(tmp_path: Path) -> None:
+    """More endpoints hang than there are places under way; one that is well gets everything at once."""
+    running = hooked(tmp_path, timeout_s=5.0)
+    async with flowing(tmp_path) as flows, taking() as stuck, taking() as well, running as edge:
+        edge.webhooks._works.__dict__["lanes"] = Lanes(fast=4, slow=2, moment_s=0.2)
+        build = flows.build()
+        stuck.always = hang
+        for number in range(10):
+            await edge.hook(stuck.url(f"/{number}"))
+        await edge.hook(well)
+        began = asyncio.get_running_loop().time()
+        await commits(edge, flows, build, range(1, 2))
+        await well.has(1)
+        await commits(edge, flows, build, range(2, 12))
+        await well.has(11)
+        assert asyncio.get_running_loop().time() - began < 4.0
+        assert numbers(well) == list(range(1, 12))
+        assert edge.observer.value("penstock_serve_webhook_failures_total", reason="crowded") > 0
+
+
+async def test_hundreds_of_idle_webhooks_do_nothing(tmp_path: Path) -> None:
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path) as edge:
+        build = flows.build()
+        await commits(edge, flows, build, range(1, 2))
+        for number in range(300):
+            made = await edge.hook(taker, where=f"topic = 'none{number % 3}'", stream=None, view="topics")
+        await eventually(lambda: edge.endpoint(made["id"]).state == "level", "it is not level")
+        await asyncio.sleep(0.5)
+        loop = asyncio.get_running_loop()
+        steps, began = 0, loop.time()
+
+        real = asyncio.Handle._run
+
+        def counted(self: asyncio.Handle) -> None:
+            nonlocal steps
+            steps += 1
+            real(self)
+
+        asyncio.Handle._run = counted
+        try:
+            await asyncio.sleep(2.0)
+        finally:
+            asyncio.Handle._run = real
+        assert steps / (loop.time() - began) < 300, "idle webhooks keep the loop busy"
+
+
+# Certificates
+
+
+class Authority:
+    """A certificate authority of its own, and certificates of it for 127.0.0.1."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        self.ca = path / f"{name}.pem"
+        self.ca.write_bytes(self._signed(self.name, self.key, ca=True).public_bytes(serialization.Encoding.PEM))
+        self._path, self._made = path, 0
+
+    def _signed(self, subject: x509.Name, key: Any, *, ca: bool) -> x509.Certificate:
+        now = dt.datetime.now(dt.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(hours=1))
+            .not_valid_after(now + dt.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca, None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+        )
+        if ca:
+            usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+            builder = builder.add_extension(usage, critical=True)
+        else:
+            names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+            builder = builder.add_extension(names, critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+    def server(self) -> ssl.SSLContext:
+        """A context with a new certificate and key."""
+        self._made += 1
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"server {self._made}")])
+        file = self._path / f"{self.ca.stem}-server-{self._made}.pem"
+        pem = serialization.Encoding.PEM
+        private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        file.write_bytes(private + self._signed(subject, key, ca=False).public_bytes(pem))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(file)
+        return context
+
+
+async def test_a_changed_certificate_is_taken_if_it_is_good_and_waited_out_if_it_is_not(tmp_path: Path) -> None:
+    ours, foreign = Authority(tmp_path, "ours"), Authority(tmp_path, "foreign")
+    clock = PlayedClock()
+    running = hooked(tmp_path, clock=clock, ca=ours.ca)
+    async with flowing(tmp_path) as flows, taking(ours.server()) as taker, running as edge:
+        build = flows.build()
+        made = await edge.hook(taker.url(scheme="https"))
+        await commits(edge, flows, build, range(1, 3))
+        await taker.has(2)
+        await taker.stop()
+        await taker.start(ours.server())
+        await commits(edge, flows, build, range(3, 5))
+        await clock.advance(60, edge.quiet)
+        await taker.has(4)
+        await taker.stop()
+        await taker.start(foreign.server())
+        await commits(edge, flows, build, range(5, 7))
+        await clock.advance(200, edge.quiet)
+        assert len(taker.tried) == 4, "something was sent to somebody whom no trusted authority knows"
+        assert edge.observer.value("penstock_serve_webhook_failures_total", reason="tls") > 0
+        await taker.stop()
+        await taker.start(ours.server())
+        await clock.advance(3_600, edge.quiet)
+        await taker.has(6)
+        assert numbers(taker) == [1, 2, 3, 4, 5, 6]
+        assert edge.endpoint(made["id"]).trouble is None
