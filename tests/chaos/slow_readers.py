@@ -61,8 +61,10 @@ class Play:
 
     @property
     def bound_bytes(self) -> int:
-        """What may wait in the edge for the slow ones: the queue, the transport, and a frame more in each."""
-        return self.slow * (self.limits.subscriber_bytes + WRITE_HIGH_BYTES + 3 * self.message_bytes)
+        """What may wait in the edge: for a slow one the queue, the transport and a frame more in each, and for everybody
+        else the message that is on its way."""
+        each = self.limits.subscriber_bytes + WRITE_HIGH_BYTES + 3 * self.message_bytes
+        return self.slow * each + (self.clients - self.slow) * self.message_bytes
 
 
 @dataclass
@@ -321,9 +323,7 @@ def main() -> None:
     ms = [f"{1000 * value:.1f}" for value in (*found.p50, *found.p99)]
     print(f"{what.clients} clients, {what.stopped} stopped, {what.crawling} at a byte a second")
     print(f"p50 before {ms[0]} ms, during {ms[1]} ms; p99 before {ms[2]} ms, during {ms[3]} ms")
-    print(
-        f"waiting for the slow ones at most {found.unsent_bytes / 2**20:.1f} MiB of {what.bound_bytes / 2**20:.1f} MiB"
-    )
+    print(f"waiting at most {found.unsent_bytes / 2**20:.1f} MiB of {what.bound_bytes / 2**20:.1f} MiB")
     print(f"resident memory of the edge {found.rss_mib[0]:.0f} MiB before, {found.rss_mib[1]:.0f} MiB during")
     print({name: value for name, value in sorted(found.metrics.items()) if value and "serve" in name})
     ends: dict[str, int] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientWebSocketResponse, WSMsgType
+from aiohttp import ClientWebSocketResponse, StreamReader, WSMsgType
 from edge import DEADLINE_S, Door, Edge, Replica, eventually, flows_and_edge, follow_socket
 from fake_flows import small_app, topic
 
@@ -182,6 +182,46 @@ async def test_one_that_reads_again_gets_stall_and_one_merged_message_that_leads
         assert _cuts(running) == 0
         merged = running.observer.value("penstock_serve_batches_conflated_total", view="topics", policy="conflate")
         assert merged == behind["batches"]
+
+
+async def test_a_slow_event_stream_is_merged_and_told_so_as_a_socket_is(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 0)])
+        async with running.http.get("/views/topics/events", read_bufsize=2**20) as reply:
+            blocks = _blocks(reply.content)
+            replica, stalls = Replica(), 0
+            replica.take((await anext(blocks))[1])
+            assert reply.connection is not None
+            assert reply.connection.transport is not None
+            reply.connection.transport.pause_reading()
+            for i in range(100):
+                offset = await asyncio.to_thread(flows.commit, stream, [topic("a", i + 1, WIDE)])
+            stalled = ("penstock_serve_stalls_total", {"view": "topics", "policy": "conflate"})
+            await eventually(lambda: running.observer.value(stalled[0], **stalled[1]) == 1, "stalled")
+            reply.connection.transport.resume_reading()
+            while replica.position != stream.position((offset,)).token():
+                id, message = await anext(blocks)
+                if message["type"] == "stall":
+                    stalls += 1
+                    assert id is None, "nobody resumes from a stall"
+                else:
+                    replica.take(message)
+            assert stalls == 1
+            assert len(replica.messages) < 60
+            assert replica.rows['["a"]']["rsvps"] == 100
+
+
+async def _blocks(content: StreamReader) -> AsyncIterator[tuple[str | None, Any]]:
+    """The id and the message of each event."""
+    id: str | None = None
+    async for line in content:
+        if line.startswith(b"id: "):
+            id = line[4:].decode().strip()
+        elif line.startswith(b"data: "):
+            yield id, json.loads(line[6:])
+        elif line == b"\n":
+            id = None
 
 
 @pytest.mark.parametrize("seed", range(6))
