@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from os import PathLike
 from random import Random
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 Key = str | Callable[[], str] | None
 TRIES = 3
 """How often a single read is tried when the connection fails."""
+_KEY_S = 0.2
+"""How long to wait before the server is asked again for a view's key."""
 _WAIT_S = 5.0
 """How long a server waits for `after` and `at_least` unless told otherwise."""
 
@@ -304,10 +307,13 @@ class AsyncClient:
         return made
 
     def key_columns(self, view: str) -> KeyColumns:
-        """Asks for the names of the key's columns, each time anew."""
+        """Asks for the names of the key's columns, each time anew and until somebody answers."""
 
         async def columns() -> tuple[str, ...]:
-            return (await self.view(view)).key
+            while True:
+                with suppress(UnreachableError):
+                    return (await self.view(view)).key
+                await asyncio.sleep(_KEY_S)
 
         return columns
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from threading import Condition
 from typing import TypeVar
 
@@ -18,11 +17,9 @@ from penstock.client.background import Background
 from penstock.client.changes import Changes, Row
 from penstock.client.following import Following
 from penstock.client.rows import Hashable, frozen, key_of
-from penstock.errors import ClientClosedError, UnreachableError
+from penstock.errors import ClientClosedError
 
 _log = logging.getLogger("penstock.client")
-_KEY_S = 0.2
-"""How long to wait before the server is asked again for a view's key."""
 
 OnChange = Callable[[Changes], None]
 KeyColumns = Callable[[], Awaitable[Sequence[str]]]
@@ -90,7 +87,7 @@ class LiveRows(Mapping[Hashable, Row]):
         try:
             async for changes in self._watch:
                 if changes.snapshot:  # of another build, maybe, with another key
-                    self._key = await self._columns()
+                    self._key = await self._key_columns()
                 self._apply(changes)
         except asyncio.CancelledError:
             self._end(None)
@@ -99,12 +96,6 @@ class LiveRows(Mapping[Hashable, Row]):
             self._end(failure)
         finally:
             await self._watch.aclose()
-
-    async def _columns(self) -> Sequence[str]:
-        while True:
-            with suppress(UnreachableError):
-                return await self._key_columns()
-            await asyncio.sleep(_KEY_S)
 
     def _apply(self, changes: Changes) -> None:
         upserts = {key_of(row, self._key): row for row in changes.upserts}
