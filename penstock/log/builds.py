@@ -82,6 +82,12 @@ class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
         return frontier_from_json(self.end)
 
 
+for _kind in (Build, FlowState, BatchMeta):
+    # msgspec looks at a class when it first meets it, and crashes the process (0.22) if a second thread meets a class
+    # within a class meanwhile. Views are loaded in threads, so that this must have happened before.
+    msgspec.json.Decoder(_kind)
+
+
 def batch_meta(meta: Mapping[str, Any]) -> BatchMeta:
     return msgspec.convert(meta, BatchMeta)
 
