@@ -39,7 +39,7 @@ lint: setup $(CLIENT)
 	cd dashboard && npm run --silent check
 	cd client && npm run --silent check
 
-test: setup chromium lint
+test: setup chromium postgres lint
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
 	$(BIN)/pytest --numprocesses 4 tests/unit tests/contract tests/docs
@@ -49,6 +49,11 @@ test: setup chromium lint
 .PHONY: chromium
 chromium:
 	@sh tests/e2e/chromium.sh
+
+# The database of the tests, in the same way; without one its tests are skipped, and say so.
+.PHONY: postgres
+postgres:
+	@sh tests/postgres.sh
 
 # Kills at random moments: make chaos KILLS=100 SEED=1
 KILLS ?= 100
