@@ -86,7 +86,8 @@ def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
     deadline = time.monotonic() + START_S
     while True:
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError(log.read_text()[-3000:])
         try:
             psycopg.connect(f"postgresql://penstock@127.0.0.1:{port}/postgres", connect_timeout=2).close()
             return

@@ -2,8 +2,8 @@
 
     python examples/royalties/pay.py --url http://127.0.0.1:8080 --payments http://127.0.0.1:8191 --store pay.db
 
-Start it on two machines with the same `--store postgresql://...` and `--standby`: one pays, the other takes over when the
-first is gone.
+Start it on two machines with the same `--store postgresql://...` and `--standby`: one pays, the other takes over when
+the first is gone.
 """
 
 import argparse

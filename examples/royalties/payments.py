@@ -1,4 +1,4 @@
-"""A payment service that can be trusted with money but not to answer: it sometimes dies between the charge and the reply.
+"""A payment service that can be trusted with money, but not to answer: it sometimes dies between charge and reply.
 
     python examples/royalties/payments.py --port 8191 --ledger payments.db --die 0.1
 

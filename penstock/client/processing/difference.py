@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from penstock.client.changes import Changes, Row
-from penstock.client.processing.work import On, KeyChange, canonical
+from penstock.client.processing.work import KeyChange, On, canonical
 
 
 @dataclass(frozen=True, slots=True)

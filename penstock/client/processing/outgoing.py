@@ -1,4 +1,4 @@
-"""Sends one call and says which of three things is true: it was answered, it certainly had no effect, or nobody knows."""
+"""Sends one call and says which of three is true: it was answered, it certainly had no effect, or nobody knows."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from penstock.client.processing.feed import Feed
 from penstock.client.processing.outgoing import HttpSender
 from penstock.client.processing.replay import Confirm, Replay, Wiring
 from penstock.client.processing.run_context import AsyncContext, Context, in_thread
-from penstock.client.processing.work import Each, On, Progress, Question, Received, Resumed, KeyChange, Task
+from penstock.client.processing.work import Each, KeyChange, On, Progress, Question, Received, Resumed, Task
 from penstock.client.processing.work_store import WorkStore
 from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError, StoreFencedError, StoreHeldError
@@ -280,4 +280,4 @@ def _said(error: BaseException) -> str:
 
 
 def _is_async(handler: Handler) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

@@ -2,8 +2,8 @@
 
 1. A call is logged before it is sent. A call whose answer is logged is answered from the log and not sent.
 2. A call that was cut off is first asked about (`confirm`), not before `settle_s` have passed since: what is still on
-   its way then should have arrived. If it took effect, what `confirm` says is its answer; if not, it is sent; if that is
-   not known, the task is tried again later.
+   its way then should have arrived. If it took effect, what `confirm` says is its answer; if not, it is sent; if
+   nobody knows, the task is tried again later.
 3. The n-th call of every run of a task must be the same request. A handler that takes another way is stopped, because
    what its first run did can no longer be told apart from what it should do.
 4. A task is done only when each of its calls was answered, also when the handler has caught the error.

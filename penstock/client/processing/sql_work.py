@@ -1,4 +1,4 @@
-"""The statements of a work store, which are the same in SQLite and PostgreSQL; a backend adds connection and ownership."""
+"""The statements of a work store, the same in SQLite and PostgreSQL; a backend adds connections and ownership."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.client.processing.difference import News, Told, difference, lanes
 from penstock.client.processing.work import (
     CallState,
     FailedTask,
+    KeyChange,
     LoggedCall,
     Progress,
     Question,
     Received,
     Resumed,
-    KeyChange,
     Task,
     canonical,
     idempotency_key,
@@ -134,14 +134,11 @@ class SqlWork(ABC):
             raise StoreMismatchError(
                 f"'{self.name}' has processed the answers to another question",
                 detail=f"stored: {stored}; now: {question.text()}",
-                hint="give the changed question a name of its own: what was handled under the old one is not known to it",
+                hint="give the changed question a name of its own; it will know nothing of what was handled before",
             )
 
     def renew(self) -> None:
         self._owned(lambda sql: None)
-
-    def ensure(self) -> None:
-        """Nothing to do where ownership is as long as the process."""
 
     # Batches
 
@@ -173,10 +170,8 @@ class SqlWork(ABC):
 
     def _tasks(self, news: list[News], batch: int, last: int) -> list[tuple[Any, ...]]:
         assert self._question is not None
-        if self._question.each == "row":
-            parts = [(new.lane, [new]) for new in news]
-        else:
-            parts = [("", news)] if news else []
+        whole = [("", news)] if news else []
+        parts = [(new.lane, [new]) for new in news] if self._question.each == "row" else whole
         return [
             (self.name, number, batch, lane, self._key(part), canonical([new.change for new in part]))
             for number, (lane, part) in enumerate(parts, last + 1)
@@ -264,8 +259,9 @@ class SqlWork(ABC):
         return [FailedTask(n, key, _CHANGES.decode(changes), tries, error) for n, key, changes, tries, error in found]
 
     def retry(self, number: int) -> bool:
-        again = "UPDATE penstock_tasks SET failed = 0, tries = 0, due_us = 0 WHERE processor = ? AND number = ? AND failed = 1"
-        return self._transact(lambda sql: sql.run(again, self.name, number)) > 0
+        again = "UPDATE penstock_tasks SET failed = 0, tries = 0, due_us = 0"
+        where = "WHERE processor = ? AND number = ? AND failed = 1"
+        return self._transact(lambda sql: sql.run(f"{again} {where}", self.name, number)) > 0
 
     def dismiss(self, number: int) -> bool:
         return self._transact(lambda sql: self._dismiss(sql, number))

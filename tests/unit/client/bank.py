@@ -1,4 +1,4 @@
-"""A payment service in a thread, that does with the next requests what a test says: `charge`, `die`, `die_first`, or a status."""
+"""A payment service in a thread that does what a test says: `charge`, `die` (then), `die_first`, or answer a status."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Keeps a processor's work in PostgreSQL, so that another machine takes over when its owner is gone or silent.
 
 1. Ownership is a lease in a row: it lasts `lease_s` by the database's clock, and every transaction prolongs it.
-2. Every transaction of an owner first updates that row where the term is its own. The row's lock makes a transaction and
-   a take-over one after the other, so that an owner which was replaced commits nothing, however late it wakes up.
+2. Every transaction of an owner first updates that row where the term is its own. The row's lock puts a transaction
+   and a take-over one after the other, so that an owner which was replaced commits nothing, however late it wakes up.
 3. A session that stops within a transaction is ended by the server after the lease, so that its lock holds nobody up.
 4. A lost connection is opened again for as long as `RETRY_S`, and the transaction repeated.
 

@@ -54,6 +54,9 @@ class SqliteStore(SqlWork):
                 self.release()
                 raise
 
+    def ensure(self) -> None:
+        """Ownership is as long as the process."""
+
     def release(self) -> None:
         with self._guard:
             if self._lock is not None:
