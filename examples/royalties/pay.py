@@ -40,8 +40,10 @@ def asker(payments: str) -> Callable[[Call], Any]:
     """Whether a charge that nobody answered was made: the service knows it by the call's key."""
 
     def confirm(call: Call) -> Any:
+        term = {"Penstock-Term": str(call.term)}  # from now on the service refuses what a replaced payer still sends
+        request = urllib.request.Request(f"{payments}/charges/{quote(call.key)}", headers=term)
         try:
-            with urllib.request.urlopen(f"{payments}/charges/{quote(call.key)}", timeout=5) as reply:
+            with urllib.request.urlopen(request, timeout=5) as reply:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             with error:

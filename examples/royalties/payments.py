@@ -4,6 +4,10 @@
 
 `POST /charges` with an `Idempotency-Key` charges once for each key. With `--naive` it charges as often as it is
 asked, and `GET /charges/{key}` is the only way to learn whether a charge was made. `GET /charges` is the ledger.
+
+A request with a `Penstock-Term` below the highest that was seen is refused: it comes from a payer that was replaced.
+So whoever asks for a charge with its own, higher term and hears that there is none knows that there will be none.
+
 It starts itself again when it has died, unless `--mortal`.
 """
 
@@ -23,11 +27,12 @@ CREATE TABLE IF NOT EXISTS charges (
     number INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, account TEXT NOT NULL, amount TEXT NOT NULL,
     reason TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS charges_by_key ON charges (key);
+CREATE TABLE IF NOT EXISTS terms (payer TEXT PRIMARY KEY, term INTEGER NOT NULL);
 """
 
 
 class Ledger:
-    """Every charge that was made, fsynced."""
+    """Every charge that was made, and the highest term of each payer; fsynced."""
 
     def __init__(self, path: str) -> None:
         self._db = sqlite3.connect(path, isolation_level=None)
@@ -38,6 +43,15 @@ class Ledger:
         self._db.execute(
             "INSERT INTO charges (key, account, amount, reason) VALUES (?, ?, ?, ?)", (key, account, amount, reason)
         )
+
+    def admits(self, key: str, term: int) -> bool:
+        """Whether nobody with a higher term was here before; what comes later with a lower one is refused."""
+        payer = key.partition("/")[0]
+        self._db.execute(
+            "INSERT INTO terms VALUES (?, ?) ON CONFLICT DO UPDATE SET term = excluded.term WHERE term < excluded.term",
+            (payer, term),
+        )
+        return self._db.execute("SELECT term FROM terms WHERE payer = ?", (payer,)).fetchone() == (term,)
 
     def charges(self, key: str | None = None) -> list[dict[str, object]]:
         where, values = ("WHERE key = ?", (key,)) if key is not None else ("", ())
@@ -64,6 +78,8 @@ class Service:
         if not key:
             return web.json_response({"error": "an Idempotency-Key is needed"}, status=400)
         await self._work()
+        if self._replaced(request, key):
+            return replaced()
         made = self._ledger.charges(key)
         if made and not self._naive:
             same = all(made[0][name] == wanted[name] for name in ("account", "amount", "reason"))
@@ -78,14 +94,25 @@ class Service:
         return web.json_response(self._ledger.charges(key)[-1], status=201)
 
     async def look(self, request: web.Request) -> web.Response:
-        made = self._ledger.charges(request.match_info["key"])
+        key = request.match_info["key"]
+        if self._replaced(request, key):
+            return replaced()
+        made = self._ledger.charges(key)
         return web.json_response(made[0]) if made else web.json_response({"error": "no such charge"}, status=404)
 
     async def ledger(self, request: web.Request) -> web.Response:
         return web.json_response({"charges": self._ledger.charges()})
 
+    def _replaced(self, request: web.Request, key: str) -> bool:
+        term = request.headers.get("Penstock-Term")
+        return term is not None and not self._ledger.admits(key, int(term))
+
     async def _work(self) -> None:
         await asyncio.sleep(self._random.uniform(0, self._work_ms / 1000))
+
+
+def replaced() -> web.Response:
+    return web.json_response({"error": "another payer has taken over"}, status=409)
 
 
 def die() -> None:

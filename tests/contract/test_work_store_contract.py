@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from penstock.client.processing.stores.postgres import PostgresStore
 from penstock.client.processing.stores.sqlite import SqliteStore
 from penstock.client.processing.work_store import WorkStore
 from penstock.testing.contracts.work_kept import QUESTION, WorkPlace, WorkStoreContract
-from tests import postgres_server
 
 _numbers = itertools.count()
 
@@ -56,15 +54,6 @@ class PostgresPlace:
         new = PostgresStore(self._address, store.name, lease_s=60.0)
         assert new.acquire(QUESTION)
         return new
-
-
-@pytest.fixture(scope="session")
-def database() -> Iterator[str]:
-    why = postgres_server.missing()
-    if why is not None:
-        pytest.skip(f"THE STORE IN POSTGRESQL IS NOT TESTED: {why}")
-    with postgres_server.server() as address:
-        yield address
 
 
 @pytest.fixture(params=["postgres", "sqlite"])

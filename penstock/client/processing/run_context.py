@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.client.processing.replay import Replay, Request, Target
 from penstock.client.processing.work import Task
 
+T = TypeVar("T")
 ACCEPTED = range(200, 300)
 _NO_HEADERS: Mapping[str, str] = {}
 
@@ -83,7 +84,7 @@ class AsyncContext(_Known):
         return await in_thread(self._replay.once, self._replay.number(), make)
 
 
-async def in_thread(work: Callable[..., Any], *values: Any) -> Any:
+async def in_thread(work: Callable[..., T], *values: Any) -> T:
     """The result of something that blocks. One that is cancelled still waits for it: a thread cannot be taken back."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *values))
     try:

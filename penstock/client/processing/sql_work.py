@@ -86,7 +86,6 @@ class Sql(ABC):
 class SqlWork(ABC):
     """A `WorkStore` but for what makes databases differ."""
 
-    lease_s: float | None = None
     ONE_OF: str
     """A subquery of the texts in a JSON array."""
 

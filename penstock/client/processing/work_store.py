@@ -30,8 +30,9 @@ from penstock.client.processing.work import (
 class WorkStore(Protocol):
     """Of one processor, by name. Methods block; the processor calls them in threads, any number at once."""
 
-    lease_s: float | None
-    """How long ownership lasts without a transaction; None: as long as the process."""
+    @property
+    def lease_s(self) -> float | None:
+        """How long ownership lasts without a transaction; None: as long as the process."""
 
     def acquire(self, question: Question) -> Resumed | None:
         """Become the owner; None while somebody else is. Called first, and again by one that stands by.

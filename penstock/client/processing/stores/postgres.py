@@ -49,7 +49,7 @@ class PostgresStore(SqlWork):
 
     def __init__(self, address: str, name: str, lease_s: float) -> None:
         super().__init__(name)
-        self.lease_s: float = lease_s
+        self.lease_s = lease_s
         self._address = address
         self._guard = RLock()
         self._holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
@@ -113,7 +113,9 @@ class PostgresStore(SqlWork):
                     return self._once(work)
                 except _HeldUp:
                     return None  # type: ignore[return-value]  # only of `acquire`, to which None means the same
-                except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                except psycopg.Error as error:
+                    if not self._is_lost(error):
+                        raise
                     if time.monotonic() > deadline:
                         raise StoreUnavailableError(
                             f"the database of '{self.name}' does not answer",
@@ -121,6 +123,11 @@ class PostgresStore(SqlWork):
                             hint="start the processor again when the database is back: it finishes what is open",
                         ) from None
                     time.sleep(_PAUSE_S)
+
+    def _is_lost(self, error: psycopg.Error) -> bool:
+        """Whether the session is, and not the statement wrong; a session that was ended says so in several classes."""
+        away = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return away or self._connection is None or self._connection.closed
 
     def _once(self, work: Callable[[Sql], T]) -> T:
         connection = self._connected()

@@ -24,6 +24,7 @@ class SqliteStore(SqlWork):
     """A `WorkStore` for one machine. The file must not lie on a network file system: its locks are the machine's."""
 
     ONE_OF = "SELECT value FROM json_each(?)"
+    lease_s = None
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(name)
