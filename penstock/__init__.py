@@ -7,7 +7,7 @@ The stages, in the order in which data flows:
 3. `flows` runs the user's functions as Spark Structured Streaming queries.
 4. `views` holds the current answer by key, rebuilt from its changelog in the log.
 5. `serve` gives snapshots and changes to whoever asks.
-6. `client` sends events from other programs, each once.
+6. `client` sends events from other programs, each once, and keeps what they read current.
 """
 
 from penstock import signed

@@ -7,6 +7,7 @@ send them to the driver.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 
@@ -51,6 +52,19 @@ class PenstockError(Exception):
 def encodable(text: str) -> str:
     """A text that may quote a client: bytes that are no UTF-8 come as lone surrogates, which JSON cannot hold."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def revived(body: Mapping[str, Any]) -> PenstockError:
+    """The error that another process wrote down with `PenstockError.body`."""
+    kinds = {kind.code: kind for kind in _kinds(PenstockError)}
+    kind = kinds.get(str(body.get("code")), PenstockError)
+    return kind(str(body.get("message")), detail=body.get("detail"), hint=body.get("hint"))
+
+
+def _kinds(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)
 
 
 def _revive(kind: type[PenstockError], message: str, detail: str | None, hint: str | None) -> PenstockError:
@@ -157,6 +171,12 @@ class UnsentError(PenstockError):
 
     code = "unsent"
     retry = True
+
+
+class ClientClosedError(PenstockError):
+    """A reading client was used after it was closed."""
+
+    code = "client_closed"
 
 
 class ProducerClosedError(PenstockError):

@@ -19,8 +19,8 @@ from penstock.cli.child import Child
 from penstock.cli.guard import Lifeline
 from penstock.cli.restarts import INSTANT_DEATHS, Restarts
 from penstock.cli.rotation import LogFile
-from penstock.cli.terminal import USER_ERROR, Terminal, revived
-from penstock.errors import ChildFailedError, PenstockError
+from penstock.cli.terminal import USER_ERROR, Terminal
+from penstock.errors import ChildFailedError, PenstockError, revived
 
 DUMP_S = 1.0
 """Time that a hung child gets to write down its threads."""

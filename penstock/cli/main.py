@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,17 +27,19 @@ from penstock.cli.options import (
     JwtSecretOption,
     KeyOption,
     LogOption,
+    ParamsOption,
     ParentOption,
     PortOption,
     TlsCertOption,
     TlsKeyOption,
     TlsOption,
     UrlOption,
+    WhereOption,
 )
 from penstock.cli.quiet import quietly
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
 from penstock.cli.securing import Security
-from penstock.cli.terminal import FAILED, INTERRUPTED, OK, Terminal, unexpected
+from penstock.cli.terminal import FAILED, INTERRUPTED, OK, UNREAD, Terminal, unexpected
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
 from penstock.rights.tokens import TokenOptions
@@ -194,7 +197,8 @@ def tail(
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=0, help="End after so many events.")] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new events.")] = True,
-    where: Annotated[str | None, typer.Option("--where", help="Only events that meet this SQL condition.")] = None,
+    where: WhereOption = None,
+    params: ParamsOption = None,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
     ca: CaOption = None,
@@ -203,25 +207,30 @@ def tail(
     from penstock.cli.tailing import Tail
 
     with Remote(url, key, ca) as remote:
-        for event in Tail(remote, stream, where, terminal.note).events(since, limit, follow):
+        for event in Tail(remote, stream, where, terminal.note, params).events(since, limit, follow):
             terminal.data(json.dumps(event, ensure_ascii=False))
 
 
 @app.command()
 def watch(
     view: Annotated[str, typer.Argument(metavar="VIEW", help="The view to watch.")],
-    where: Annotated[str | None, typer.Option("--where", help="Only rows that meet this SQL condition.")] = None,
+    where: WhereOption = None,
+    params: ParamsOption = None,
+    select: Annotated[str | None, typer.Option("--select", help="Only these columns, with commas between.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many rows.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only what changed behind this position; default: all rows first.")
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     key: KeyOption = None,
     ca: CaOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one change a line as JSON.")] = False,
 ) -> None:
-    """Show a view as a table that moves with it."""
+    """Show a view as a table that moves with it; in a pipe, print each change as a line of JSON."""
     from penstock.cli import watching
 
-    with Remote(url, key, ca) as remote:
-        watching.watch(remote, view, where, limit, terminal, as_json=as_json or not terminal.out.is_terminal)
+    wanted = watching.Wanted(view, where, params, select, limit, since)
+    watching.watch(url, key, ca, wanted, terminal, as_json=as_json or not terminal.out.is_terminal)
 
 
 @app.command()
@@ -322,6 +331,9 @@ def guarded(body: Callable[[], object]) -> int:
         return end.code if isinstance(end.code, int) else FAILED if end.code else OK
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
+        return UNREAD
     except PenstockError as error:
         terminal.error(error)
         return error.exit_code

@@ -40,6 +40,10 @@ KeyOption = Annotated[
 CaOption = Annotated[
     Path | None, typer.Option("--ca", help="PEM certificate to trust instead of the system's authorities.")
 ]
+WhereOption = Annotated[str | None, typer.Option("--where", help="Only rows or events that meet this SQL condition.")]
+ParamsOption = Annotated[
+    str | None, typer.Option("--params", help="JSON object with what :names in the condition stand for.")
+]
 UrlOption = Annotated[str, typer.Option("--url", help="The server to talk to.")]
 ParentOption = Annotated[int | None, typer.Option("--parent", hidden=True, help="End with this process.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]

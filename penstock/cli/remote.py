@@ -1,4 +1,4 @@
-"""The server named by `--url`, as the command line sees it: requests, long polls and event streams over HTTP.
+"""The server named by `--url`, as the command line sees it: requests and long polls over HTTP.
 
 Every failure is a `PenstockError`: what the server said, or that nobody answers and how to start one.
 """
@@ -8,20 +8,17 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from penstock.cli.terminal import revived
-from penstock.errors import BadRequestError, CertificateError, PenstockError, UnreachableError
+from penstock.errors import BadRequestError, CertificateError, PenstockError, UnreachableError, revived
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 ANSWER_S = 30.0
-SILENCE_S = 45.0
-"""An event stream has a heartbeat every 15 s; three missed ones are a dead connection."""
 
 Params = Mapping[str, str | int | float | None]
 
@@ -40,15 +37,6 @@ class Reply:
         if isinstance(body, dict):
             return revived(body)
         return PenstockError(f"the server answered {self.status} without saying why")
-
-
-@dataclass(frozen=True)
-class ServerEvent:
-    """One block of an event stream; `id` is the newest position, also when the block had no data."""
-
-    event: str
-    data: dict[str, Any]
-    id: str | None
 
 
 class Remote:
@@ -86,23 +74,6 @@ class Remote:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise self._unreachable(error) from None
-
-    def events(self, path: str, params: Params, since: str | None = None) -> Iterator[ServerEvent]:
-        """An event stream until it breaks, which is an `UnreachableError`; `since` resumes behind a
-        position."""
-        headers = self._shown | {"Accept": "text/event-stream"} | ({"Last-Event-ID": since} if since else {})
-        try:
-            self._connection.timeout = SILENCE_S
-            self._connection.request("GET", self._prefix + _target(path, params), headers=headers)
-            reply = self._connection.getresponse()
-            if reply.status != 200:
-                raise Reply(reply.status, reply.headers, _json(reply.read())).error()
-            yield from _blocks(reply)
-            raise ConnectionError("the server closed the stream")
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from None
-        finally:
-            self._connection.close()
 
     def __enter__(self) -> Remote:
         return self
@@ -153,21 +124,3 @@ def _json(body: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _blocks(lines: http.client.HTTPResponse) -> Iterator[ServerEvent]:
-    """Server-Sent Events: blocks of fields between empty lines; lines that begin with a colon are
-    heartbeats."""
-    fields: dict[str, list[str]] = {}
-    while raw := lines.readline():
-        line = raw.decode().rstrip("\r\n")
-        if line:
-            name, _, value = line.partition(":")
-            fields.setdefault(name, []).append(value.removeprefix(" "))
-        elif fields.keys() & {"data", "id", "event"}:
-            data = "\n".join(fields.get("data", [])) or "{}"
-            position = fields["id"][-1] if "id" in fields else None
-            yield ServerEvent(fields.get("event", ["message"])[-1], _json(data.encode()), position)
-            fields = {}
-        else:
-            fields = {}

@@ -22,7 +22,8 @@ from penstock.cli.guard import Lifeline
 from penstock.cli.keeper import Keeper, Plan
 from penstock.cli.ownership import write_json
 from penstock.cli.probe import EdgeProbe
-from penstock.cli.terminal import INTERRUPTED, OK, Terminal, revived
+from penstock.cli.terminal import INTERRUPTED, OK, Terminal
+from penstock.errors import revived
 
 TICK_S = 0.1
 GAP_S = 3.0

@@ -22,10 +22,17 @@ Events = Iterator[dict[str, Any]]
 class Tail:
     """A reader of one stream that resumes by position when the server goes away and comes back."""
 
-    def __init__(self, remote: Remote, stream: str, where: str | None, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        remote: Remote,
+        stream: str,
+        where: str | None,
+        note: Callable[[str], None],
+        params: str | None = None,
+    ) -> None:
         self._remote = remote
         self._path = path_of("streams", stream)
-        self._where = where
+        self._where, self._params = where, params
         self._note = note
 
     def events(self, since: str | None, limit: int | None, follow: bool) -> Events:
@@ -45,6 +52,7 @@ class Tail:
             "after": after,
             "limit": limit,
             "where": self._where,
+            "params": self._params,
             "wait": WAIT_S if follow else None,
         }
         while True:

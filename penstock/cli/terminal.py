@@ -7,6 +7,7 @@ names the file that holds the trace.
 from __future__ import annotations
 
 import os
+import select
 import sys
 import tempfile
 import time
@@ -30,6 +31,8 @@ USER_ERROR = 3
 """Between processes only: a child that ends with it must not be started again; `run/<child>.error.json`
 says why."""
 INTERRUPTED = 130
+UNREAD = 141
+"""Whoever read our output has gone: as a shell says it of programs that end by SIGPIPE."""
 
 _LEVELS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
@@ -46,6 +49,15 @@ class Terminal:
         """One line for whoever reads stdout, at once and unchanged."""
         self.out.file.write(line + "\n")
         self.out.file.flush()
+
+    def is_read(self) -> bool:
+        """Whether somebody may still read stdout: False once the other end of a pipe is closed."""
+        try:
+            poll = select.poll()
+            poll.register(self.out.file.fileno(), 0)
+            return not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+        except (OSError, ValueError):  # a console in memory
+            return True
 
     def note(self, text: str, style: str = "dim") -> None:
         self.err.print(Text(text, style=style))
@@ -107,16 +119,3 @@ def unexpected(error: BaseException, trace: Path | None = None) -> PenstockError
         detail=f"the trace is in {trace}",
         hint="please report it together with that file",
     )
-
-
-def revived(body: dict[str, str | None]) -> PenstockError:
-    """The error that another process wrote down with `PenstockError.body`."""
-    kinds = {kind.code: kind for kind in _kinds(PenstockError)}
-    kind = kinds.get(str(body.get("code")), PenstockError)
-    return kind(str(body.get("message")), detail=body.get("detail"), hint=body.get("hint"))
-
-
-def _kinds(kind: type[PenstockError]) -> Iterable[type[PenstockError]]:
-    yield kind
-    for below in kind.__subclasses__():
-        yield from _kinds(below)

@@ -1,16 +1,17 @@
 """`penstock watch`: a view as a live table in the terminal, or each of its changes as a line of JSON.
 
-It is a subscriber like any other: it resumes from its last position when the connection breaks, and starts
-anew when the server says `reset`.
+It is a reader like any other program: the client resumes from the last position when the connection breaks, and gives
+a snapshot when the server says `reset`.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,71 +19,87 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.remote import Params, Remote, ServerEvent, path_of
 from penstock.cli.terminal import Terminal
-from penstock.errors import UnknownViewError, UnreachableError
+from penstock.client import Changes, Client, Notice, ViewFacts, Watch
+from penstock.client.asking import DEFAULT
+from penstock.errors import BadRequestError
 
 GLOW_S = 1.0
 """How long a row shows that it has changed."""
 ROWS = 40
 """Rows that a terminal shows of a view without a limit."""
 
+_LOOK_S = 0.5
+"""How often to see whether anybody still reads."""
+
 Row = dict[str, Any]
 
 
-def messages(remote: Remote, view: str, params: Params, note: Callable[[str], None]) -> Iterator[ServerEvent]:
-    """The view's snapshot and changes for ever, across breaks. An error of the server's own ends it."""
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows, as the command line names them."""
+
+    view: str
+    where: str | None = None
+    params: str | None = None
+    select: str | None = None
+    limit: int | None = None
     since: str | None = None
-    connected = False
+
+    def options(self) -> dict[str, Any]:
+        """For the client's `watch`."""
+        limit = DEFAULT if self.limit is None else self.limit
+        return {"where": self.where, "params": _params(self.params), "select": self.select, "limit": limit}
+
+
+def _params(text: str | None) -> Mapping[str, Any] | None:
+    try:
+        found = None if text is None else json.loads(text)
+    except ValueError:
+        found = text
+    if found is None or isinstance(found, dict):
+        return found
+    raise BadRequestError(f"--params {text} is no JSON object", hint="""write --params '{"least": 10}'""")
+
+
+def watch(url: str, key: str | None, ca: Path | None, wanted: Wanted, terminal: Terminal, *, as_json: bool) -> None:
+    """Show the view until Ctrl-C."""
+    if as_json:
+        show = lambda notice: terminal.note(f"{notice.name}: {notice.text}")  # noqa: E731
+        with Client(url, key=key, ca=ca, notify=show) as client:
+            client.view(wanted.view)  # what is wrong with the address or the name is told at once
+            for changes in _while_read(client.watch(wanted.view, since=wanted.since, **wanted.options()), terminal):
+                for line in lines(changes):
+                    terminal.data(line)
+        return
+    table = LiveTable(wanted.view)
+    with Client(url, key=key, ca=ca, notify=table.says) as client:
+        table.has(client.view(wanted.view), wanted)
+        with Live(console=terminal.out, get_renderable=lambda: table.render(time.monotonic()), screen=True):
+            for changes in client.watch(wanted.view, since=wanted.since, **wanted.options()):
+                table.apply(changes, time.monotonic())
+
+
+def _while_read(batches: Watch[Changes], terminal: Terminal) -> Iterator[Changes]:
+    """The batches, until nobody reads what is printed: `penstock watch topics | head -1` ends."""
     while True:
         try:
-            for event in remote.events(path_of("views", view, "events"), params, since):
-                connected = True
-                since = event.id or since
-                yield event
-        except UnreachableError as error:
-            if not connected:
-                raise
-            note(f"{error.message}; trying again")
-            time.sleep(1.0)
+            yield batches.next(_LOOK_S)
+        except TimeoutError:
+            if not terminal.is_read():
+                raise BrokenPipeError from None
 
 
-def watch(
-    remote: Remote, view: str, where: str | None, limit: int | None, terminal: Terminal, *, as_json: bool
-) -> None:
-    """Show the view until Ctrl-C."""
-    table = table_of(remote, view, limit)
-    news = messages(remote, view, {"where": where, "limit": limit}, terminal.note if as_json else table.says)
-    if as_json:
-        for line in (line for event in news for line in lines(event)):
-            terminal.data(line)
-    with Live(console=terminal.out, get_renderable=lambda: table.render(time.monotonic()), screen=True):
-        for event in news:
-            table.apply(event, time.monotonic())
-
-
-def lines(event: ServerEvent) -> Iterator[str]:
-    """A message as one change a line."""
-    at = {"position": event.data.get("position") or event.id}
-    for row in event.data.get("rows", ()):
-        yield json.dumps({"change": "snapshot", "row": row} | at)
-    for row in event.data.get("upserts", ()):
-        yield json.dumps({"change": "upsert", "row": row} | at)
-    for key in event.data.get("deletes", ()):
+def lines(changes: Changes) -> Iterator[str]:
+    """A batch as one change a line."""
+    at = {"position": changes.position}
+    if changes.reset is not None:
+        yield json.dumps({"change": "reset", "reason": changes.reset} | at)
+    kind = "snapshot" if changes.snapshot else "upsert"
+    for row in changes.upserts:
+        yield json.dumps({"change": kind, "row": row} | at)
+    for key in changes.deletes:
         yield json.dumps({"change": "delete", "key": key} | at)
-    if event.event in ("reset", "stall", "error"):
-        yield json.dumps({"change": event.event} | event.data)
-
-
-def table_of(remote: Remote, view: str, limit: int | None) -> LiveTable:
-    """An empty table with the columns, key and order that the server names for this view."""
-    known = {str(v["view"]): v for v in remote.get("/views")["views"]}
-    if view not in known:
-        raise UnknownViewError(f"there is no view '{view}'", hint=f"the views are: {', '.join(known) or 'none'}")
-    facts = known[view]
-    columns = [c["name"] if isinstance(c, dict) else str(c) for c in facts.get("columns") or facts["key"]]
-    order = [str(column) for column in facts.get("order_by") or ()]
-    return LiveTable(view, list(facts["key"]), columns, order, limit or facts.get("limit"))
 
 
 @dataclass
@@ -90,35 +107,42 @@ class LiveTable:
     """What the terminal shows of a view: the rows by key, in the view's order."""
 
     view: str
-    key: list[str]
-    columns: list[str]
-    order_by: list[str]
-    limit: int | None
+    key: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    order_by: list[str] = field(default_factory=list)
+    limit: int | None = None
     rows: dict[str, Row] = field(default_factory=dict)
     _changed: dict[str, float] = field(default_factory=dict)
     _fresh_ms: float | None = None
     _changes: int = 0
     status: str = "connecting"
 
-    def apply(self, event: ServerEvent, now: float) -> None:
-        message = event.data
-        if event.event == "reset" or (event.event == "snapshot" and message.get("part", 1) == 1):
+    def has(self, facts: ViewFacts, wanted: Wanted) -> None:
+        """The columns, key and order that the server names for this view."""
+        chosen = None if wanted.select is None else [*facts.key, *(n.strip() for n in wanted.select.split(","))]
+        names = [name for name, _ in facts.columns] or list(facts.key)
+        self.key = list(facts.key)
+        self.columns = [name for name in names if chosen is None or name in chosen]
+        self.order_by, self.limit = list(facts.order_by), wanted.limit or facts.limit
+
+    def apply(self, changes: Changes, now: float) -> None:
+        if changes.snapshot:
             self.rows, self._changed = {}, {}
         self.status = "live"
-        for row in message.get("rows", ()):
-            self.rows[self._id(row)] = row
-        for row in message.get("upserts", ()):
-            self.rows[self._id(row)] = row
-            self._changed[self._id(row)] = now
-        for gone in message.get("deletes", ()):
+        for gone in changes.deletes:
             self.rows.pop(self._id(gone), None)
-        self._changes += len(message.get("upserts", ())) + len(message.get("deletes", ()))
-        if accepted := message.get("accepted"):
-            self._fresh_ms = (datetime.now(UTC) - datetime.fromisoformat(accepted)).total_seconds() * 1000
+        for row in changes.upserts:
+            self.rows[self._id(row)] = row
+            if not changes.snapshot:
+                self._changed[self._id(row)] = now
+        if not changes.snapshot:
+            self._changes += len(changes.upserts) + len(changes.deletes)
+        if changes.accepted is not None:
+            self._fresh_ms = (datetime.now(UTC) - datetime.fromisoformat(changes.accepted)).total_seconds() * 1000
 
-    def says(self, note: str) -> None:
+    def says(self, notice: Notice) -> None:
         """The connection broke: the rows stay, and the title tells."""
-        self.status = note
+        self.status = "live" if notice.kind == "back" else notice.text
 
     def _id(self, row: Row) -> str:
         return json.dumps([row.get(column) for column in self.key])

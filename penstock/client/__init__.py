@@ -1,12 +1,44 @@
-"""Sends events from other programs so that each counts once, through crashes and cut networks on either side.
+"""Sends events from other programs, each once, and keeps what they read current, through crashes and cut networks.
 
-`Producer` is for threads, `AsyncProducer` for asyncio; both are faces of the same parts. Nothing here imports the
-server: the wire contract is all that the two share.
+`Producer` sends and `Client` reads from threads; `AsyncProducer` and `AsyncClient` do the same for asyncio. Nothing
+here imports the server: the wire contract is all that the two share.
 """
 
+from penstock.client.async_client import AsyncClient
 from penstock.client.batch import Receipt
+from penstock.client.calling import AsyncCalling, Calling, RowChange
+from penstock.client.changes import Changes
+from penstock.client.conditions import Condition, col, fn, where
+from penstock.client.following import Following
 from penstock.client.handle import Handle
+from penstock.client.live import AsyncLive, Live
+from penstock.client.notice import Notice
 from penstock.client.outbox import Status
 from penstock.client.producer import AsyncProducer, Producer
+from penstock.client.rows import Rows, ViewFacts
+from penstock.client.sync_client import Client, Watch
 
-__all__ = ["AsyncProducer", "Handle", "Producer", "Receipt", "Status"]
+__all__ = [
+    "AsyncCalling",
+    "AsyncClient",
+    "AsyncLive",
+    "AsyncProducer",
+    "Calling",
+    "Changes",
+    "Client",
+    "Condition",
+    "Following",
+    "Handle",
+    "Live",
+    "Notice",
+    "Producer",
+    "Receipt",
+    "RowChange",
+    "Rows",
+    "Status",
+    "ViewFacts",
+    "Watch",
+    "col",
+    "fn",
+    "where",
+]

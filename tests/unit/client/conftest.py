@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "collect"))  # the edge that the tests of stage 1 put up
+_STAGES = Path(__file__).parents[1]
+sys.path += [str(_STAGES / stage) for stage in ("collect", "serve", "views")]  # the edges that their tests put up
 
-from scripted_door import ScriptedDoor
+from scripted_door import ScriptedDoor  # noqa: E402
 
 
 @pytest.fixture

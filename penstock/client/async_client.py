@@ -1,0 +1,322 @@
+"""Reads views and streams from asyncio: rows once, changes as they come, a dict that keeps itself current."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from os import PathLike
+from random import Random
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from weakref import WeakSet
+
+from penstock.client.asking import DEFAULT, Asking, Limit, Names, asking
+from penstock.client.assembly import StreamAssembly, ViewAssembly
+from penstock.client.backoff import Backoff
+from penstock.client.batch import Receipt
+from penstock.client.calling import AsyncCalling, Calls, RowChange, in_order
+from penstock.client.changes import Changes, Row
+from penstock.client.conditions import Condition
+from penstock.client.following import Following, Means
+from penstock.client.live import AsyncLive, KeyColumns, OnChange
+from penstock.client.notice import Notify, logged
+from penstock.client.parts import Options
+from penstock.client.producer import AsyncProducer
+from penstock.client.refusing import Passing
+from penstock.client.rows import Rows, ViewFacts, facts_in
+from penstock.client.seen import Seen
+from penstock.client.transport import IDLE_S, FromEnd, Way, transport
+from penstock.client.view_key import key_parameter
+from penstock.clock import Clock, SystemClock
+from penstock.errors import CertificateError, PositionGoneError, UnknownViewError, UnreachableError
+
+if TYPE_CHECKING:
+    from penstock.client.http_calls import HttpCalls
+
+Key = str | Callable[[], str] | None
+TRIES = 3
+"""How often a single read is tried when the connection fails."""
+_WAIT_S = 5.0
+"""How long a server waits for `after` and `at_least` unless told otherwise."""
+
+
+class ReadOptions(TypedDict, total=False):
+    """The options of both faces; docs/reference/client.md says what each means."""
+
+    key: Key
+    ca: str | PathLike[str] | None
+    tls: ssl.SSLContext | None
+    transport: Way
+    monotonic: bool
+    timeout_s: float
+    idle_s: float
+    backoff_most_s: float
+    patience_s: float | None
+    compress: bool
+    notify: Notify
+    clock: Clock
+    random: Random
+
+
+class AsyncClient:
+    """Reads from one server.
+
+        async with AsyncClient("http://localhost:8080") as client:
+            async for changes in client.watch("topics", where="rsvps > 3"):
+                print(changes.upserts, changes.deletes)
+
+    It connects when it is first asked for something, and belongs to the loop that asked.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: Key = None,
+        ca: str | PathLike[str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        transport: Way = "websocket",
+        monotonic: bool = True,
+        timeout_s: float = 30.0,
+        idle_s: float = IDLE_S,
+        backoff_most_s: float = 10.0,
+        patience_s: float | None = None,
+        compress: bool = False,
+        notify: Notify = logged,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.url = url
+        self._key, self._tls = key, tls if tls is not None or ca is None else _trusting(ca)
+        self._way, self._monotonic = transport, monotonic
+        self._timeout_s, self._idle_s, self._compress = timeout_s, idle_s, compress
+        self._backoff_most_s, self._patience_s, self._notify = backoff_most_s, patience_s, notify
+        self._clock, self._random = clock or SystemClock(), random or Random()
+        self._seen = Seen()
+        self._open: HttpCalls | None = None
+        self._following: WeakSet[Following[Any]] = WeakSet()
+
+    # Once
+
+    async def get(
+        self,
+        view: str,
+        *,
+        where: str | Condition | None = None,
+        params: Mapping[str, Any] | None = None,
+        select: Names = None,
+        order_by: Names = None,
+        limit: Limit = DEFAULT,
+        key: Any = None,
+        after: str | Receipt | None = None,
+        at_least: str | None = None,
+        wait: float | None = None,
+    ) -> Rows:
+        """The rows of one moment.
+
+        `after` (an ack, or a producer's receipt) waits until that event is absorbed; `at_least` until the view has
+        reached a position. Without it, rows are never older than what this client has seen of the view before. Both
+        wait for `wait` seconds and then raise `NotYetError`.
+        """
+        asked = asking("view", view, where, params, select, order_by, limit)
+        parameters = asked.parameters()
+        if key is not None:
+            parameters["key"] = key_parameter(key, await self.view(view) if isinstance(key, dict | tuple) else None)
+        if after is not None:
+            parameters["after"] = after.ack if isinstance(after, Receipt) else after
+        if wait is not None:
+            parameters["wait"] = f"{wait:g}"
+        return await self._rows(asked, parameters, at_least, _WAIT_S if wait is None else wait)
+
+    async def get_row(self, view: str, key: Any, **options: Any) -> Row | None:
+        """The row of a key (a value, a tuple in the order of the key's columns, or a dict of them), or None."""
+        found = await self.get(view, key=key, **options)
+        return found.rows[0] if found.rows else None
+
+    async def views(self) -> list[ViewFacts]:
+        """What this client may read."""
+        body = await self._get("/views", {})
+        return [facts_in(one) for one in body["views"]]
+
+    async def view(self, name: str) -> ViewFacts:
+        """What the server says of one view."""
+        known = {facts.name: facts for facts in await self.views()}
+        if name not in known:
+            raise UnknownViewError(f"there is no view '{name}'", hint=f"the views are: {', '.join(known) or 'none'}")
+        return known[name]
+
+    # For ever
+
+    def watch(
+        self,
+        view: str,
+        *,
+        where: str | Condition | None = None,
+        params: Mapping[str, Any] | None = None,
+        select: Names = None,
+        order_by: Names = None,
+        limit: Limit = DEFAULT,
+        since: str | None = None,
+        transport: Way | None = None,
+    ) -> Following[Changes]:
+        """A snapshot, then every batch that changes something, across breaks; behind the position `since`, the batches
+        alone. What the caller does not ask for is not read: a slow reader is conflated or cut by the server, and
+        resumes.
+        """
+        asked = asking("view", view, where, params, select, order_by, limit)
+        return self._watch(asked, since, transport)
+
+    def live(
+        self,
+        view: str,
+        *,
+        where: str | Condition | None = None,
+        params: Mapping[str, Any] | None = None,
+        select: Names = None,
+        order_by: Names = None,
+        limit: Limit = DEFAULT,
+        on_change: OnChange | None = None,
+        transport: Way | None = None,
+    ) -> AsyncLive:
+        """The view as a dict that is kept current within `async with`. `on_change` is called after each batch."""
+        asked = asking("view", view, where, params, select, order_by, limit)
+        return AsyncLive(self._watch(asked, None, transport), self.key_columns(view), on_change)
+
+    def stream(
+        self,
+        name: str,
+        *,
+        where: str | Condition | None = None,
+        params: Mapping[str, Any] | None = None,
+        select: Names = None,
+        since: str = "start",
+        transport: Way | None = None,
+    ) -> Following[dict[str, Any]]:
+        """The events of a stream behind `since` (a position, `start` or `end`), each once and in order, for ever.
+
+        Raises `PositionGoneError` where retention has removed events that were not read.
+        """
+        asked = asking("stream", name, where, params, select)
+        return self._follow(asked, since, lambda position: StreamAssembly(name, position), transport)
+
+    def on(
+        self,
+        view: str,
+        where: str | Condition | None,
+        handler: Callable[[RowChange], Awaitable[None] | None],
+        *,
+        params: Mapping[str, Any] | None = None,
+        select: Names = None,
+        existing: bool = False,
+        transport: Way | None = None,
+    ) -> AsyncCalling:
+        """Call `handler` for each row that comes to meet `where` or changes while it does, one after the other.
+
+        `existing`: also for the rows that meet it at the beginning. A handler that fails ends it. At least once for
+        each connection, and nothing is kept over a restart: `process` handles each change exactly once.
+        """
+        asked = asking("view", view, where, params, select, limit=None)
+        watch = self._watch(asked, None, transport)
+        calls = Calls(watch, self.key_columns(view), in_order(handler, in_thread=False), existing)
+        return AsyncCalling(calls, lambda: watch.position)
+
+    def producer(self, stream: str, **options: Unpack[Options]) -> AsyncProducer:
+        """A producer to the same server, with the same key."""
+        return AsyncProducer(self.url, stream, **self.producing(options))
+
+    # Beginning and end
+
+    async def close(self) -> None:
+        """End what is still followed, and the connections."""
+        for following in list(self._following):
+            await following.aclose()
+        calls, self._open = self._open, None
+        if calls is not None:
+            await calls.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Parts
+
+    def _calls(self) -> HttpCalls:
+        if self._open is None:
+            from penstock.client.http_calls import HttpCalls
+
+            self._open = HttpCalls(self.url, self._key, self._tls, self._timeout_s)
+        return self._open
+
+    async def _rows(self, asked: Asking, parameters: dict[str, str], at_least: str | None, wait_s: float) -> Rows:
+        seen = self._seen.at(asked.name) if self._monotonic and at_least is None else None
+        position = at_least or seen
+        try:
+            body = await self._get(asked.path, parameters | ({"at_least": position} if position else {}), wait_s)
+        except PositionGoneError:
+            if seen is None:
+                raise
+            self._seen.forget(asked.name)  # of a build that was replaced: there is nothing to go back to
+            body = await self._get(asked.path, parameters, wait_s)
+        self._seen.note(asked.name, body["position"])
+        return Rows(asked.name, tuple(body["rows"]), body["position"], body.get("frontier") or {})
+
+    async def _get(self, path: str, parameters: Mapping[str, str], wait_s: float = 0.0) -> Mapping[str, Any]:
+        """A read may be repeated: a broken connection is tried again, a few times."""
+        backoff = Backoff(self._backoff_most_s, self._random)
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                return await self._calls().get(path, parameters, wait_s) or {}
+            except Passing as failure:
+                if not left or type(failure.why) is not UnreachableError:
+                    raise failure.why from None
+                await asyncio.sleep(backoff.pause_s(failure.why.retry_after_s))
+        raise AssertionError
+
+    def _watch(self, asked: Asking, since: str | None, way: Way | None) -> Following[Changes]:
+        return self._follow(
+            asked,
+            since,
+            lambda position: ViewAssembly(asked.name, position),
+            way,
+            lambda position: self._seen.note(asked.name, position),
+        )
+
+    def _follow(self, asked: Asking, since: str | None, assembly: Any, way: Way | None, *seen: Any) -> Following[Any]:
+        calls = self._calls()
+        means = Means(
+            FromEnd(calls, transport(way or self._way, calls, self._idle_s, self._compress)),
+            self._notify,
+            self._clock,
+            self._random,
+            asyncio.sleep,
+            self._backoff_most_s,
+            self._patience_s,
+            calls.is_new_key,
+        )
+        made: Following[Any] = Following(asked, since, means, assembly, *seen)
+        self._following.add(made)
+        return made
+
+    def key_columns(self, view: str) -> KeyColumns:
+        """Asks for the names of the key's columns, each time anew."""
+
+        async def columns() -> tuple[str, ...]:
+            return (await self.view(view)).key
+
+        return columns
+
+    def producing(self, options: Options) -> Options:
+        """The options of a producer that is to be known by this client's key."""
+        ours: Options = {"key": self._key, "tls": self._tls, "clock": self._clock}
+        return ours | options
+
+
+def _trusting(ca: str | PathLike[str]) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateError(
+            f"'{ca}' is not a certificate", detail=error.strerror, hint="pass a PEM file with ca="
+        ) from None
