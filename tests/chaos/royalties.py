@@ -5,9 +5,10 @@
     python -m tests.chaos.royalties --kills 100 --seed 1 --honest      (the service honours Idempotency-Key itself)
     python -m tests.chaos.royalties --kills 20 --seed 1 --spark        (the real app computes the royalties)
 
-The payment service does not de-duplicate, and dies by itself too: what makes it exact is `confirm`, with the term by which
-the service knows a payer that was replaced. While this goes on, royalties are added in batches and the view is rebuilt now and then, so that the processor meets a `reset`
-and a snapshot. In the end the ledger must hold each royalty once, and nothing else.
+The payment service does not de-duplicate, and dies by itself too: what makes it exact is `confirm`, with the term by
+which the service knows a payer that was replaced. While this goes on, royalties are added in batches and the view is
+rebuilt now and then, so that the processor meets a `reset` and a snapshot. In the end the ledger must hold each royalty
+once, and nothing else.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ from penstock.log.log import Append, Stream, StreamSpec
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.schema import simple_type
 from tests import postgres_server
-from tests.running import Running
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "royalties"
 RATE = Decimal("0.0035")
 PATIENCE_S = 90.0
 DIE = 0.04
 WORK_MS = 8.0
+AHEAD = 12
+"""So many royalties wait to be paid."""
+REBUILT = 0.1
 FAULTS = ("processor", "payments", "both")
 _WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
 _ROYALTIES = pa.schema(
@@ -269,7 +272,7 @@ class Stage:
 
 
 async def play(
-    kills: int, seed: int, folder: Path, postgres: bool = False, naive: bool = True, between_s: float = 0.6
+    kills: int, seed: int, folder: Path, postgres: bool = False, naive: bool = True, between_s: float = 0.3
 ) -> Findings:
     """So many kills, then peace, then the reckoning."""
     with postgres_server.server() if postgres else nullcontext(str(folder / "work.db")) as store:
@@ -289,7 +292,7 @@ async def play(
 async def _kills(stage: Stage, royalties: FakeRoyalties, kills: int, between_s: float, faults: tuple[str, ...]) -> None:
     await stage.start()
     tending = asyncio.create_task(stage.tend())
-    writing = asyncio.create_task(_write(royalties, stage.random))
+    writing = asyncio.create_task(_write(royalties, stage))
     try:
         for number in range(kills):
             paid = stage.charged()
@@ -310,12 +313,14 @@ async def _kills(stage: Stage, royalties: FakeRoyalties, kills: int, between_s: 
         await stage.stop()
 
 
-async def _write(royalties: FakeRoyalties, random: Random) -> None:
+async def _write(royalties: FakeRoyalties, stage: Stage) -> None:
+    """There is always something to pay, and never much."""
     while True:
-        await asyncio.sleep(random.uniform(0.01, 0.15))
-        royalties.add()
-        if random.random() < 0.02:
-            royalties.rebuild()
+        await asyncio.sleep(stage.random.uniform(0.01, 0.1))
+        if len(stage.found.royalties) - stage.charged() < AHEAD:
+            royalties.add()
+            if stage.random.random() < REBUILT:
+                royalties.rebuild()
 
 
 @asynccontextmanager

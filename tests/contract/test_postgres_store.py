@@ -1,4 +1,4 @@
-"""What only a shared database can meet: owners that fall silent in a transaction, sessions that are lost, two at once."""
+"""What only a shared database can meet: owners that fall silent, sessions that are lost, several at once."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.client.asking import Asking
@@ -22,7 +22,7 @@ class ClientFeed:
     def __init__(
         self,
         asked: Asking,
-        key: Callable[[], Awaitable[tuple[str, ...]]],
+        key: Callable[[], Awaitable[Sequence[str]]],
         watch: Callable[[str | None], AsyncIterator[Changes]],
         get: Get,
     ) -> None:
@@ -32,7 +32,7 @@ class ClientFeed:
     async def key(self) -> tuple[str, ...]:
         while True:
             try:
-                return await self._key()
+                return tuple(await self._key())
             except UnreachableError:
                 await asyncio.sleep(_AGAIN_S)
 

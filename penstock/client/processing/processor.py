@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from threading import Event
-from typing import Any
+from typing import Any, TypedDict
 
 from penstock.client.backoff import FIRST_S, Backoff
 from penstock.client.processing.feed import Feed
@@ -41,6 +41,28 @@ _STANDBY_S = 0.5
 _STORM_S = 5.0
 """The longest pause of all tasks together, when one after the other fails."""
 _log = logging.getLogger("penstock.process")
+
+
+class ProcessOptions(TypedDict, total=False):
+    """The options of `client.process`, beside the question; docs/reference/processing.md says what each means."""
+
+    on: On
+    each: Each
+    existing: bool
+    confirm: Confirm | None
+    give_up_after: int | None
+    on_error: Callable[[Task, BaseException, int], None] | None
+    on_progress: Callable[[Progress], None] | None
+    once: bool
+    standby: bool
+    stop: Event | None
+    timeout_s: float
+    settle_s: float
+    backoff_most_s: float
+    backlog: int
+    tls: ssl.SSLContext | None
+    clock: Clock
+    random: Random
 
 
 @dataclass(frozen=True)

@@ -111,14 +111,16 @@ class SqlWork(ABC):
 
     # Ownership
 
+    def _introduce(self, sql: Sql) -> None:
+        """Make sure that there is a row to be the owner of, whoever else does so at the same moment."""
+        values = (self.name, FORMAT, None, None, None, 0, 0, 0, None, 0)
+        made = "INSERT INTO penstock_processors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"
+        sql.run(made, *values)
+
     def _become_owner(self, sql: Sql, question: Question, holder: str, until_us: int) -> Resumed:
-        """Within a transaction that nobody else can be in."""
-        found = sql.rows("SELECT format, question, received, term FROM penstock_processors WHERE name = ?", self.name)
-        if not found:
-            values = (self.name, FORMAT, question.text(), None, None, 0, 0, 0, holder, until_us)
-            sql.run("INSERT INTO penstock_processors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
-            found = [(FORMAT, question.text(), None, 0)]
-        ((form, stored, position, term),) = found
+        """Within a transaction that nobody else can be in, after `_introduce`."""
+        query = "SELECT format, question, received, term FROM penstock_processors WHERE name = ?"
+        ((form, stored, position, term),) = sql.rows(query, self.name)
         self._check(form, stored, question)
         set_owner = "UPDATE penstock_processors SET term = ?, holder = ?, until_us = ?, question = ? WHERE name = ?"
         sql.run(set_owner, term + 1, holder, until_us, question.text(), self.name)

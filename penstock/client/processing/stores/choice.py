@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from os import PathLike
 from pathlib import Path
 
 from penstock.client.processing.stores.sqlite import SqliteStore
 from penstock.client.processing.work_store import WorkStore
 from penstock.errors import BadRequestError
 
+LEASE_S = 15.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def open_store(store: str | Path, name: str, *, lease_s: float = 15.0) -> WorkStore:
+def open_store(store: str | PathLike[str], name: str, *, lease_s: float = LEASE_S) -> WorkStore:
     """The store of the processor with this name; nothing is owned yet, so that anybody may look at it.
 
     `lease_s` is for PostgreSQL: how long a machine that says nothing stays the owner.

@@ -64,11 +64,13 @@ class PostgresStore(SqlWork):
         sql.run(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")
         begun = time.monotonic()
         try:
+            self._introduce(sql)
             query = f"SELECT holder, until_us > {_NOW_US} FROM penstock_processors WHERE name = ? FOR UPDATE"
             found = sql.rows(query, self.name)
         except psycopg.errors.LockNotAvailable:
             raise _HeldUp from None
-        if found and found[0][1] and found[0][0] != self._holder:
+        ((holder, held),) = found
+        if held and holder != self._holder:
             return None
         resumed = self._become_owner(sql, question, self._holder, 0)
         self._prolong(sql, begun)

@@ -50,10 +50,14 @@ class SqliteStore(SqlWork):
             if self._lock is None:
                 return None
             try:
-                return self._transact(lambda sql: self._become_owner(sql, question, str(os.getpid()), 0))
+                return self._transact(lambda sql: self._own(sql, question))
             except BaseException:
                 self.release()
                 raise
+
+    def _own(self, sql: Sql, question: Question) -> Resumed:
+        self._introduce(sql)
+        return self._become_owner(sql, question, str(os.getpid()), 0)
 
     def ensure(self) -> None:
         """Ownership is as long as the process."""
