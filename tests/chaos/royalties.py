@@ -182,7 +182,7 @@ class Stage:
 
     def _processor(self) -> Child:
         words = ["--url", self._url, "--payments", f"http://127.0.0.1:{self.payments_port}", "--store", self.store]
-        words += ["--settle-s", 0, "--lease-s", 2.0, "--standby"]
+        words += ["--settle-s", 0, "--lease-s", 1.0, "--standby"]
         return Child(self.folder, EXAMPLE / "pay.py", *words)
 
     async def start(self) -> None:
@@ -283,7 +283,7 @@ async def play(
             async with edge_alone(folder) as url:
                 stage = Stage(folder, seed, store, naive, url)
                 stage.found = found
-                await _kills(stage, royalties, kills, between_s, (*FAULTS, "stopped") if postgres else FAULTS)
+                await _kills(stage, royalties, kills, between_s, ("stopped", *FAULTS) if postgres else FAULTS)
         finally:
             royalties.close()
     return found
