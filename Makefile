@@ -5,7 +5,7 @@ PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
-.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting clean
+.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting chaos-royalties clean
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -71,6 +71,11 @@ chaos-producer: setup $(CLIENT)
 # Every event counted, by every way in, while the edge is killed: make chaos-counting KILLS=50 SEED=1
 chaos-counting: setup
 	$(BIN)/python -m tests.chaos.counting --kills $(KILLS) --seed $(SEED)
+
+# Payer and payment service killed, on each store: make chaos-royalties KILLS=100 SEED=1
+chaos-royalties: setup postgres
+	$(BIN)/python -m tests.chaos.royalties --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -m tests.chaos.royalties --kills $(KILLS) --seed $(SEED) --postgres
 
 bench: setup chromium
 	$(BIN)/python -m bench

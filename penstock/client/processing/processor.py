@@ -2,9 +2,10 @@
 
 1. A batch is stored before anything of it is handled, and the position from which to go on is stored with it.
 2. Receiving does not wait for handling, up to `backlog` tasks: a slow handler does not make a slow reader.
-3. A handler that fails is tried again, ever later, for as long as it takes or until `give_up_after`; other keys go on
+3. Tasks of one key are handled one after the other, of different keys up to `at_once` at a time.
+4. A handler that fails is tried again, ever later, for as long as it takes or until `give_up_after`; other keys go on
    meanwhile, later changes of its own key wait.
-4. Whoever loses the store ends, or stands by again; it handles nothing in between.
+5. Whoever loses the store ends, or stands by again; it handles nothing in between.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class ProcessOptions(TypedDict, total=False):
     settle_s: float
     backoff_most_s: float
     backlog: int
+    at_once: int
     tls: ssl.SSLContext | None
     clock: Clock
     random: Random
@@ -96,6 +98,8 @@ class Options:
     backoff_most_s: float = 60.0
     backlog: int = 10_000
     """Receiving waits while more tasks than this are stored."""
+    at_once: int = 1
+    """How many tasks are handled at the same time; those of one key never are."""
     tls: ssl.SSLContext | None = None
     """For outgoing calls."""
     clock: Clock = field(default_factory=SystemClock)
@@ -113,7 +117,8 @@ class Processor:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._level = False
-        self._told = -_TOLD_S
+        self._busy: set[int] = set()
+        self._picking = asyncio.Lock()
         self._due_us: dict[int, int] = {}
         """When the tasks that this process has put back are due, by number."""
 
@@ -158,13 +163,14 @@ class Processor:
     async def _owning(self, resumed: Resumed) -> None:
         """Everything at once; the first that ends, ends the rest."""
         self._level = False
+        self._busy.clear()
         wiring = self._wiring(resumed)
-        parts = [asyncio.create_task(self._receive(resumed.position)), asyncio.create_task(self._work(wiring))]
+        workers = [asyncio.create_task(self._work(wiring)) for _ in range(self._options.at_once)]
+        parts = [*workers, asyncio.create_task(self._receive(resumed.position)), asyncio.create_task(self._report())]
         if self._store.lease_s is not None:
             parts.append(asyncio.create_task(self._renew(self._store.lease_s)))
-        working = parts[1]
         try:
-            while not working.done():
+            while not all(worker.done() for worker in workers):
                 done, rest = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
                 for part in done:
                     part.result()
@@ -219,14 +225,24 @@ class Processor:
         while not self._stopped():
             level = self._level
             self._news.clear()
-            task = await in_thread(self._store.next, self._options.clock.now_us())
+            task = await self._pick()
             if task is not None:
+                self._news.set()  # there may be more for the others
                 await self._handle(task, wiring)
+                self._busy.discard(task.number)
+                self._news.set()  # and now for those of the same key
             elif level and await in_thread(self._store.waiting) == 0:
                 return
             else:
                 await self._pause(self._idle_s())
-            await self._tell()
+
+    async def _pick(self) -> Task | None:
+        """The next task, which is then busy."""
+        async with self._picking:
+            task = await in_thread(self._store.next, self._options.clock.now_us(), frozenset(self._busy))
+            if task is not None:
+                self._busy.add(task.number)
+            return task
 
     def _idle_s(self) -> float:
         """Until the next task is due, as far as that is known."""
@@ -245,7 +261,7 @@ class Processor:
             await self._failed(task, error)
         else:
             await in_thread(self._store.finish, task)
-            wiring.cut = {cut: when for cut, when in wiring.cut.items() if cut[0] != task.number}
+            wiring.forget(task)
             self._storm.succeeded()
             self._room.set()
 
@@ -285,11 +301,15 @@ class Processor:
                     await asyncio.wait_for(self._news.wait(), min(left, STOP_S))
                     return
 
-    async def _tell(self) -> None:
-        now = self._options.clock.monotonic()
-        if self._options.on_progress is not None and (now >= self._told + _TOLD_S):
-            self._told = now
-            self._options.on_progress(await in_thread(self._store.progress))
+    async def _report(self) -> None:
+        """Also while a handler does not come to an end."""
+        told: Progress | None = None
+        while self._options.on_progress is not None:
+            progress = await in_thread(self._store.progress)
+            if progress != told or progress.waiting:
+                told = progress
+                self._options.on_progress(progress)
+            await asyncio.sleep(_TOLD_S)
 
     def _stopped(self) -> bool:
         return self._options.stop is not None and self._options.stop.is_set()

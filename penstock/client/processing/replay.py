@@ -48,6 +48,10 @@ class Wiring:
     cut: dict[tuple[int, int], float] = field(default_factory=dict)
     """When this process last saw a call cut off, by task and number; others were cut off before it started."""
 
+    def forget(self, task: Task) -> None:
+        for cut in [cut for cut in list(self.cut) if cut[0] == task.number]:
+            self.cut.pop(cut, None)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -51,7 +51,7 @@ _DUE = """
 SELECT number, key, changes, tries FROM penstock_tasks t
 WHERE processor = ? AND failed = 0 AND due_us <= ? AND NOT EXISTS (
     SELECT 1 FROM penstock_tasks e WHERE e.processor = t.processor AND e.lane = t.lane AND e.number < t.number)
-ORDER BY number LIMIT 1
+ORDER BY number LIMIT ?
 """
 _WAITING = """
 SELECT count(*) FROM penstock_tasks t WHERE processor = ? AND failed = 0 AND NOT EXISTS (
@@ -184,12 +184,13 @@ class SqlWork(ABC):
 
     # Tasks
 
-    def next(self, now_us: int) -> Task | None:
-        found = self._transact(lambda sql: sql.rows(_DUE, self.name, now_us))
-        if not found:
-            return None
-        ((number, key, changes, tries),) = found
-        return Task(number, key, _CHANGES.decode(changes), tries)
+    def next(self, now_us: int, busy: Collection[int] = ()) -> Task | None:
+        """Of the first so many tasks that are due, one is not among the busy."""
+        found = self._transact(lambda sql: sql.rows(_DUE, self.name, now_us, len(busy) + 1))
+        for number, key, changes, tries in found:
+            if number not in busy:
+                return Task(number, key, _CHANGES.decode(changes), tries)
+        return None
 
     def waiting(self) -> int:
         return int(self._transact(lambda sql: sql.rows(_WAITING, self.name))[0][0])

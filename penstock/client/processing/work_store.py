@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from penstock.client.processing.work import (
@@ -52,8 +53,8 @@ class WorkStore(Protocol):
     def take(self, received: Received) -> int:
         """Store a batch; how many tasks it made."""
 
-    def next(self, now_us: int) -> Task | None:
-        """The oldest task that is due; it stays open until `finish`."""
+    def next(self, now_us: int, busy: Collection[int] = ()) -> Task | None:
+        """The oldest task that is due and not one of the `busy`; it stays open until `finish`."""
 
     def waiting(self) -> int:
         """How many tasks will be done without anybody's help: not those that were given up, nor what is behind them."""

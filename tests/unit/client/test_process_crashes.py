@@ -1,4 +1,4 @@
-"""A crash before and after every single transaction of a processor: whatever comes next, each call has its effect once."""
+"""A crash before and after every single transaction of a processor: each call still has its effect once."""
 
 from __future__ import annotations
 

@@ -340,6 +340,30 @@ def test_one_poisoned_row_does_not_hold_up_the_others(path: Path) -> None:
     assert order == ["1", "2"]
 
 
+def test_rows_of_different_keys_are_handled_at_the_same_time_and_those_of_one_key_never(path: Path) -> None:
+    source = feed(*((song, "1") for song in "abcdef"))
+    source.add(*(row(song, "2") for song in "abcdef"))
+    guard, now, most, seen = threading.Lock(), [], [0], []
+    together = threading.Barrier(3)
+
+    def handle(change: KeyChange, ctx: Any) -> None:
+        song = change.key["song"]
+        with guard:
+            assert song not in now
+            now.append(song)
+            most[0] = max(most[0], len(now))
+        together.wait(DEADLINE_S)
+        with guard:
+            now.remove(song)
+            assert change.row is not None
+            seen.append((song, change.row["amount"]))
+
+    done = run(path, source, handle, at_once=3)
+    assert (most[0], done.waiting) == (3, 0)
+    assert sorted(seen) == [(song, amount) for song in "abcdef" for amount in "12"]
+    assert all(seen.index((song, "1")) < seen.index((song, "2")) for song in "abcdef")
+
+
 def test_a_store_has_one_owner_and_another_can_stand_by(path: Path) -> None:
     source, seen, stop = feed(("a", "1")), [], threading.Event()
 
