@@ -44,6 +44,7 @@ from penstock.log.log import Append, Stream, StreamSpec
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.schema import simple_type
 from tests import postgres_server
+from tests.running import Running
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "royalties"
 RATE = Decimal("0.0035")
@@ -58,6 +59,7 @@ _WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp(
 _ROYALTIES = pa.schema(
     [("window", _WINDOW), ("song", pa.string()), ("plays", pa.int64()), ("amount", pa.decimal128(18, 4))]
 )
+_SHORT_DAY = timedelta(seconds=10)
 _FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -157,15 +159,58 @@ class FakeRoyalties:
         (made,) = self._log.append([Append(self._stream, batch, meta=msgspec.to_builtins(meta))])
         assert not isinstance(made, Exception), made
 
+    def finish(self) -> None:
+        """Everything is final already."""
+
     def close(self) -> None:
         self._log.close()
+
+
+class PlayedRoyalties:
+    """Sends plays to the real app and adds up by itself what each song has earned in each of its short days."""
+
+    def __init__(self, running: Running, random: Random, found: Findings) -> None:
+        self._running, self._random, self._found = running, random, found
+        self._days = self._plays = 0
+
+    def add(self) -> None:
+        """The plays of one more day; it is over when the next one is well under way."""
+        day = _FIRST_DAY + self._days * _SHORT_DAY
+        self._days += 1
+        plays = []
+        for song in self._random.sample(range(20), 3):
+            heard = [self._random.randint(1, 15) for _ in range(self._random.randint(1, 3))]
+            for listener, times in enumerate(heard):
+                plays += [self._play(f"song-{song}", f"listener-{listener}", day) for _ in range(times)]
+            counted = sum(min(times, 10) for times in heard)
+            reason = f"{counted} plays from {day:%Y-%m-%dT%H:%M:%S}.000Z"
+            self._found.royalties[f"song-{song}", reason] = f"{counted * RATE:.4f}"
+        self._send(plays)
+
+    def _play(self, song: str, listener: str, day: datetime) -> dict[str, Any]:
+        self._plays += 1
+        return {"play_id": str(self._plays), "song": song, "listener": listener, "at": int(day.timestamp() * 1000)}
+
+    def _send(self, plays: list[dict[str, Any]]) -> None:
+        reply = self._running.json("/streams/plays", plays)
+        assert reply.get("accepted") == len(plays), reply
+
+    def rebuild(self) -> None:
+        """The real app rebuilds when its function changes, and it does not."""
+
+    def finish(self) -> None:
+        """A play that comes much later, so that all days before it are over."""
+        self._send([self._play("the end", "nobody", _FIRST_DAY + (self._days + 10) * _SHORT_DAY)])
+
+
+Royalties = FakeRoyalties | PlayedRoyalties
 
 
 class Stage:
     """All processes of one play."""
 
-    def __init__(self, folder: Path, seed: int, store: str, naive: bool, url: str) -> None:
-        self.folder, self.found, self.random = folder, Findings(), Random(seed)
+    def __init__(self, folder: Path, seed: int, store: str, naive: bool, url: str, found: Findings) -> None:
+        self.folder, self.found, self.random = folder, found, Random(seed)
         self.payments_port = _free_port()
         self.store = store
         self._url, self._seed, self._naive = url, seed, naive
@@ -272,24 +317,25 @@ class Stage:
 
 
 async def play(
-    kills: int, seed: int, folder: Path, postgres: bool = False, naive: bool = True, between_s: float = 0.3
+    kills: int,
+    seed: int,
+    folder: Path,
+    postgres: bool = False,
+    naive: bool = True,
+    between_s: float = 0.3,
+    spark: bool = False,
 ) -> Findings:
     """So many kills, then peace, then the reckoning."""
+    random, found = Random(seed), Findings()
+    faults = ("stopped", *FAULTS) if postgres else FAULTS
     with postgres_server.server() if postgres else nullcontext(str(folder / "work.db")) as store:
-        random, found = Random(seed), Findings()
-        royalties = FakeRoyalties(Folder(folder / "data"), random, found)
-        royalties.serve()
-        try:
-            async with edge_alone(folder) as url:
-                stage = Stage(folder, seed, store, naive, url)
-                stage.found = found
-                await _kills(stage, royalties, kills, between_s, ("stopped", *FAULTS) if postgres else FAULTS)
-        finally:
-            royalties.close()
+        async with (whole_app if spark else edge_alone)(folder, random, found) as (url, royalties):
+            stage = Stage(folder, seed, store, naive, url, found)
+            await _kills(stage, royalties, kills, between_s, faults)
     return found
 
 
-async def _kills(stage: Stage, royalties: FakeRoyalties, kills: int, between_s: float, faults: tuple[str, ...]) -> None:
+async def _kills(stage: Stage, royalties: Royalties, kills: int, between_s: float, faults: tuple[str, ...]) -> None:
     await stage.start()
     tending = asyncio.create_task(stage.tend())
     writing = asyncio.create_task(_write(royalties, stage))
@@ -301,6 +347,7 @@ async def _kills(stage: Stage, royalties: FakeRoyalties, kills: int, between_s: 
             await stage.strike(faults[number] if number < len(faults) else stage.random.choice(faults))
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
+        royalties.finish()
         due = len(stage.found.royalties)
         with suppress(AssertionError):  # the reckoning says it better
             await until(lambda: stage.charged() >= due, "everything to be paid")
@@ -313,7 +360,7 @@ async def _kills(stage: Stage, royalties: FakeRoyalties, kills: int, between_s: 
         await stage.stop()
 
 
-async def _write(royalties: FakeRoyalties, stage: Stage) -> None:
+async def _write(royalties: Royalties, stage: Stage) -> None:
     """There is always something to pay, and never much."""
     while True:
         await asyncio.sleep(stage.random.uniform(0.01, 0.1))
@@ -324,9 +371,23 @@ async def _write(royalties: FakeRoyalties, stage: Stage) -> None:
 
 
 @asynccontextmanager
-async def edge_alone(folder: Path) -> AsyncIterator[str]:
-    """`penstock edge` with the example's app; nobody computes."""
+async def whole_app(folder: Path, random: Random, found: Findings) -> AsyncIterator[tuple[str, Royalties]]:
+    """`penstock run` with the example's app, whose days are short."""
+    env = {"ROYALTIES_DAY": f"{_SHORT_DAY.seconds} seconds", "ROYALTIES_LATE": "1 second"}
+    running = Running(EXAMPLE / "app.py", folder / "data", env)
+    await asyncio.to_thread(running.start)
+    try:
+        yield running.url, PlayedRoyalties(running, random, found)
+    finally:
+        await asyncio.to_thread(running.stop)
+
+
+@asynccontextmanager
+async def edge_alone(folder: Path, random: Random, found: Findings) -> AsyncIterator[tuple[str, Royalties]]:
+    """`penstock edge` with the example's app; its view's changelog is written here."""
     data = folder / "data"
+    royalties = FakeRoyalties(Folder(data), random, found)
+    royalties.serve()
     words = ["edge", EXAMPLE / "app.py", "--data", data, "--port", 0, "--parent", os.getpid()]
     with (folder / "edge.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
@@ -335,10 +396,11 @@ async def edge_alone(folder: Path) -> AsyncIterator[str]:
     address = data / "run" / "edge.json"
     try:
         await until(address.exists, "the edge to listen")
-        yield f"http://127.0.0.1:{json.loads(address.read_text())['port']}"
+        yield f"http://127.0.0.1:{json.loads(address.read_text())['port']}", royalties
     finally:
         process.kill()
         await process.wait()
+        royalties.close()
 
 
 async def until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
@@ -361,11 +423,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--postgres", action="store_true", help="keep the work in a PostgreSQL that is started for it")
     parser.add_argument("--honest", action="store_true", help="the service honours Idempotency-Key")
+    parser.add_argument("--spark", action="store_true", help="the real app computes the royalties")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="penstock-royalties-"))
     print(f"seed {options.seed}, {options.kills} kills in {folder}", flush=True)
     begun = time.monotonic()
-    found = asyncio.run(play(options.kills, options.seed, folder, options.postgres, not options.honest))
+    chosen = {"postgres": options.postgres, "naive": not options.honest, "spark": options.spark}
+    found = asyncio.run(play(options.kills, options.seed, folder, **chosen))
     print(f"kills {dict(found.faults)}, of them {found.in_calls} of the processor left a call open", flush=True)
     print(f"the service died or was killed {found.deaths} times; {found.rebuilds} rebuilds")
     print(f"{len(found.royalties)} royalties, {found.charges} charges, {time.monotonic() - begun:.0f} s")
