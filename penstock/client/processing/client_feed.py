@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.client.asking import Asking
 from penstock.client.assembly import ViewAssembly, is_newer
 from penstock.client.changes import Changes
-from penstock.errors import UnreachableError
 
 Get = Callable[[str, Mapping[str, str], float], Awaitable[Mapping[str, Any]]]
-_AGAIN_S = 0.5
 _POLL_S = 1.0
 
 
@@ -30,11 +27,7 @@ class ClientFeed:
         self._asked, self._key, self._watch, self._get = asked, key, watch, get
 
     async def key(self) -> tuple[str, ...]:
-        while True:
-            try:
-                return tuple(await self._key())
-            except UnreachableError:
-                await asyncio.sleep(_AGAIN_S)
+        return tuple(await self._key())
 
     def watch(self, since: str | None) -> AsyncIterator[Changes]:
         return self._watch(since)

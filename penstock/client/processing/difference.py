@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from penstock.client.changes import Changes, Row
 from penstock.client.processing.work import KeyChange, On, canonical
+
+LONGEST_LANE = 400
+"""In characters: an index of PostgreSQL takes keys of up to 2,700 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,13 @@ class News:
 
 
 def lane_of(row: Row, key: Sequence[str]) -> str:
-    """The key of a row as text: tasks of one lane keep their order.
+    """The key of a row as text, of a long one its hash: tasks of one lane keep their order.
 
     >>> lane_of({"song": "s1", "day": 3, "plays": 7}, ["day", "song"])
     '[3,"s1"]'
     """
-    return canonical([row[name] for name in key])
+    text = canonical([row[name] for name in key])
+    return text if len(text) <= LONGEST_LANE else f"#{sha256(text.encode()).hexdigest()}"
 
 
 def lanes(changes: Changes, key: Sequence[str]) -> list[str]:

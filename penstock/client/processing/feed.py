@@ -14,7 +14,7 @@ class Feed(Protocol):
     view: str
 
     async def key(self) -> tuple[str, ...]:
-        """The columns of the view's key. Called once, first; waits for a server that is away."""
+        """The columns of the view's key. Called first, and after each `reset`. Raises `UnreachableError`: try again."""
 
     def watch(self, since: str | None) -> AsyncIterator[Changes]:
         """Every batch behind a position, without end; a snapshot first if there is none, or if it leads nowhere."""

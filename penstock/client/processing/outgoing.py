@@ -6,7 +6,8 @@ import base64
 import http.client
 import json
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from penstock.errors import BadRequestError, CallCutOffError, CallRefusedError, 
 NOT_APPLIED: Final = "not applied"
 """What `confirm` returns when the other side says that the call had no effect, and will have none."""
 LARGEST_ANSWER = 16 * 1024**2
+_CHUNK = 65536
 _UNCERTAIN = (408, 425)
 """Client errors after which a request may still have been acted on."""
 
@@ -71,9 +73,15 @@ class HttpSender:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
 
-    def send(self, call: Call, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
-        """Raises `UnreachableError` if nothing was sent, `CallCutOffError` if that is not known."""
+    def send(
+        self, call: Call, body: bytes, headers: Mapping[str, str], timeout_s: float, ready: Callable[[], None]
+    ) -> Answer:
+        """Raises `UnreachableError` if nothing was sent, `CallCutOffError` if that is not known.
+
+        `ready` is called when the connection stands, right before the first byte of the request leaves.
+        """
         path, connection = self._connection(call.target, timeout_s)
+        deadline = time.monotonic() + timeout_s
         try:
             try:
                 connection.connect()
@@ -83,15 +91,13 @@ class HttpSender:
                     detail=f"{type(error).__name__}: {error}",
                     hint="it is tried again",
                 ) from None
+            ready()
             try:
                 connection.request(call.method, path, body, self._headers(call, headers))
                 with connection.getresponse() as response:
-                    content = response.read(LARGEST_ANSWER + 1)
+                    return Answer(response.status, _content(call, response, deadline))
             except (OSError, http.client.HTTPException) as error:
                 raise cut_off(call, f"{type(error).__name__}: {error}") from None
-            if len(content) > LARGEST_ANSWER:
-                raise cut_off(call, f"its answer is larger than {LARGEST_ANSWER} bytes")
-            return Answer(response.status, content)
         finally:
             connection.close()
 
@@ -108,6 +114,20 @@ class HttpSender:
     def _headers(self, call: Call, headers: Mapping[str, str]) -> dict[str, str]:
         ours = {"Content-Type": "application/json", "Idempotency-Key": call.key, "Penstock-Term": str(call.term)}
         return ours | dict(headers)
+
+
+def _content(call: Call, response: http.client.HTTPResponse, deadline: float) -> bytes:
+    """The answer's body, within its time and size."""
+    content = bytearray()
+    while chunk := response.read1(_CHUNK):
+        content += chunk
+        if len(content) > LARGEST_ANSWER:
+            raise cut_off(call, f"its answer is larger than {LARGEST_ANSWER} bytes")
+        if time.monotonic() > deadline:
+            raise cut_off(call, "its answer came too slowly")
+    if response.length:  # the other side has promised more
+        raise cut_off(call, f"{response.length} bytes of its answer are missing")
+    return bytes(content)
 
 
 def fate(status: int) -> Literal["unsent", "open"]:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from threading import Event
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 from penstock.client.backoff import FIRST_S, Backoff
 from penstock.client.processing.feed import Feed
@@ -29,7 +29,14 @@ from penstock.client.processing.run_context import AsyncContext, Context, in_thr
 from penstock.client.processing.work import Each, KeyChange, On, Progress, Question, Received, Resumed, Task
 from penstock.client.processing.work_store import WorkStore
 from penstock.clock import Clock, SystemClock
-from penstock.errors import PenstockError, StoreFencedError, StoreHeldError
+from penstock.errors import (
+    BadRequestError,
+    PenstockError,
+    StoreFencedError,
+    StoreHeldError,
+    StoreMismatchError,
+    UnreachableError,
+)
 
 Handler = Callable[[Any, Any], Any]
 """`handler(change, ctx)`, or `handler(changes, ctx)` with `each="batch"`; a coroutine function too."""
@@ -105,6 +112,13 @@ class Options:
     clock: Clock = field(default_factory=SystemClock)
     random: Random = field(default_factory=Random)
 
+    def __post_init__(self) -> None:
+        for name, value, known in (("on", self.on, get_args(On)), ("each", self.each, get_args(Each))):
+            if value not in known:
+                raise BadRequestError(f"{name}='{value}' is not known", hint=f"use one of {', '.join(known)}")
+        if self.at_once < 1 or self.backlog < 1:
+            raise BadRequestError("'at_once' and 'backlog' must be at least 1")
+
 
 class Processor:
     """One handler over one view with one store."""
@@ -124,14 +138,14 @@ class Processor:
 
     async def run(self, where: str | None = None, params: Any = None, select: Sequence[str] | None = None) -> Progress:
         """Until stopped, cancelled or level (`once`); how far it then is. The store is released, not closed."""
-        key = await self._feed.key()
+        key = await self._key()
         columns = None if select is None else tuple(select)
         question = Question(self._feed.view, key, where, params, columns, self._options.on, self._options.each)
         while True:
             resumed = await self._own(question)
             try:
                 if resumed is not None:
-                    await self._owning(resumed)
+                    await self._owning(resumed, question)
                 return await in_thread(self._store.progress)
             except StoreFencedError as error:
                 if not self._options.standby:
@@ -139,6 +153,20 @@ class Processor:
                 _log.warning("%s; standing by", error)
             finally:
                 await in_thread(self._store.release)
+
+    async def _key(self) -> tuple[str, ...]:
+        """The view's key; a server that is away is waited for, unless this is a job."""
+        said = False
+        while True:
+            try:
+                return await self._feed.key()
+            except UnreachableError as error:
+                if self._options.once or self._stopped():
+                    raise
+                if not said:
+                    _log.warning("waiting for the server of '%s': %s", self._feed.view, error)
+                    said = True
+                await asyncio.sleep(IDLE_S)
 
     # Ownership
 
@@ -160,13 +188,17 @@ class Processor:
             await asyncio.sleep(_STANDBY_S)
         return None
 
-    async def _owning(self, resumed: Resumed) -> None:
+    async def _owning(self, resumed: Resumed, question: Question) -> None:
         """Everything at once; the first that ends, ends the rest."""
         self._level = False
         self._busy.clear()
         wiring = self._wiring(resumed)
         workers = [asyncio.create_task(self._work(wiring)) for _ in range(self._options.at_once)]
-        parts = [*workers, asyncio.create_task(self._receive(resumed.position)), asyncio.create_task(self._report())]
+        parts = [
+            *workers,
+            asyncio.create_task(self._receive(resumed.position, question.key)),
+            asyncio.create_task(self._report()),
+        ]
         if self._store.lease_s is not None:
             parts.append(asyncio.create_task(self._renew(self._store.lease_s)))
         try:
@@ -199,12 +231,13 @@ class Processor:
 
     # Receiving
 
-    async def _receive(self, position: str | None) -> None:
+    async def _receive(self, position: str | None, key: tuple[str, ...]) -> None:
         batches = self._feed.level(position) if self._options.once else self._feed.watch(position)
         silent = position is None and not self._options.existing
         async for changes in batches:
             if changes.reset:
                 _log.warning("'%s' was reset (%s): only what differs is handed over", changes.view, changes.reset)
+                await self._check_key(key)
             received = Received(changes, self._options.clock.now_us(), silent)
             silent = False
             await in_thread(self._store.take, received)
@@ -212,6 +245,15 @@ class Processor:
             await self._until_room()
         self._level = True
         self._news.set()
+
+    async def _check_key(self, key: tuple[str, ...]) -> None:
+        """A rebuilt view may have another key, under which what is remembered cannot be found."""
+        now = await self._key()
+        if now != key:
+            raise StoreMismatchError(
+                f"the key of '{self._feed.view}' is now {', '.join(now)}, and was {', '.join(key)}",
+                hint="start a processor with another name; it will know nothing of what was handled before",
+            )
 
     async def _until_room(self) -> None:
         while await in_thread(self._store.waiting) > self._options.backlog:
@@ -270,7 +312,14 @@ class Processor:
         if self._is_async:
             await self._handler(told, AsyncContext(task, replay, term))
         else:
-            await in_thread(self._handler, told, Context(task, replay, term))
+            made = await in_thread(self._handler, told, Context(task, replay, term))
+            if inspect.isawaitable(made):
+                if inspect.iscoroutine(made):
+                    made.close()
+                raise BadRequestError(
+                    "the handler is a plain function and returned something to be awaited",
+                    hint="pass the coroutine function itself, not a function around it",
+                )
 
     async def _failed(self, task: Task, error: Exception) -> None:
         """Put the task back or aside, tell of it, and pause: others may meet the same trouble."""
@@ -293,12 +342,13 @@ class Processor:
         """Until then, until there is news, or until told to stop."""
         clock = self._options.clock
         until = clock.monotonic() + seconds
+        slice_s = seconds if self._options.stop is None else STOP_S
         while (left := until - clock.monotonic()) > 0 and not self._stopped():
             if not for_news:
-                await asyncio.sleep(min(left, STOP_S))
+                await asyncio.sleep(min(left, slice_s))
             else:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), min(left, STOP_S))
+                    await asyncio.wait_for(self._news.wait(), min(left, slice_s))
                     return
 
     async def _report(self) -> None:

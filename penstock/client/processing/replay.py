@@ -100,7 +100,6 @@ class Replay:
             if found != NOT_APPLIED:
                 return self._settle(number, found if isinstance(found, Answer) else _as_asked(request, found))
         self._wiring.store.intend(self._task, wanted)
-        self._wiring.store.ensure()
         return self._settle(number, self._send(call, request))
 
     def once(self, number: int, make: Callable[[], Any]) -> Any:
@@ -134,10 +133,11 @@ class Replay:
     def _send(self, call: Call, request: Request) -> Any:
         try:
             if callable(request.target):
+                self._wiring.store.ensure()
                 return self._run(request.target(call))
             timeout_s = self._wiring.timeout_s if request.timeout_s is None else request.timeout_s
             body = msgspec.json.encode(request.payload)
-            answer = self._wiring.sender.send(call, body, request.headers, timeout_s)
+            answer = self._wiring.sender.send(call, body, request.headers, timeout_s, self._wiring.store.ensure)
             if answer.status not in request.accept:
                 raise refusal(call, answer)
             return answer

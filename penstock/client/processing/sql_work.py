@@ -26,6 +26,7 @@ from penstock.errors import StoreMismatchError
 
 FORMAT = 1
 T = TypeVar("T")
+_ENCODER = msgspec.json.Encoder()
 _CHANGES = msgspec.json.Decoder(tuple[KeyChange, ...])
 
 TABLES = """
@@ -174,7 +175,7 @@ class SqlWork(ABC):
         whole = [("", news)] if news else []
         parts = [(new.lane, [new]) for new in news] if self._question.each == "row" else whole
         return [
-            (self.name, number, batch, lane, self._key(part), canonical([new.change for new in part]))
+            (self.name, number, batch, lane, self._key(part), _ENCODER.encode([new.change for new in part]).decode())
             for number, (lane, part) in enumerate(parts, last + 1)
         ]
 

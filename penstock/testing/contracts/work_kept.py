@@ -122,7 +122,7 @@ class _Batches:
             assert told(tasks(store)) == [("jazz", 2, 1)]
 
     def test_any_text_is_a_key(self, place: WorkPlace) -> None:
-        names = ["'", '"', "ä€😀", "a\\b", "%s ? :x", "", " "]
+        names = ["'", '"', "ä€😀", "a\\b", "%s ? :x", "", " ", "\x00", "k" * 5000, "l" * 5000]
         with closing(taken(place, batch("p1", *(topic(name, 1) for name in names), snapshot=True))) as store:
             assert [name for name, *_ in told(tasks(store))] == names
             store.take(batch("p2", *(topic(name, 1) for name in names)))

@@ -1,10 +1,15 @@
-"""A payment service in a thread that does what a test says: `charge`, `die` (then), `die_first`, or answer a status."""
+"""A payment service in a thread that does what a test says.
+
+`charge`; `die` after it; `die_first`; `half` or `drip` an answer; or a status.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
+import time
 from collections import deque
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -43,7 +48,7 @@ class Bank:
         key = request.headers["Idempotency-Key"]
         self.asked.append(key)
         what = self.next.popleft() if self.next else "charge"
-        if what in ("charge", "die"):
+        if what in ("charge", "die", "half", "drip"):
             self.charges.append((key, body))
         if what in ("die", "die_first"):
             request.connection.shutdown(socket.SHUT_RDWR)
@@ -51,9 +56,15 @@ class Bank:
             return
         reply = json.dumps({"charge": len(self.charges)}).encode()
         request.send_response(what if isinstance(what, int) else 201)
-        request.send_header("Content-Length", str(len(reply)))
+        request.send_header("Content-Length", str(len(reply) + 50 * (what in ("half", "drip"))))
         request.end_headers()
         request.wfile.write(reply)
+        if what == "drip":
+            with suppress(OSError):
+                for _ in range(50):
+                    time.sleep(0.02)
+                    request.wfile.write(b" ")
+        request.close_connection = what in ("half", "drip")
 
     def find(self, key: str) -> Any:
         return next((body for known, body in self.charges if known == key), None)

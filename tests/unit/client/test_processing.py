@@ -153,6 +153,34 @@ def test_another_key_of_the_view_is_refused(path: Path) -> None:
         run(path, PlayedFeed(key=("song", "day")), lambda change, ctx: None)
 
 
+def test_a_view_that_was_rebuilt_with_another_key_is_refused(path: Path) -> None:
+    source = feed(("a", "1"))
+    run(path, source, lambda change, ctx: None)
+
+    async def changed() -> tuple[str, ...]:
+        keys.append(("song",) if not keys else ("song", "day"))
+        return keys[-1]
+
+    keys: list[tuple[str, ...]] = []
+    source.key = changed  # type: ignore[method-assign]
+    source.add(row("a", "1") | {"day": 1}, row("a", "2") | {"day": 2}, snapshot=True, reset="rebuilt")
+    with pytest.raises(StoreMismatchError, match="song, day"):
+        run(path, source, lambda change, ctx: pytest.fail("nothing can be compared"))
+
+
+@pytest.mark.parametrize("option", [{"on": "deletes"}, {"each": "day"}, {"at_once": 0}])
+def test_options_that_make_no_sense_are_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(BadRequestError):
+        Options(**option)
+
+
+def test_a_coroutine_in_disguise_is_not_taken_for_success(path: Path) -> None:
+    async def pay(change: KeyChange, ctx: Any) -> None: ...
+
+    done = run(path, feed(("a", "1")), lambda change, ctx: pay(change, ctx), give_up_after=2)
+    assert done.failed == 1
+
+
 def test_a_name_that_cannot_begin_a_header_is_refused(path: Path) -> None:
     with pytest.raises(BadRequestError):
         open_store(path, "pay\nme")
@@ -233,6 +261,19 @@ def test_a_service_that_is_away_is_tried_until_it_is_there(path: Path) -> None:
     done = run(path, feed(("a", "1")), pay, give_up_after=3, on_error=lambda task, error, tries: errors.append(error))
     assert [type(error) for error in errors] == [UnreachableError] * 3
     assert done.failed == 1
+
+
+@pytest.mark.parametrize("fault", ["half", "drip"])
+def test_half_an_answer_is_none(path: Path, bank: Bank, fault: str) -> None:
+    bank.next.append(fault)
+    asked: list[Call] = []
+
+    def confirm(call: Call) -> Any:
+        asked.append(call)
+        return bank.find(call.key) or NOT_APPLIED
+
+    run(path, feed(("a", "1")), paying(bank), confirm=confirm, timeout_s=0.3)
+    assert len(asked) == len(bank.charges) == 1
 
 
 def test_a_status_in_accept_is_an_answer(path: Path, bank: Bank) -> None:

@@ -37,6 +37,8 @@ RETRY_S = 30.0
 _PAUSE_S = 0.2
 _LOCK_WAIT_MS = 2000
 """How long one who stands by waits for a transaction of the owner."""
+_PASSING = ("08", "25006", "40", "53", "57")
+"""SQLSTATEs: connections, a server that became a read-only one, conflicts, resources, somebody's intervention."""
 _TABLES_LOCK = 0x70656E73
 """Two who make the tables at the same moment take turns: an advisory lock's number, 'pens' in ASCII."""
 _NOW_US = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -127,9 +129,13 @@ class PostgresStore(SqlWork):
                     time.sleep(_PAUSE_S)
 
     def _is_lost(self, error: psycopg.Error) -> bool:
-        """Whether the session is, and not the statement wrong; a session that was ended says so in several classes."""
-        away = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-        return away or self._connection is None or self._connection.closed
+        """Whether the session is gone or of no use, so that the same may succeed in another one."""
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            return True
+        if (error.sqlstate or "").startswith(_PASSING):
+            self._connection.close()
+            return True
+        return False
 
     def _once(self, work: Callable[[Sql], T]) -> T:
         connection = self._connected()
