@@ -48,7 +48,7 @@ from tests.running import Running
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "royalties"
 RATE = Decimal("0.0035")
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 DIE = 0.04
 WORK_MS = 8.0
 AHEAD = 12
