@@ -5,7 +5,7 @@ PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
-.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting chaos-royalties clean
+.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting chaos-royalties chaos-readers clean
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -76,6 +76,11 @@ chaos-counting: setup
 chaos-royalties: setup postgres
 	$(BIN)/python -m tests.chaos.royalties --kills $(KILLS) --seed $(SEED)
 	$(BIN)/python -m tests.chaos.royalties --kills $(KILLS) --seed $(SEED) --postgres
+
+# Readers through cuts, kills, rebuilds and changes of transport: make chaos-readers READER_ROUNDS=1000 SEED=1
+READER_ROUNDS ?= 1000
+chaos-readers: setup
+	$(BIN)/python -m tests.chaos.readers --rounds $(READER_ROUNDS) --seed $(SEED)
 
 bench: setup chromium
 	$(BIN)/python -m bench

@@ -34,6 +34,7 @@ too; it names the file that holds the trace.
 | 2 | the command line cannot be read; `verify`: nothing differs, but something could not be proved |
 | 3 | only between processes: a child of `run` met an error that the next one would meet too |
 | 130 | ended by Ctrl-C; `run`: by a second one, which kills |
+| 141 | nobody reads stdout any more, as in `penstock watch topics \\| head -1` |
 
 ## What `run` does
 

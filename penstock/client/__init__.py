@@ -4,6 +4,7 @@
 here imports the server: the wire contract is all that the two share.
 """
 
+from penstock.client.asking import Channel
 from penstock.client.async_client import AsyncClient
 from penstock.client.batch import Receipt
 from penstock.client.calling import AsyncCalling, Calling, RowChange
@@ -25,6 +26,7 @@ __all__ = [
     "AsyncProducer",
     "Calling",
     "Changes",
+    "Channel",
     "Client",
     "Condition",
     "Following",

@@ -11,6 +11,12 @@ from penstock.client.conditions import Condition, spelled
 from penstock.protocol import Message, encode
 
 Kind = Literal["view", "stream"]
+
+
+class Channel(str):
+    """The name of a channel, wherever the name of a view or stream is taken: `client.watch(Channel("jazz"))`."""
+
+
 Names = str | Sequence[str] | None
 
 
@@ -39,8 +45,12 @@ class Asking:
     """None: all rows."""
 
     @property
+    def _named(self) -> str:
+        return "channel" if isinstance(self.name, Channel) else self.kind
+
+    @property
     def path(self) -> str:
-        return f"/{self.kind}s/{quote(self.name, safe='')}"
+        return f"/{self._named}s/{quote(self.name, safe='')}"
 
     def parameters(self) -> dict[str, str]:
         """For the query of a URL."""
@@ -60,7 +70,7 @@ class Asking:
 
     def message(self, since: str | None) -> Message:
         """For a socket."""
-        made: Message = {"type": "subscribe", "id": "r", self.kind: self.name, "since": since}
+        made: Message = {"type": "subscribe", "id": "r", self._named: str(self.name), "since": since}
         fields = {"where": self.where, "params": self.params, "select": self.select, "order_by": self.order_by}
         made |= {name: value for name, value in fields.items() if value is not None}
         return made if isinstance(self.limit, Default) else made | {"limit": self.limit}

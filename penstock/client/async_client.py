@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from weakref import WeakSet
 
-from penstock.client.asking import DEFAULT, Asking, Limit, Names, asking
+from penstock.client.asking import DEFAULT, Asking, Channel, Limit, Names, asking
 from penstock.client.assembly import StreamAssembly, ViewAssembly
 from penstock.client.backoff import Backoff
 from penstock.client.batch import Receipt
@@ -144,10 +144,14 @@ class AsyncClient:
         return [facts_in(one) for one in body["views"]]
 
     async def view(self, name: str) -> ViewFacts:
-        """What the server says of one view."""
-        known = {facts.name: facts for facts in await self.views()}
+        """What the server says of one view, or of a channel of one."""
+        if isinstance(name, Channel):
+            body = await self._get("/channels", {})
+            known = {one["channel"]: facts_in(one | {"view": one["channel"]}) for one in body["channels"]}
+        else:
+            known = {facts.name: facts for facts in await self.views()}
         if name not in known:
-            raise UnknownViewError(f"there is no view '{name}'", hint=f"the views are: {', '.join(known) or 'none'}")
+            raise UnknownViewError(f"there is no view '{name}'", hint=f"there are: {', '.join(known) or 'none'}")
         return known[name]
 
     # For ever

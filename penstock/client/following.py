@@ -189,16 +189,13 @@ class Following(Generic[Item]):
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(), name=f"read {self.asking.name}")
         reading = self._reading
-        try:
-            return await asyncio.shield(reading)
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
+        await asyncio.wait([reading])  # if this is cancelled, what was read is there for the next wait
+        self._reading = None
+        if reading.cancelled():
+            raise StopAsyncIteration
+        if reading.exception() is not None:
             self._ended = True
-            raise
-        finally:
-            if reading.done():
-                self._reading = None
+        return reading.result()
 
     async def _read(self) -> Some[Item]:
         if self._messages is None:

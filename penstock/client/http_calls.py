@@ -46,8 +46,11 @@ class HttpCalls:
     async def get(
         self, path: str, parameters: Mapping[str, str] | None = None, wait_s: float = 0.0
     ) -> Mapping[str, Any] | None:
-        """The body of a 200, or None for a 204. Raises `Passing`, or what the server says."""
-        limit = aiohttp.ClientTimeout(total=self._timeout_s + wait_s)
+        """The body of a 200, or None for a 204; `wait_s` is how long the server may take before its first word.
+
+        Raises `Passing`, or what the server says.
+        """
+        limit = aiohttp.ClientTimeout(sock_connect=self._timeout_s, sock_read=self._timeout_s + wait_s)
         async with (
             self._troubles(path),
             self._open().get(self.url + path, params=parameters or {}, headers=self._headers(), timeout=limit) as reply,

@@ -18,7 +18,7 @@ from penstock.client.background import Background
 from penstock.client.changes import Changes, Row
 from penstock.client.following import Following
 from penstock.client.rows import Hashable, frozen, key_of
-from penstock.errors import UnreachableError
+from penstock.errors import ClientClosedError, UnreachableError
 
 _log = logging.getLogger("penstock.client")
 _KEY_S = 0.2
@@ -142,7 +142,7 @@ class LiveRows(Mapping[Hashable, Row]):
         if self._failure is not None:
             raise self._failure
         if self._ended:
-            raise UnreachableError(f"the copy of '{self.view}' is closed", hint="open it with a with statement")
+            raise ClientClosedError(f"the copy of '{self.view}' is closed", hint="use it within its with statement")
         return False
 
 

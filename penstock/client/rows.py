@@ -60,7 +60,7 @@ def facts_in(body: Mapping[str, Any]) -> ViewFacts:
     state = (body.get("flow") or {}).get("state")
     return ViewFacts(
         name=body["view"],
-        key=tuple(body["key"]),
+        key=tuple(body.get("key") or ()),
         columns=columns,
         order_by=tuple(body.get("order_by") or ()),
         limit=body.get("limit"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from os import PathLike
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -81,6 +83,8 @@ class Client:
         self.url = url
         self._client = AsyncClient(url, **options)
         self._background = Background()
+        self._at_exit = partial(_end, self._background, self._client)
+        atexit.register(self._at_exit)
 
     # Once
 
@@ -238,11 +242,16 @@ class Client:
     # End
 
     def close(self) -> None:
-        """End what is still followed, and the connections."""
-        self._background.close(self._client.close())
+        """End what is still followed, and the connections. A program that forgets it does so at its end."""
+        atexit.unregister(self._at_exit)
+        self._at_exit()
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _end(background: Background, client: AsyncClient) -> None:
+    background.close(client.close())

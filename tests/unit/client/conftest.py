@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 _STAGES = Path(__file__).parents[1]
-sys.path += [str(_STAGES / stage) for stage in ("collect", "serve", "views")]  # the edges that their tests put up
+sys.path += [
+    str(_STAGES / stage) for stage in ("collect", "rights", "serve", "views")
+]  # the edges that their tests put up
 
 from scripted_door import ScriptedDoor  # noqa: E402
 

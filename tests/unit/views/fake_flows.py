@@ -52,8 +52,8 @@ def small_app() -> App:
 class FakeFlows:
     """The writer of `flows.db`."""
 
-    def __init__(self, path: Path) -> None:
-        self.log = SqliteLog.open(path, app="small")
+    def __init__(self, path: Path, app: str = "small") -> None:
+        self.log = SqliteLog.open(path, app=app)
         self._batch = 0
 
     def close(self) -> None:
