@@ -60,11 +60,11 @@ async def test_once_ends_when_it_is_level_also_where_nothing_was_told(tmp_path: 
     seen = Seen()
     async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served:
         await served.show(topic("a", 5), topic("b", 1))
-        await once(served, seen, where="rsvps > 3")
+        await once(served, seen, where="rsvps > :least", params={"least": 3})
         await served.show(topic("b", 2))
-        await once(served, seen, where="rsvps > 3")
+        await once(served, seen, where="rsvps > :least", params={"least": 3})
         await served.show(topic("b", 9))
-        done = await once(served, seen, where="rsvps > 3")
+        done = await once(served, seen, where="rsvps > :least", params={"least": 3})
     assert seen.changes == [("a", 5, None), ("b", 9, None)]
     assert done.handled == done.received
 
