@@ -131,6 +131,8 @@ class Processor:
         self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._level = False
+        self._open = 0
+        """About how many tasks wait: counted here, and asked of the store only when that seems too many."""
         self._busy: set[int] = set()
         self._picking = asyncio.Lock()
         self._due_us: dict[int, int] = {}
@@ -192,6 +194,7 @@ class Processor:
         """Everything at once; the first that ends, ends the rest."""
         self._level = False
         self._busy.clear()
+        self._open = await in_thread(self._store.waiting)
         wiring = self._wiring(resumed)
         workers = [asyncio.create_task(self._work(wiring)) for _ in range(self._options.at_once)]
         parts = [
@@ -240,7 +243,7 @@ class Processor:
                 await self._check_key(key)
             received = Received(changes, self._options.clock.now_us(), silent)
             silent = False
-            await in_thread(self._store.take, received)
+            self._open += await in_thread(self._store.take, received)
             self._news.set()
             await self._until_room()
         self._level = True
@@ -256,10 +259,12 @@ class Processor:
             )
 
     async def _until_room(self) -> None:
-        while await in_thread(self._store.waiting) > self._options.backlog:
+        while self._open > self._options.backlog:
             self._room.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._room.wait(), IDLE_S)
+            self._open = await in_thread(self._store.waiting)
+            if self._open > self._options.backlog:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._room.wait(), IDLE_S)
 
     # Handling
 
@@ -305,6 +310,7 @@ class Processor:
             await in_thread(self._store.finish, task)
             wiring.forget(task)
             self._storm.succeeded()
+            self._open -= 1
             self._room.set()
 
     async def _call(self, task: Task, replay: Replay, term: int) -> None:

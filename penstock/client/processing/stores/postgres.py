@@ -41,6 +41,8 @@ _PASSING = ("08", "25006", "40", "53", "57")
 """SQLSTATEs: connections, a server that became a read-only one, conflicts, resources, somebody's intervention."""
 _TABLES_LOCK = 0x70656E73
 """Two who make the tables at the same moment take turns: an advisory lock's number, 'pens' in ASCII."""
+_UNFIT = ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort")
+"""Plans that read a whole queue to find its first task: it grows faster than statistics, and the indexes fit."""
 _NOW_US = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
@@ -147,6 +149,8 @@ class PostgresStore(SqlWork):
             made = psycopg.connect(self._address, autocommit=True, connect_timeout=5, application_name="penstock")
             made.execute(f"SET idle_in_transaction_session_timeout = {max(1000, int(self.lease_s * 1000))}")
             made.execute("SET statement_timeout = 0")
+            for plan in _UNFIT:
+                made.execute(f"SET enable_{plan} = off")
             if made.execute("SHOW synchronous_commit").fetchone() == ("off",):
                 made.execute("SET synchronous_commit = on")
             self._connection = made
