@@ -11,6 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from penstock.client.processing import sql_work
 from penstock.client.processing.stores.postgres import PostgresStore
 from penstock.errors import StoreFencedError, StoreUnavailableError
 from penstock.testing.contracts.work_kept import QUESTION, batch, tasks, told, topic
@@ -137,3 +138,13 @@ def test_many_who_want_it_at_once_get_it_one_after_the_other(database: str, name
     for thread in threads:
         thread.join(DEADLINE_S)
     assert terms == [1, 2, 3, 4, 5]
+
+
+def test_the_next_task_is_found_without_reading_the_whole_queue(owner: PostgresStore) -> None:
+    """Without statistics the planner would sort all of it for each task: 70 ms instead of 0.1 at 10,000."""
+    owner.take(batch("p2", *(topic(f"t{n}", n) for n in range(1000))))
+    assert owner._connection is not None
+    question = sql_work._DUE.replace("?", "%s")
+    plan = "\n".join(row for (row,) in owner._connection.execute(f"EXPLAIN {question}", (owner.name, 1, 1)))
+    assert "Index Scan using penstock_tasks_pkey" in plan, plan
+    assert "Sort" not in plan, plan
