@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.client.asking import Asking
 from penstock.client.assembly import ViewAssembly, is_newer
 from penstock.client.changes import Changes
+from penstock.client.processing.feed import Batches
 
 Get = Callable[[str, Mapping[str, str], float], Awaitable[Mapping[str, Any]]]
 _POLL_S = 1.0
@@ -20,7 +21,7 @@ class ClientFeed:
         self,
         asked: Asking,
         key: Callable[[], Awaitable[Sequence[str]]],
-        watch: Callable[[str | None], AsyncIterator[Changes]],
+        watch: Callable[[str | None], Batches],
         get: Get,
     ) -> None:
         self.view = asked.name
@@ -29,10 +30,10 @@ class ClientFeed:
     async def key(self) -> tuple[str, ...]:
         return tuple(await self._key())
 
-    def watch(self, since: str | None) -> AsyncIterator[Changes]:
+    def watch(self, since: str | None) -> Batches:
         return self._watch(since)
 
-    async def level(self, since: str | None) -> AsyncIterator[Changes]:
+    async def level(self, since: str | None) -> AsyncGenerator[Changes, None]:
         """Up to where the view is when this begins, by long polls: their positions move also where nothing is told."""
         path, parameters = self._asked.path, self._asked.parameters()
         now = await self._get(path, parameters, 0.0)

@@ -43,6 +43,8 @@ Handler = Callable[[Any, Any], Any]
 IDLE_S = 1.0
 """How often the store is looked at for a task that somebody has opened again."""
 STOP_S = 0.05
+"""How often `stop` is looked at."""
+_LEAST_S = 0.005
 _TOLD_S = 1.0
 """`on_progress` is called once in so many seconds at most."""
 _STANDBY_S = 0.5
@@ -144,8 +146,8 @@ class Processor:
         columns = None if select is None else tuple(select)
         question = Question(self._feed.view, key, where, params, columns, self._options.on, self._options.each)
         while True:
-            resumed = await self._own(question)
             try:
+                resumed = await self._own(question)
                 if resumed is not None:
                     await self._owning(resumed, question)
                 return await in_thread(self._store.progress)
@@ -194,6 +196,7 @@ class Processor:
         """Everything at once; the first that ends, ends the rest."""
         self._level = False
         self._busy.clear()
+        self._due_us.clear()  # to a new owner all tasks are due
         self._open = await in_thread(self._store.waiting)
         wiring = self._wiring(resumed)
         workers = [asyncio.create_task(self._work(wiring)) for _ in range(self._options.at_once)]
@@ -237,15 +240,18 @@ class Processor:
     async def _receive(self, position: str | None, key: tuple[str, ...]) -> None:
         batches = self._feed.level(position) if self._options.once else self._feed.watch(position)
         silent = position is None and not self._options.existing
-        async for changes in batches:
-            if changes.reset:
-                _log.warning("'%s' was reset (%s): only what differs is handed over", changes.view, changes.reset)
-                await self._check_key(key)
-            received = Received(changes, self._options.clock.now_us(), silent)
-            silent = False
-            self._open += await in_thread(self._store.take, received)
-            self._news.set()
-            await self._until_room()
+        try:
+            async for changes in batches:
+                if changes.reset:
+                    _log.warning("'%s' was reset (%s): only what differs is handed over", changes.view, changes.reset)
+                    await self._check_key(key)
+                received = Received(changes, self._options.clock.now_us(), silent)
+                silent = False
+                self._open += await in_thread(self._store.take, received)
+                self._news.set()
+                await self._until_room()
+        finally:
+            await batches.aclose()
         self._level = True
         self._news.set()
 
@@ -294,7 +300,7 @@ class Processor:
     def _idle_s(self) -> float:
         """Until the next task is due, as far as that is known."""
         left_us = min(self._due_us.values(), default=2**62) - self._options.clock.now_us()
-        return min(IDLE_S, max(0.0, left_us / 1_000_000))
+        return min(IDLE_S, max(_LEAST_S, left_us / 1_000_000))
 
     async def _handle(self, task: Task, wiring: Wiring) -> None:
         self._due_us.pop(task.number, None)

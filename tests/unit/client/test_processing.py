@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -53,7 +53,7 @@ class PlayedFeed:
     async def key(self) -> tuple[str, ...]:
         return self._key
 
-    async def watch(self, since: str | None) -> AsyncIterator[Changes]:
+    async def watch(self, since: str | None) -> AsyncGenerator[Changes, None]:
         at = int(since or 0)
         while True:
             while at < len(self.batches):
@@ -62,7 +62,7 @@ class PlayedFeed:
             self.more.clear()
             await self.more.wait()
 
-    async def level(self, since: str | None) -> AsyncIterator[Changes]:
+    async def level(self, since: str | None) -> AsyncGenerator[Changes, None]:
         for batch in self.batches[int(since or 0) :]:
             yield batch
 
