@@ -20,6 +20,8 @@ from bank import Bank
 
 from penstock.client.changes import Changes
 from penstock.client.processing import NOT_APPLIED, Answer, Call, KeyChange, Options, Processor, Progress, open_store
+from penstock.client.processing.stores.sqlite import SqliteStore
+from penstock.client.processing.work import Question
 from penstock.errors import (
     BadRequestError,
     CallCutOffError,
@@ -425,6 +427,31 @@ def test_a_store_has_one_owner_and_another_can_stand_by(path: Path) -> None:
 
     asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
     assert seen == ["first", "second"]
+
+
+def test_an_owner_that_was_replaced_stands_by_and_goes_on_when_it_is_its_turn_again(path: Path) -> None:
+    source, seen = feed(("a", "1")), []
+
+    async def play() -> None:
+        with closing(open_store(path, "pay")) as first, closing(open_store(path, "pay")) as second:
+            handler = lambda change, ctx: seen.append((change.key["song"], ctx.term))  # noqa: E731
+            owner = asyncio.create_task(Processor(source, handler, first, Options(standby=True)).run())
+            await _until(lambda: first.progress().handled == "1")
+            assert isinstance(first, SqliteStore)
+            held, first._lock = first._lock, os.open(os.devnull, os.O_RDONLY)  # its lock is lost, and it does not know
+            os.close(held or -1)
+            question = Question("royalties", ("song",))
+            await _until(lambda: second.acquire(question) is not None)
+            source.add(row("b", "1"))
+            await asyncio.sleep(0.2)
+            assert seen == [("a", 1)]
+            second.release()
+            await _until(lambda: len(seen) == 2)
+            owner.cancel()
+            await asyncio.gather(owner, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
+    assert seen == [("a", 1), ("b", 3)]
 
 
 def test_new_rows_are_handled_as_they_come_and_a_cancelled_processor_lets_go(path: Path) -> None:
