@@ -5,7 +5,8 @@ PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
-.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting chaos-readers chaos-webhooks clean
+.PHONY: setup demo test lint bench clean
+.PHONY: chaos chaos-producer chaos-counting chaos-readers chaos-royalties chaos-slow chaos-webhooks
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -39,7 +40,7 @@ lint: setup $(CLIENT)
 	cd dashboard && npm run --silent check
 	cd client && npm run --silent check
 
-test: setup chromium lint
+test: setup chromium postgres lint
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
 	$(BIN)/pytest --numprocesses 4 tests/unit tests/contract tests/docs
@@ -50,6 +51,11 @@ test: setup chromium lint
 chromium:
 	@sh tests/e2e/chromium.sh
 	@sh tests/e2e/nginx.sh || true  # its tests are skipped then, and say so
+
+# The database of the tests, in the same way; without one its tests are skipped, and say so.
+.PHONY: postgres
+postgres:
+	@sh tests/postgres.sh
 
 # Kills at random moments: make chaos KILLS=100 SEED=1
 KILLS ?= 100
@@ -64,10 +70,9 @@ chaos-producer: setup $(CLIENT)
 	cd client && npm run --silent build
 	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED) --node
 
-# Thousands of clients, some of them stopped; and subscribers against a model: make chaos-readers ROUNDS=1000 SEED=1
-chaos-readers: setup
+# Thousands of readers, some of them stopped
+chaos-slow: setup
 	$(BIN)/python -m tests.chaos.slow_readers --clients 2000
-	$(BIN)/python -m tests.chaos.model --rounds $(ROUNDS) --seed $(SEED)
 
 # Every event counted, by every way in, while the edge is killed: make chaos-counting KILLS=50 SEED=1
 chaos-counting: setup
@@ -76,6 +81,17 @@ chaos-counting: setup
 # An edge that is killed right after endpoints of webhooks said 2xx: make chaos-webhooks KILLS=50 SEED=1
 chaos-webhooks: setup
 	$(BIN)/python -m tests.chaos.webhook_harness --kills $(KILLS) --seed $(SEED)
+
+# Payer and payment service killed, on each store: make chaos-royalties KILLS=100 SEED=1
+chaos-royalties: setup postgres
+	$(BIN)/python -m tests.chaos.royalties --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -m tests.chaos.royalties --kills $(KILLS) --seed $(SEED) --postgres
+
+# Readers through cuts, kills, rebuilds and changes of transport: make chaos-readers READER_ROUNDS=1000 SEED=1
+READER_ROUNDS ?= 1000
+chaos-readers: setup
+	$(BIN)/python -m tests.chaos.readers --rounds $(READER_ROUNDS) --seed $(SEED)
+	$(BIN)/python -m tests.chaos.model --rounds $(READER_ROUNDS) --seed $(SEED)
 
 bench: setup chromium
 	$(BIN)/python -m bench

@@ -185,6 +185,55 @@ class ProducerClosedError(PenstockError):
     code = "producer_closed"
 
 
+# Processing
+
+
+class StoreHeldError(PenstockError):
+    """Another process owns a processor's store."""
+
+    code = "store_held"
+    retry = True
+
+
+class StoreMismatchError(PenstockError):
+    """A processor's store belongs to another question, was written by a newer format, or cannot be used."""
+
+    code = "wrong_store"
+
+
+class StoreFencedError(PenstockError):
+    """Another process has taken a processor over; the one that gets this can write and call nothing more."""
+
+    code = "store_fenced"
+
+
+class StoreUnavailableError(PenstockError):
+    """The database that holds a processor's work does not answer."""
+
+    code = "store_unavailable"
+    retry = True
+
+
+class CallRefusedError(PenstockError):
+    """The other side refused an outgoing call: it had no effect."""
+
+    code = "call_refused"
+    retry = True
+
+
+class CallCutOffError(PenstockError):
+    """An outgoing call was not answered: nobody knows whether it took effect."""
+
+    code = "call_cut_off"
+    retry = True
+
+
+class HandlerDivergedError(PenstockError):
+    """A handler made other calls than in an earlier run of the same task."""
+
+    code = "handler_diverged"
+
+
 # Log
 
 

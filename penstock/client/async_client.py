@@ -21,7 +21,12 @@ from penstock.client.conditions import Condition
 from penstock.client.following import Following, Means
 from penstock.client.live import AsyncLive, KeyColumns, OnChange
 from penstock.client.notice import Notify, logged
-from penstock.client.parts import Options
+from penstock.client.parts import Options as ProducerOptions
+from penstock.client.processing.client_feed import ClientFeed
+from penstock.client.processing.processor import Handler, Options, ProcessOptions, Processor
+from penstock.client.processing.stores.choice import LEASE_S, open_store
+from penstock.client.processing.work import Progress
+from penstock.client.processing.work_store import WorkStore
 from penstock.client.producer import AsyncProducer
 from penstock.client.refusing import Passing
 from penstock.client.rows import Rows, ViewFacts, facts_in
@@ -227,7 +232,37 @@ class AsyncClient:
         calls = Calls(watch, self.key_columns(view), in_order(handler, in_thread=False), existing)
         return AsyncCalling(calls, lambda: watch.position)
 
-    def producer(self, stream: str, **options: Unpack[Options]) -> AsyncProducer:
+    async def process(
+        self,
+        view: str,
+        handler: Handler,
+        *,
+        store: str | PathLike[str] | WorkStore,
+        name: str | None = None,
+        where: str | Condition | None = None,
+        params: Mapping[str, Any] | None = None,
+        select: Names = None,
+        lease_s: float = LEASE_S,
+        **options: Unpack[ProcessOptions],
+    ) -> Progress:
+        """Call `handler(change, ctx)` for each change, once, over crashes of this process and of whom it calls.
+
+        `store` (a file, `postgresql://...`, or a store) holds what was received and what was sent under `name`
+        (default: the view's). A handler that fails is tried again; what it calls with `ctx.call` is logged and not
+        repeated.
+        Goes on until it is cancelled, `stop` is set, or all is done (`once`); then says how far it is.
+        """
+        asked = asking("view", view, where, params, select, limit=None)
+        feed = ClientFeed(asked, self.key_columns(view), lambda since: self._watch(asked, since, None), self._get)
+        kept = open_store(store, name or view, lease_s=lease_s) if isinstance(store, str | PathLike) else store
+        try:
+            processor = Processor(feed, handler, kept, Options(**options))
+            return await processor.run(asked.where, asked.params, asked.select)
+        finally:
+            if kept is not store:
+                kept.close()
+
+    def producer(self, stream: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer to the same server, with the same key."""
         return AsyncProducer(self.url, stream, **self.producing(options))
 
@@ -317,9 +352,9 @@ class AsyncClient:
 
         return columns
 
-    def producing(self, options: Options) -> Options:
+    def producing(self, options: ProducerOptions) -> ProducerOptions:
         """The options of a producer that is to be known by this client's key."""
-        ours: Options = {"key": self._key, "tls": self._tls, "clock": self._clock}
+        ours: ProducerOptions = {"key": self._key, "tls": self._tls, "clock": self._clock}
         return ours | options
 
 

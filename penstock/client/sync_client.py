@@ -6,6 +6,7 @@ import atexit
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, wait
 from functools import partial
+from os import PathLike
 from typing import Any, Generic, TypeVar, Unpack
 
 from penstock.client.asking import DEFAULT, Limit, Names
@@ -18,6 +19,10 @@ from penstock.client.conditions import Condition
 from penstock.client.following import Following
 from penstock.client.live import Live, OnChange
 from penstock.client.parts import Options
+from penstock.client.processing.processor import Handler, ProcessOptions
+from penstock.client.processing.stores.choice import LEASE_S
+from penstock.client.processing.work import Progress
+from penstock.client.processing.work_store import WorkStore
 from penstock.client.producer import Producer
 from penstock.client.rows import Rows, ViewFacts
 from penstock.client.transport import Way
@@ -213,6 +218,34 @@ class Client:
         watch = self._client.watch(view, where=where, params=params, select=select, limit=None, transport=transport)
         calls = Calls(watch, self._client.key_columns(view), in_order(handler, in_thread=True), existing)
         return Calling(calls, lambda: watch.position, self._background)
+
+    def process(
+        self,
+        view: str,
+        handler: Handler,
+        *,
+        store: str | PathLike[str] | WorkStore,
+        name: str | None = None,
+        where: str | Condition | None = None,
+        params: Mapping[str, Any] | None = None,
+        select: Names = None,
+        lease_s: float = LEASE_S,
+        **options: Unpack[ProcessOptions],
+    ) -> Progress:
+        """As `AsyncClient.process`, waiting here until it ends; a handler that is a plain function runs in a thread."""
+        return self._background.run(
+            self._client.process(
+                view,
+                handler,
+                store=store,
+                name=name,
+                where=where,
+                params=params,
+                select=select,
+                lease_s=lease_s,
+                **options,
+            )
+        )
 
     def producer(self, stream: str, **options: Unpack[Options]) -> Producer:
         """A producer to the same server, with the same key."""

@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from aiohttp import web
 
 import penstock
 from penstock import App
+from penstock.client import AsyncClient
+from penstock.client.processing.processor import Options as ProcessingOptions
+from penstock.client.processing.processor import ProcessOptions
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.collect.letters.routes import DeadLetterOffice
@@ -226,3 +230,20 @@ def test_no_route_is_documented_that_is_gone(routes: set[tuple[str, str]]) -> No
     text = page("docs/reference/http.md") + page("docs/reference/collection.md")
     named = set(re.findall(r"\b(GET|POST) (/[\w{}/.]*)", text))
     assert {pair for pair in named if pair not in routes and "{" in pair[1]} == set()
+
+
+# Processing
+
+
+def test_every_argument_of_processing_is_documented_with_its_default() -> None:
+    text = section(page("docs/reference/processing.md"), "Arguments")
+    defaults = {field.name: field.default for field in fields(ProcessingOptions)}
+    asked = inspect.signature(AsyncClient.process).parameters
+    named = {name for row in re.findall(r"^\| (`[^|]+`) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
+    assert named == (defaults.keys() | asked.keys()) - {"self", "view", "handler", "options"}
+    assert defaults.keys() == ProcessOptions.__annotations__.keys()
+    for name, default in defaults.items():
+        if default is not MISSING:
+            shown = f'"{default}"' if isinstance(default, str) else str(default)
+            assert re.search(rf"^\| `{name}` \| `{re.escape(shown)}` \|", text, re.M), name
+    assert f"| `lease_s` | `{asked['lease_s'].default}` |" in text

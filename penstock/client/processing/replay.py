@@ -1,0 +1,224 @@
+"""The outgoing calls of one run of a handler, held against what earlier runs of the same task have logged.
+
+1. A call is logged before it is sent. A call whose answer is logged is answered from the log and not sent.
+2. A call that was cut off is first asked about (`confirm`), not before `settle_s` have passed since: what is still on
+   its way then should have arrived. If it took effect, what `confirm` says is its answer; if not, it is sent; if
+   nobody knows, the task is tried again later.
+3. The n-th call of every run of a task must be the same request. A handler that takes another way is stopped, because
+   what its first run did can no longer be told apart from what it should do.
+4. A task is done only when each of its calls was answered, also when the handler has caught the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from penstock.client.processing.outgoing import NOT_APPLIED, Answer, Call, HttpSender, cut_off, refusal
+from penstock.client.processing.work import LoggedCall, Task, canonical
+from penstock.client.processing.work_store import WorkStore
+from penstock.errors import CallCutOffError, CallRefusedError, HandlerDivergedError, PenstockError, UnreachableError
+
+Target = str | Callable[..., Any]
+Confirm = Callable[[Call], Any]
+_log = logging.getLogger("penstock.process")
+
+
+@dataclass
+class Wiring:
+    """What all runs of one processor share."""
+
+    store: WorkStore
+    sender: HttpSender
+    confirm: Confirm | None
+    loop: asyncio.AbstractEventLoop
+    """Where coroutines of targets and of `confirm` run."""
+    term: int
+    timeout_s: float
+    settle_s: float
+    started: float = field(default_factory=time.monotonic)
+    cut: dict[tuple[int, int], float] = field(default_factory=dict)
+    """When this process last saw a call cut off, by task and number; others were cut off before it started."""
+
+    def forget(self, task: Task) -> None:
+        for cut in [cut for cut in list(self.cut) if cut[0] == task.number]:
+            self.cut.pop(cut, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a handler asks for."""
+
+    target: Target
+    payload: Any
+    method: str
+    headers: Mapping[str, str]
+    accept: Container[int]
+    timeout_s: float | None
+
+    def logged(self, number: int) -> LoggedCall:
+        return LoggedCall(number, _named(self.target), self.method, canonical(self.payload))
+
+
+class Replay:
+    """Used by one run of a handler, from any of its threads."""
+
+    def __init__(self, task: Task, wiring: Wiring) -> None:
+        self._task, self._wiring = task, wiring
+        self._logged = {call.number: call for call in wiring.store.calls(task)}
+        self._guard = Lock()
+        self._made = 0
+        self._unanswered: set[int] = set()
+        self._diverged: HandlerDivergedError | None = None
+
+    def number(self) -> int:
+        """Of the next call: taken in the order in which the handler makes them."""
+        with self._guard:
+            self._made += 1
+            self._unanswered.add(self._made)
+            return self._made
+
+    def call(self, number: int, request: Request) -> Any:
+        """Blocks. The answer, from the log or from the other side."""
+        wanted = request.logged(number)
+        logged = self._logged.get(number)
+        if logged is not None and not logged.same_request(wanted):
+            raise self._diverge(f"call {number} was {_shown(logged)} in an earlier run and is {_shown(wanted)} now")
+        if logged is not None and logged.state == "answered":
+            return self._answered(number, logged.answer)
+        call = self._call(wanted, request)
+        if logged is not None and logged.state == "open" and self._wiring.confirm is not None:
+            found = self._confirmed(call)
+            if found != NOT_APPLIED:
+                return self._settle(number, found if isinstance(found, Answer) else _as_asked(request, found))
+        self._wiring.store.intend(self._task, wanted)
+        return self._settle(number, self._send(call, request))
+
+    def once(self, number: int, make: Callable[[], Any]) -> Any:
+        """A value that is made in the first run and the same in every later one."""
+        wanted = LoggedCall(number, _named(make), "once", "null")
+        logged = self._logged.get(number)
+        if logged is not None and not logged.same_request(wanted):
+            raise self._diverge(f"call {number} was {_shown(logged)} in an earlier run and is {_shown(wanted)} now")
+        if logged is not None and logged.state == "answered":
+            return self._answered(number, logged.answer)
+        self._wiring.store.intend(self._task, wanted)
+        return self._settle(number, self._run(make()))
+
+    def check_done(self) -> None:
+        """Raises unless the task may be finished."""
+        if self._diverged is not None:
+            raise self._diverged
+        if self._unanswered:
+            raise CallCutOffError(
+                f"the handler has returned, but call {min(self._unanswered)} was not answered",
+                hint="let its error leave the handler, or name the status in accept=",
+            )
+        more = sorted(number for number in self._logged if number > self._made)
+        if more:
+            raise self._diverge(
+                f"an earlier run made call {more[0]}, {_shown(self._logged[more[0]])}; this one did not"
+            )
+
+    # One call
+
+    def _send(self, call: Call, request: Request) -> Any:
+        try:
+            if callable(request.target):
+                self._wiring.store.ensure()
+                return self._run(request.target(call))
+            timeout_s = self._wiring.timeout_s if request.timeout_s is None else request.timeout_s
+            body = msgspec.json.encode(request.payload)
+            answer = self._wiring.sender.send(call, body, request.headers, timeout_s, self._wiring.store.ensure)
+            if answer.status not in request.accept:
+                raise refusal(call, answer)
+            return answer
+        except (UnreachableError, CallRefusedError):
+            self._wiring.store.settle(self._task, call.number, "unsent", None)
+            raise
+        except Exception:
+            self._wiring.cut[self._task.number, call.number] = time.monotonic()
+            raise
+
+    def _confirmed(self, call: Call) -> Any:
+        """What the other side says of a call that was cut off."""
+        assert self._wiring.confirm is not None
+        since = self._wiring.cut.get((self._task.number, call.number), self._wiring.started)
+        time.sleep(max(0.0, since + self._wiring.settle_s - time.monotonic()))
+        found = self._run(self._wiring.confirm(call))
+        if found is None:
+            raise cut_off(call, "confirm does not know it either")
+        _log.info("call %s to %s was cut off; confirm says: %s", call.key, call.target, found)
+        return found
+
+    def _settle(self, number: int, value: Any) -> Any:
+        stored = _storable(value)
+        self._wiring.store.settle(self._task, number, "answered", stored)
+        return self._answered(number, stored)
+
+    def _answered(self, number: int, stored: str | None) -> Any:
+        with self._guard:
+            self._unanswered.discard(number)
+        return _revived(stored)
+
+    def _call(self, wanted: LoggedCall, request: Request) -> Call:
+        key = f"{self._task.key}/{wanted.number}"
+        payload = msgspec.json.decode(wanted.payload)
+        return Call(key, wanted.number, wanted.target, wanted.method, payload, self._wiring.term)
+
+    def _run(self, made: Any) -> Any:
+        """The result, also of a coroutine: this is a thread beside the loop."""
+        if inspect.isawaitable(made):
+            return asyncio.run_coroutine_threadsafe(_awaited(made), self._wiring.loop).result()
+        return made
+
+    def _diverge(self, detail: str) -> HandlerDivergedError:
+        self._diverged = HandlerDivergedError(
+            f"the handler of task {self._task.number} took another way than in an earlier run",
+            detail=detail,
+            hint="a handler must make the same calls in each run of a task: use ctx.once for times and random values",
+        )
+        return self._diverged
+
+
+async def _awaited(made: Awaitable[Any]) -> Any:
+    return await made
+
+
+def _named(target: Target) -> str:
+    if isinstance(target, str):
+        return target
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', type(target).__qualname__)}"
+
+
+def _shown(call: LoggedCall) -> str:
+    payload = call.payload if len(call.payload) <= 200 else f"{call.payload[:200]}..."
+    return f"{call.method} {call.target} {payload}"
+
+
+def _as_asked(request: Request, found: Any) -> Any:
+    """What `confirm` found in the shape in which the call would have answered."""
+    return found if callable(request.target) else Answer(200, canonical(found).encode())
+
+
+def _storable(value: Any) -> str:
+    if isinstance(value, Answer):
+        return canonical({"answer": value.stored()})
+    try:
+        return canonical({"value": value})
+    except (TypeError, msgspec.MsgspecError, PenstockError):
+        _log.warning("a call returned %s, which is no JSON: the handler gets its text", type(value).__name__)
+        return canonical({"value": repr(value)})
+
+
+def _revived(stored: str | None) -> Any:
+    found = msgspec.json.decode(stored or '{"value":null}')
+    return Answer.revived(found["answer"]) if "answer" in found else found["value"]
