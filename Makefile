@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PAGE := penstock/serve/page/index.html
-PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
+PAGE_SOURCES := $(shell find dashboard client/src -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
 .PHONY: setup demo test lint bench chaos chaos-producer chaos-counting clean

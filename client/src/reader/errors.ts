@@ -8,17 +8,20 @@ const LOST = new Set(["bad_position", "position_gone"]);
 
 export class ClientError extends Error {
   override readonly name = "ClientError";
-  readonly code: string;
-  readonly detail: unknown;
-  readonly hint: string | null;
   /** When the server asks to come again. */
   afterMs: number | undefined;
 
-  constructor(problem: Problem) {
+  /** `problem` is what the server said, with its `detail` and `hint`. */
+  constructor(readonly problem: Problem) {
     super(`${problem.code}: ${problem.message}`);
-    this.code = problem.code;
-    this.detail = problem.detail ?? null;
-    this.hint = problem.hint ?? null;
+  }
+
+  get code(): string {
+    return this.problem.code;
+  }
+
+  get hint(): string | null {
+    return this.problem.hint ?? null;
   }
 
   get passing(): boolean {
