@@ -39,9 +39,10 @@ function serve(rows: Row[], position = "p1"): void {
 describe("what is asked for", () => {
   test("goes out in the words of the contract", async () => {
     open().watch("topics", { where: "n > :least", params: { least: 3 }, select: ["topic", "n"], orderBy: "-n", limit: null, name: "mine", pace: 2 });
-    const { peer: _, ...said } = await asked();
-    const words = { where: "n > :least", params: { least: 3 }, select: ["topic", "n"], order_by: "-n", limit: null, name: "mine", pace: 2 };
+    const { peer, ...said } = await asked();
+    const words = { where: "n > :least", params: { least: 3 }, select: ["topic", "n"], order_by: "-n", limit: null, name: "mine" };
     expect(said).toEqual({ type: "subscribe", id: "s1", view: "topics", ...words, since: null });
+    await until(() => peer.said.some(({ type, id, per_s }) => type === "pace" && id === "s1" && per_s === 2));
   });
 
   test("is one connection for all of a client's subscriptions, with its key as a subprotocol", async () => {
@@ -110,7 +111,7 @@ describe("watch", () => {
   test("resumes after a cut from the last whole batch; parts of a broken snapshot are forgotten", async () => {
     const seen: Batch[] = [];
     open().watch("topics", { onBatch: (batch) => void seen.push(batch) });
-    let { peer } = await asked();
+    const { peer } = await asked();
     peer.say({ type: "snapshot", id: "s1", position: "p1", rows: [row("a", 1)], part: 1, parts: 2 });
     peer.cut();
     const second = await asked("topics", 2);
@@ -124,9 +125,8 @@ describe("watch", () => {
     second.peer.cut();
     const third = await asked("topics", 3);
     expect(third["since"]).toBe("p3");
-    peer = third.peer;
-    peer.say({ type: "changes", id: "s1", position: "p4", upserts: [], deletes: [] });
-    peer.say({ type: "changes", id: "s1", position: "p4", upserts: [], deletes: [] });
+    third.peer.say({ type: "changes", id: "s1", position: "p4", upserts: [], deletes: [] });
+    third.peer.say({ type: "changes", id: "s1", position: "p4", upserts: [], deletes: [] });
     await until(() => seen.length === 2);
   });
 
@@ -181,7 +181,7 @@ describe("watch", () => {
     };
     const watch = open().watch("topics", { queueBytes: 5000 });
     await until(() => watch.state === "stalled");
-    expect(wire.last.said.filter(({ type }) => type === "unsubscribe")).toHaveLength(1);
+    await until(() => wire.last.said.filter(({ type }) => type === "unsubscribe").length === 1);
     const seen: string[] = [];
     for await (const { position } of watch) if ((seen.push(position), position === String(last))) break;
     expect(seen).toEqual(Array.from({ length: last + 1 }, (_, n) => String(n)));
@@ -192,7 +192,11 @@ describe("watch", () => {
     const watch = open({ world: { later: (run, ms) => { const timer = setTimeout(run, Math.min(ms, 20)); return () => clearTimeout(timer); } } }).watch("topics", { name: "mine", onBatch: () => {} });
     await until(() => wire.last?.said.some(({ type, position }) => type === "ack" && position === "p1"));
     watch.pace(5);
-    await until(() => wire.last.said.some(({ type }) => type === "pace"));
+    await until(() => wire.last.said.some(({ type, per_s }) => type === "pace" && per_s === 5));
+    wire.last.say({ type: "acked", id: "s1", position: "p1" });
+    wire.last.say({ type: "error", id: "s1", error: { code: "every_change", message: "none can be left out" } });
+    await expect(watch.done).rejects.toMatchObject({ code: "every_change" });
+    await until(() => wire.last.said.some(({ type }) => type === "unsubscribe"));
   });
 
   test("keeps its position over a reload, as far as batches were handled", async () => {
@@ -248,7 +252,7 @@ describe("live", () => {
   test("says how far behind it is, and that it is offline", async () => {
     serve([row("a", 1)]);
     const live = await open().live("topics").ready;
-    wire.last.say({ type: "stall", id: "s1", batches: 3, bytes: 100, seconds: 2 });
+    wire.last.say({ type: "stall", id: "s1", behind: { batches: 3, bytes: 100, seconds: 2 } });
     await until(() => live.state === "stalled");
     expect([live.behind?.batches, Math.floor((live.lag ?? 0) / 1000)]).toEqual([3, 2]);
     const accepted = new Date(Date.now() - 500).toISOString();
@@ -376,8 +380,6 @@ describe("the connection", () => {
     const client = open({ world: { listen: (run) => ((wake = run), () => {}), later, now: () => Date.now() + late }, backoffMostMs: 60_000 });
     const live = await client.live("topics").ready;
     wire.last.alive = false;
-    const pings = (): number => wire.requests.length;
-    void pings;
     late = 60_000; // it slept
     await until(() => wire.peers.length === 2, 5000);
     await until(() => live.state === "live");

@@ -147,7 +147,7 @@ export class Connection implements Owner {
       subscription.connected("offline");
       this.#pauses.set(subscription, this.http.world.later(() => this.#askAgain(subscription), this.#backoff.pauseMs(error.afterMs ?? 1000)));
     } else {
-      this.#subscriptions.delete(subscription);
+      this.remove(subscription); // also at the server: what was refused may have been an ack or a pace
       subscription.fail(error);
     }
   }

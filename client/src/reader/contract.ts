@@ -15,6 +15,8 @@ export interface Problem {
 /** How far the server is behind with telling this reader. */
 export interface Behind {
   batches?: number;
+  /** Of a stream, instead of batches. */
+  events?: number;
   bytes?: number;
   seconds?: number;
 }
@@ -25,7 +27,7 @@ export type Message =
   | { type: "events"; position: Position; events: Row[] }
   | { type: "position"; position: Position }
   | { type: "reset"; reason?: string }
-  | ({ type: "stall" } & Behind)
+  | { type: "stall"; behind?: Behind }
   | { type: "error"; error: Problem }
   | { type: "pong" };
 

@@ -1,4 +1,4 @@
-// Keeps what one subscription knows: at most once a second, and when the page goes away.
+// Keeps what one subscription knows: soon after it has changed, at most once a second, and when the page goes away.
 import type { Json, Position, Row } from "./contract.js";
 import { checksum } from "./checksum.js";
 import { type Question, queryOf, type Target } from "./question.js";
@@ -14,6 +14,7 @@ export interface Known {
 
 const FORM = 1; // of an entry; one of another form is ignored
 const SAVE_MS = 1000;
+const SOON_MS = 20; // a page that goes away may not live to see the end of a write: most have ended by then
 const LOAD_MS = 1000; // a store that hangs must not keep the page empty
 
 /** The name of an entry: whose rows these are, of which server, and the answer to which question. */
@@ -24,6 +25,7 @@ export function entryName(base: string, who: string, target: Target, question: Q
 export class Keeping {
   #cancel: (() => void) | null = null;
   #saved: Position | null = null;
+  #savedAt = -Infinity;
   #tooLong = Infinity;
 
   constructor(
@@ -48,7 +50,8 @@ export class Keeping {
 
   /** Something has changed. */
   touch(): void {
-    this.#cancel ??= this.world.later(() => this.save(), SAVE_MS);
+    const waitMs = Math.max(SOON_MS, Math.min(SAVE_MS, this.#savedAt + SAVE_MS - this.world.now()));
+    this.#cancel ??= this.world.later(() => this.save(), waitMs);
   }
 
   /** Write now. */
@@ -64,6 +67,7 @@ export class Keeping {
     const fits = text.length <= ENTRY_CHARACTERS;
     this.#tooLong = fits ? Infinity : count / 2; // it is not worth writing again before it is much smaller
     this.#saved = known.position;
+    this.#savedAt = this.world.now();
     (fits ? this.store.set(this.name, text) : this.store.delete(this.name)).catch(() => (this.#saved = null));
   }
 

@@ -35,6 +35,7 @@ export class SocketLink implements Link {
     this.#byId.set(subscription.id, subscription);
     subscription.begin();
     this.tell(subscription.fields());
+    if (subscription.manner.pace !== undefined) this.tell({ type: "pace", id: subscription.id, per_s: subscription.manner.pace });
     if (subscription.position !== null) this.tell({ type: "ping", id: subscription.id }); // nothing may have changed: the pong says that it is there
   }
 
@@ -106,9 +107,7 @@ export class SocketLink implements Link {
   /** One without an id is about the connection: the server says why it is going to close it. */
   #problem(subscription: Subscription | undefined, id: string | undefined, error: ClientError): void {
     if (id === undefined) this.#lastWord = error;
-    if (!subscription) return;
-    this.#byId.delete(subscription.id);
-    this.owner.problem(subscription, error);
+    if (subscription) this.owner.problem(subscription, error);
   }
 
   #closed(code: number, reason: string): void {

@@ -66,10 +66,9 @@ export class Subscription {
 
   /** The fields of the message that asks for it. */
   fields(): Fields {
-    const { name, pace } = this.manner;
+    const { name } = this.manner;
     const asked: Fields = { type: "subscribe", id: this.id, ...fieldsOf(this.target, this.question), since: this.position };
     if (name !== undefined) asked["name"] = name;
-    if (pace !== undefined) asked["pace"] = pace;
     return asked;
   }
 
@@ -131,7 +130,7 @@ export class Subscription {
         this.lose(message.reason ?? "the server said so");
         return this.reader.moved();
       case "stall":
-        this.#behind = message;
+        this.#behind = message.behind ?? {};
         return this.reader.moved();
     }
   }
