@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,7 @@ ACTS = ("cut_reply", "child", "edge", "change", "transport", "rebuild", "half_op
 """The order of the first rounds; beyond them the seed chooses."""
 
 Rows = dict[str, dict[str, Any]]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,7 @@ class Play:
 
     async def _round(self, number: int, act: str) -> None:
         self.found.rounds.append(act)
+        _log.info("round %d: %s; %d batches so far", number, act, self.found.batches)
         busy = asyncio.create_task(self._busy())
         await asyncio.sleep(self.random.uniform(0.0, 0.2))
         await self._act(act)
@@ -322,6 +325,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(words)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     subprocess.run(["npm", "run", "--silent", "build"], cwd=ROOT / "client", check=True)
     folder = Path(tempfile.mkdtemp(prefix="penstock-reader-"))
     found = asyncio.run(play(options.rounds, options.seed, folder))

@@ -9,6 +9,7 @@ import { entryName, Keeping } from "./keeping.js";
 import type { Timing, Transport } from "./link.js";
 import { Live } from "./live.js";
 import { pathOf, type Question, queryOf, type Since, type Target } from "./question.js";
+import { quietly } from "./quietly.js";
 import { MemoryStore, type Store, WebStore } from "./store.js";
 import { type Manner, type Reader, Subscription, type Told } from "./subscription.js";
 import { Watch } from "./watch.js";
@@ -132,7 +133,7 @@ export class Client {
       transports,
       timing as unknown as Timing,
       options.restWhenHidden ?? false,
-      () => options.onState?.(this),
+      () => quietly(() => options.onState?.(this)),
       () => this.save(),
     );
   }
@@ -222,7 +223,7 @@ export class Client {
   }
 
   #watch<B extends Told>(target: Target, options: Question & Manner & Following<B> & { ack?: "handled" | "manual" }): Watch<B> {
-    const { name, pace, keep, since = null } = options;
+    const { name, pace, keep, since = target.kind === "stream" && name === undefined ? "start" : null } = options;
     const manner: Manner = { ...(name !== undefined && { name }), ...(pace !== undefined && { pace }) };
     const { world } = this.#http;
     const known = (): { position: Position } | null => (watch.position === null ? null : { position: watch.position });

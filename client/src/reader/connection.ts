@@ -6,7 +6,7 @@
 //    go over.
 // 3. Whoever is told to stay away stays away, unless there is another key to show.
 import { Backoff } from "../backoff.js";
-import { closedError, type ClientError } from "./errors.js";
+import { closedError, type ClientError, unreachable } from "./errors.js";
 import type { Http } from "./http.js";
 import { HttpLink } from "./http-link.js";
 import type { Link, Owner, Timing, Transport } from "./link.js";
@@ -20,6 +20,7 @@ const BLOCKED_TIMES = 2;
 const AGAIN_MS = 300_000; // after that a transport that was given up is tried again
 const WAKE_PONG_MS = 3_000;
 const DRIFT_MS = 5_000;
+const HUNG_MS = 1_000;
 const LINGER_MS = 1_000;
 
 export class Connection implements Owner {
@@ -38,7 +39,9 @@ export class Connection implements Owner {
   #closed = false;
   #failures = 0;
   #blocked = 0;
-  #gaveUpAt = 0;
+  #gaveUpAt = -Infinity;
+  #startedAt = -Infinity;
+  #asking: AbortController | null = null;
   #refusedKey: string | undefined;
   #shownKey: string | undefined;
   #count = 0;
@@ -102,7 +105,7 @@ export class Connection implements Owner {
     this.#notice(this.http.world.now());
     this.http.credential().then(
       (key) => this.#start(key),
-      (error: unknown) => ((this.#opening = false), this.#pause(error as ClientError)),
+      (error: unknown) => ((this.#opening = false), this.#pause(unreachable(`there is no key: ${String(error)}`))),
     );
   }
 
@@ -111,8 +114,13 @@ export class Connection implements Owner {
     if (this.#closed || (this.#subscriptions.size === 0 && !this.#hold)) return;
     this.#backoff.succeeded();
     this.#gaveUpAt = -Infinity;
-    if (this.#up) this.#link?.check(WAKE_PONG_MS);
-    else if (this.#waiting) this.open();
+    if (this.#up) return this.#link?.check(WAKE_PONG_MS);
+    this.#asking?.abort();
+    if (this.http.world.now() - this.#startedAt > HUNG_MS) {
+      this.#link?.close(); // begun before, it may hang
+      this.#link = null;
+    }
+    this.open();
   }
 
   /** Somebody else has found out that the server does not answer. */
@@ -170,6 +178,7 @@ export class Connection implements Owner {
     if (key !== undefined && key === this.#refusedKey) return this.#pause(this.error);
     this.#shownKey = key;
     this.#heard = false;
+    this.#startedAt = this.http.world.now();
     if (this.http.world.now() - this.#gaveUpAt > AGAIN_MS) this.transport = this.transports[0]!;
     const { world, base } = this.http;
     this.#link =
@@ -183,9 +192,12 @@ export class Connection implements Owner {
     this.#opening = true;
     const failures = this.#failures;
     const asks = failures < BLOCKED_TIMES || failures % 5 === 0;
-    const why = asks ? await this.http.json("views").then(() => null, (told: ClientError) => told) : error;
+    const asking = (this.#asking = new AbortController());
+    const why = asks ? await this.http.json("views", {}, { signal: asking.signal }).then(() => null, (told: ClientError) => told) : error;
     this.#opening = false;
+    this.#asking = null;
     if (this.#closed) return;
+    if (asking.signal.aborted) return this.open();
     if (why?.refused || why?.code === "forbidden" || why?.code === "foreign_origin") return this.#refused(why);
     if (asks && why === null) this.#giveWay();
     this.#pause(error);

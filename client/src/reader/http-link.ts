@@ -130,6 +130,7 @@ export class HttpLink implements Link {
     const [path, query] = this.#events(subscription);
     const { kind, name } = subscription.target;
     const ticket = (await this.http.credential()) === undefined ? undefined : await this.#ticket(kind, name, signal);
+    if (signal.aborted) return;
     const source = new this.http.world.EventSource!(address(this.http.base, path, { ...query, ticket }));
     let cancel = this.#silence(this.timing.openMs, () => {});
     try {

@@ -36,7 +36,8 @@ export class IndexedDbStore implements Store {
   }
 
   async #work<T>(mode: IDBTransactionMode, act: (entries: IDBObjectStore) => IDBRequest): Promise<T> {
-    this.#opened ??= open(this.name).catch((error: unknown) => ((this.#opened = null), Promise.reject(error)));
+    const forget = (): void => void (this.#opened = null);
+    this.#opened ??= open(this.name, forget).catch((error: unknown) => (forget(), Promise.reject(error)));
     const db = await this.#opened;
     return new Promise<T>((resolve, reject) => {
       const transaction = db.transaction(TABLE, mode);
@@ -58,12 +59,13 @@ function thin(entries: IDBObjectStore, tooMany: number): void {
   };
 }
 
-function open(name: string): Promise<IDBDatabase> {
+function open(name: string, onClose: () => void): Promise<IDBDatabase> {
   return new Promise((resolve, reject) => {
     const request = indexedDB.open(name, 1);
     request.onupgradeneeded = () => request.result.createObjectStore(TABLE, { keyPath: "name" }).createIndex("at", "at");
     request.onsuccess = () => {
-      request.result.onversionchange = () => request.result.close();
+      request.result.onclose = onClose;
+      request.result.onversionchange = () => (request.result.close(), onClose());
       resolve(request.result);
     };
     request.onerror = () => reject(request.error ?? new Error("IndexedDB does not open"));

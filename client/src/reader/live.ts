@@ -7,6 +7,7 @@ import type { Batch, Behind, Json, Position, Row } from "./contract.js";
 import type { ClientError } from "./errors.js";
 import type { Keeping, Known } from "./keeping.js";
 import type { Question } from "./question.js";
+import { quietly } from "./quietly.js";
 import { keyOf } from "./row-key.js";
 import type { Reader, State, Subscription } from "./subscription.js";
 
@@ -159,10 +160,10 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
     this.#waiting.push(batch);
     if (batch.reset !== null) this.#key = null; // it was built anew, and may have another key
     if (this.#key) this.#apply();
-    else void this.#learnKey();
+    else if (batch.snapshot) void this.#learnKey();
   }
 
-  /** Batches wait meanwhile. */
+  /** Batches wait meanwhile; each snapshot asks, and the last answer counts. */
   async #learnKey(): Promise<void> {
     const asked = ++this.#keysAsked;
     try {
@@ -210,13 +211,7 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
   }
 
   #tell(batch: Batch<R> | null): void {
-    for (const listener of [...this.#listeners]) {
-      try {
-        listener(batch, this);
-      } catch (error) {
-        console.error("penstock: a listener failed", error);
-      }
-    }
+    for (const listener of [...this.#listeners]) quietly(() => listener(batch, this));
   }
 
   #known(): Known | null {

@@ -17,6 +17,7 @@ export class SocketLink implements Link {
   readonly #socket: SocketLike | null;
   #cancel: () => void;
   #heardAt = 0;
+  #answerBy = Infinity;
   #lastWord: ClientError | null = null;
   #over = false;
 
@@ -36,7 +37,7 @@ export class SocketLink implements Link {
     subscription.begin();
     this.tell(subscription.fields());
     if (subscription.manner.pace !== undefined) this.tell({ type: "pace", id: subscription.id, per_s: subscription.manner.pace });
-    if (subscription.position !== null) this.tell({ type: "ping", id: subscription.id }); // nothing may have changed: the pong says that it is there
+    this.tell({ type: "ping", id: subscription.id }); // there may be no news: the pong says that it was heard
   }
 
   drop(subscription: Subscription): void {
@@ -49,9 +50,12 @@ export class SocketLink implements Link {
 
   check(withinMs: number): void {
     const asked = this.world.now();
+    if (asked + withinMs >= this.#answerBy) return; // it is being asked already
+    this.#answerBy = asked + withinMs;
     this.tell({ type: "ping" });
     this.#cancel();
     this.#cancel = this.world.later(() => {
+      this.#answerBy = Infinity;
       if (this.#heardAt >= asked) this.#watch();
       else this.#end(unreachable("the server does not answer any more"));
     }, withinMs);
@@ -95,9 +99,10 @@ export class SocketLink implements Link {
   }
 
   #take(text: string): void {
+    const message = read(text);
+    if (!message) return this.#end(unreachable("what came is not of this server"));
     this.#heardAt = this.world.now();
     this.owner.heard();
-    const message = JSON.parse(text) as Message & { id?: string };
     const subscription = this.#byId.get(message.id ?? "");
     if (message.type === "error") this.#problem(subscription, message.id, new ClientError(message.error));
     else if (message.type === "pong") subscription?.confirm();
@@ -121,5 +126,13 @@ export class SocketLink implements Link {
     if (this.#over) return;
     this.close();
     this.owner.ended(this, { error, again });
+  }
+}
+
+function read(text: string): (Message & { id?: string }) | null {
+  try {
+    return JSON.parse(text) as (Message & { id?: string }) | null;
+  } catch {
+    return null;
   }
 }

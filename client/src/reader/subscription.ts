@@ -89,7 +89,8 @@ export class Subscription {
 
   /** The server has it and goes on from its position; a subscription without one is confirmed by its snapshot. */
   confirm(): void {
-    if (this.#confirmed || this.position === null) return;
+    const snapshotFollows = this.position === null && this.manner.name === undefined;
+    if (this.#confirmed || snapshotFollows) return;
     this.#confirmed = true;
     this.reader.moved();
   }
@@ -138,7 +139,7 @@ export class Subscription {
   #snapshot(message: Message & { type: "snapshot" }, bytes: number): void {
     const { part = 1, parts = 1, position } = message;
     if (part === 1) [this.#parts, this.#partBytes] = [[], 0];
-    this.#parts = this.#parts.length === 0 ? message.rows : this.#parts.concat(message.rows);
+    for (const row of message.rows) this.#parts.push(row);
     this.#partBytes += bytes;
     if (part < parts) return;
     const upserts = this.#parts;

@@ -7,6 +7,7 @@ import type { Behind, Position } from "./contract.js";
 import type { ClientError } from "./errors.js";
 import type { Keeping } from "./keeping.js";
 import type { Question } from "./question.js";
+import { quietly } from "./quietly.js";
 import type { Reader, State, Subscription, Told } from "./subscription.js";
 
 const ACK_MS = 1000; // the server writes each one down
@@ -48,7 +49,7 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
   ) {
     this.done = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
     this.done.catch(() => {});
-    const reader: Reader = { batch: (batch, bytes) => this.#take(batch as B, bytes), failed: (error) => this.#fail(error), moved: () => this.onMove?.() };
+    const reader: Reader = { batch: (batch, bytes) => this.#take(batch as B, bytes), failed: (error) => this.#fail(error), moved: () => this.#moved() };
     void host.begin(reader).then(
       (subscription) => this.#begun(subscription),
       (error: ClientError) => this.#fail(error),
@@ -153,9 +154,13 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
     if (this.#bytes > this.queueBytes && this.#queue.length > 1 && !this.#resting) {
       this.#resting = true;
       this.host.rest(this.#subscription!);
-      this.onMove?.();
+      this.#moved();
     }
     this.#wake();
+  }
+
+  #moved(): void {
+    quietly(() => this.onMove?.());
   }
 
   #goOn(): void {
