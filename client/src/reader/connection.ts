@@ -41,7 +41,7 @@ export class Connection implements Owner {
   #blocked = 0;
   #gaveUpAt = -Infinity;
   #startedAt = -Infinity;
-  #asking: AbortController | null = null;
+  #asking = false;
   #refusedKey: string | undefined;
   #shownKey: string | undefined;
   #count = 0;
@@ -115,7 +115,6 @@ export class Connection implements Owner {
     this.#backoff.succeeded();
     this.#gaveUpAt = -Infinity;
     if (this.#up) return this.#link?.check(WAKE_PONG_MS);
-    this.#asking?.abort();
     if (this.http.world.now() - this.#startedAt > HUNG_MS) {
       this.#link?.close(); // begun before, it may hang
       this.#link = null;
@@ -166,8 +165,8 @@ export class Connection implements Owner {
     this.#link = null;
     this.#up = false;
     if (!again) return this.#refused(error);
-    if (worked) return this.#pause(error);
-    void this.#whyNot(error);
+    this.#pause(error);
+    if (!worked) void this.#askWhy();
   }
 
   // Coming back
@@ -188,19 +187,15 @@ export class Connection implements Owner {
   }
 
   /** A browser does not tell why a WebSocket did not open; a plain request does, and shows whether anything gets through. */
-  async #whyNot(error: ClientError): Promise<void> {
-    this.#opening = true;
-    const failures = this.#failures;
-    const asks = failures < BLOCKED_TIMES || failures % 5 === 0;
-    const asking = (this.#asking = new AbortController());
-    const why = asks ? await this.http.json("views", {}, { signal: asking.signal }).then(() => null, (told: ClientError) => told) : error;
-    this.#opening = false;
-    this.#asking = null;
-    if (this.#closed) return;
-    if (asking.signal.aborted) return this.open();
-    if (why?.refused || why?.code === "forbidden" || why?.code === "foreign_origin") return this.#refused(why);
-    if (asks && why === null) this.#giveWay();
-    this.#pause(error);
+  async #askWhy(): Promise<void> {
+    if (this.#asking || (this.#failures > BLOCKED_TIMES && this.#failures % 5 > 0)) return; // each leaves a line in the page's console
+    const { transport } = this;
+    this.#asking = true;
+    const why = await this.http.json("views").then(() => null, (told: ClientError) => told);
+    this.#asking = false;
+    if (this.#closed || this.#up || this.transport !== transport) return;
+    if (why?.refused || why?.code === "forbidden" || why?.code === "foreign_origin") this.#refused(why);
+    else if (!why) this.#giveWay();
   }
 
   #giveWay(): void {
@@ -216,6 +211,7 @@ export class Connection implements Owner {
     this.#failures += 1;
     if (this.#subscriptions.size === 0 && !this.#hold) return;
     const pauseMs = this.#backoff.pauseMs(error?.afterMs);
+    this.#waiting?.();
     this.#waiting = this.http.world.later(() => {
       if (!this.restWhenHidden || !this.http.world.hidden()) this.open();
     }, pauseMs);
