@@ -96,7 +96,7 @@ export interface LiveOptions extends Question, Pick<Manner, "pace"> {
   keep?: boolean;
 }
 
-/** A view by its name, or a channel. */
+/** A view or a stream by its name, or a channel of one. */
 export type Named = string | { channel: string };
 
 interface Kept {
@@ -171,8 +171,8 @@ export class Client {
   }
 
   /** The stream's events, from its beginning unless `since` says otherwise. */
-  stream<E extends Row = Row>(stream: string, options: StreamOptions<E> = {}): Watch<EventBatch<E>> {
-    return this.#watch({ kind: "stream", name: stream }, options);
+  stream<E extends Row = Row>(stream: Named, options: StreamOptions<E> = {}): Watch<EventBatch<E>> {
+    return this.#watch(targetOf(stream, "stream"), options);
   }
 
   /** The view's rows as a Map that is kept current. */
@@ -223,7 +223,7 @@ export class Client {
   }
 
   #watch<B extends Told>(target: Target, options: Question & Manner & Following<B> & { ack?: "handled" | "manual" }): Watch<B> {
-    const { name, pace, keep, since = target.kind === "stream" && name === undefined ? "start" : null } = options;
+    const { name, pace, keep, since = target.events && name === undefined ? "start" : null } = options;
     const manner: Manner = { ...(name !== undefined && { name }), ...(pace !== undefined && { pace }) };
     const { world } = this.#http;
     const known = (): { position: Position } | null => (watch.position === null ? null : { position: watch.position });
@@ -296,8 +296,9 @@ export class Client {
   }
 }
 
-function targetOf(named: Named): Target {
-  return typeof named === "string" ? { kind: "view", name: named } : { kind: "channel", name: named.channel };
+function targetOf(named: Named, kind: "view" | "stream" = "view"): Target {
+  const events = kind === "stream";
+  return typeof named === "string" ? { kind, name: named, events } : { kind: "channel", name: named.channel, events };
 }
 
 /** Where the storage of a browser is not there or not allowed, it is memory. */

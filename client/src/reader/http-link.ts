@@ -199,7 +199,7 @@ export class HttpLink implements Link {
     const [path, query, wait] = [pathOf(target), queryOf(question), String(waitS)];
     const extra = { signal, timeoutMs: waitS * 1000 + this.timing.pongMs };
     const since = position ?? undefined;
-    const asked = target.kind === "stream" ? { ...query, after: since, wait } : { ...query, since, wait: since && wait };
+    const asked = target.events ? { ...query, after: since, wait } : { ...query, since, wait: since && wait };
     const { rows, messages, events, position: at = "", next = "" } = (await this.http.json<Polled | null>(path, asked, extra)) ?? {};
     if (rows) return [{ type: "snapshot", position: at, rows }];
     if (events) return next === position ? [] : [{ type: "events", position: next, events }];

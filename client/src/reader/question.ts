@@ -6,6 +6,8 @@ export type Kind = "view" | "stream" | "channel";
 export interface Target {
   readonly kind: Kind;
   readonly name: string;
+  /** Whether it gives events, not rows. A channel may be of either. */
+  readonly events: boolean;
 }
 
 /** Which rows; what is left out is the view's default. */
