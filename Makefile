@@ -5,7 +5,7 @@ PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard client/src -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
-.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting clean
+.PHONY: setup demo test lint bench chaos chaos-producer chaos-js-readers chaos-counting clean
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -62,6 +62,10 @@ chaos-producer: setup $(CLIENT)
 	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED)
 	cd client && npm run --silent build
 	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED) --node
+
+# The copies of the JavaScript client, compared batch by batch: make chaos-js-readers ROUNDS=200 SEED=1
+chaos-js-readers: setup $(CLIENT)
+	$(BIN)/python -m tests.chaos.js_readers --rounds $(ROUNDS) --seed $(SEED)
 
 # Every event counted, by every way in, while the edge is killed: make chaos-counting KILLS=50 SEED=1
 chaos-counting: setup

@@ -18,16 +18,22 @@ from penstock.log.log import Stream
 from tests.unit.views.fake_flows import FakeFlows
 
 ROOT = Path(__file__).parents[1]
+START_S = 90.0
+"""How long a start may take on a machine that is busy with other tests."""
 APP = "from tests.unit.views.fake_flows import small_app\n\napp = small_app()\n"
+
+
+def _env() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 class Pretended:
     """`penstock edge` as a process, started and killed at will, and the writer of `flows.db` that flows would be."""
 
-    def __init__(self, root: Path, options: Sequence[str] = ()) -> None:
+    def __init__(self, root: Path, options: Sequence[str] = (), app: str = APP) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.app = root / "small.py"
-        self.app.write_text(APP)
+        self.app.write_text(app)
         self.folder = Folder(root / "data")
         self.folder.root.mkdir(parents=True, exist_ok=True)
         self.flows = FakeFlows(self.folder.flows_db)
@@ -61,9 +67,9 @@ class Pretended:
                 [sys.executable, "-m", "penstock.cli.main", *map(str, words), *self._options],
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                env=_env(),
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + START_S
         while not (address.exists() and self._ready(json.loads(address.read_text() or "{}").get("port", 0))):
             assert self._process.poll() is None, self._log.read_text()[-3000:]
             assert time.monotonic() < deadline, self._log.read_text()[-3000:]
@@ -83,6 +89,30 @@ class Pretended:
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {key}"} if key else {})
         with urllib.request.urlopen(request, timeout=10) as reply:
             return json.load(reply)
+
+    def key(self, *words: str) -> str:
+        """Make a key; a running edge wants one from then on."""
+        made = subprocess.run(self._keys("create", *words, "--json"), env=_env(), capture_output=True, check=True)
+        secret: str = json.loads(made.stdout)["key"]
+        deadline = time.monotonic() + 10
+        while not self._accepts(secret):
+            assert time.monotonic() < deadline, "the key was never taken"
+            time.sleep(0.05)
+        return secret
+
+    def revoke(self, name: str) -> None:
+        subprocess.run(self._keys("revoke", name), env=_env(), capture_output=True, check=True)
+
+    def _keys(self, verb: str, *words: str) -> list[str]:
+        data = str(self.folder.root)
+        return [sys.executable, "-m", "penstock.cli.main", "keys", verb, str(self.app), *words, "--data", data]
+
+    def _accepts(self, key: str) -> bool:
+        try:
+            self.read("/views", key)
+        except OSError:
+            return False
+        return True
 
     def _ready(self, port: int) -> bool:
         if not port:

@@ -28,7 +28,7 @@ afterEach(async () => {
 });
 
 const row = (n: number): Row => ({ topic: "a", n });
-const until = (condition: () => unknown, timeout = 4000): Promise<void> => vi.waitFor(() => expect(condition()).toBeTruthy(), { timeout, interval: 2 });
+const until = (condition: () => unknown, timeout = 10_000): Promise<void> => vi.waitFor(() => expect(condition()).toBeTruthy(), { timeout, interval: 2 });
 
 function answer(asked: Asked): unknown {
   const { path, query } = asked;
@@ -92,7 +92,7 @@ test("a WebSocket that is blocked where requests pass gives way to events, those
   wire.answer = (asked) => (asked.path.endsWith("/events") ? void asked.response.destroy() : before(asked));
   at += 1;
   events.response.destroy();
-  await until(() => batches.length === 3, 8000);
+  await until(() => batches.length === 3);
   expect(client.transport).toBe("poll");
   expect(seen()).toEqual(["snapshot p1", "p2", "p3"]);
 });
@@ -192,7 +192,7 @@ test("a browser's few connections are not used up by streams: the rest take turn
   await Promise.all(lives.map((live) => live.ready));
   expect(Source.opened).toHaveLength(4);
   step();
-  await until(() => lives.every((live) => live.get("a")?.["n"] === 2), 8000);
+  await until(() => lives.every((live) => live.get("a")?.["n"] === 2));
 });
 
 test("events are read from any pieces of bytes", () => {

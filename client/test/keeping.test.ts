@@ -48,7 +48,7 @@ afterEach(async () => {
   await wire.close();
 });
 
-const until = (condition: () => unknown): Promise<void> => vi.waitFor(() => expect(condition()).toBeTruthy(), { timeout: 3000, interval: 2 });
+const until = (condition: () => unknown): Promise<void> => vi.waitFor(() => expect(condition()).toBeTruthy(), { timeout: 10_000, interval: 2 });
 
 function open(options: ClientOptions): Client {
   const client = connect(wire.url, options);
@@ -108,6 +108,24 @@ test("what is kept belongs to one server, one question and one person", async ()
   client.live("topics", { where: "n > 1" });
   await until(() => wire.last.asked()?.["where"]);
   expect(wire.last.asked()?.["since"]).toBe(null);
+});
+
+test("rows of the old question are never kept as the answer to the new one", async () => {
+  const store = new MemoryStore();
+  const client = open({ store });
+  const live = await client.live("topics").ready;
+  wire.heard = () => {};
+  live.changeFilter({ where: "n > 5" });
+  await until(() => wire.last.asked()?.["where"] === "n > 5");
+  client.save();
+  client.close();
+  const next = open({ store });
+  next.live("topics", { where: "n > 5" });
+  await until(() => wire.peers.length === 2 && wire.last.asked());
+  expect(wire.last.asked()?.["since"]).toBe(null);
+  next.live("topics");
+  await until(() => wire.last.said.length === 2);
+  expect(wire.last.said[1]?.["since"]).toBe("p1");
 });
 
 test("a key is never written down", async () => {

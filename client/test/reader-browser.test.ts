@@ -82,7 +82,7 @@ async function load(page: Page, options: Reader.ClientOptions, go: () => Promise
 }
 
 async function shows(page: Page, n: number, state = "live"): Promise<void> {
-  await page.waitForFunction(([n, state]) => window.topics.get("a")?.["n"] === n && window.topics.state === state, [n, state] as const, { timeout: 5000 });
+  await page.waitForFunction(([n, state]) => window.topics.get("a")?.["n"] === n && window.topics.state === state, [n, state] as const, { timeout: 15_000 });
 }
 
 const sinces = (): unknown[] => wire.peers.map((peer) => peer.asked()?.["since"]);
@@ -138,4 +138,4 @@ test("a page that comes back from the browser's cache goes on by itself", async 
   at += 1;
   await shows(page, 2);
   expect(sinces()).toEqual([null, "p1"]);
-}, 15_000);
+});

@@ -23,7 +23,7 @@ function open(options: ClientOptions = {}): Client {
   return client;
 }
 
-const until = (condition: () => unknown, timeout = 3000): Promise<void> => vi.waitFor(() => expect(condition()).toBeTruthy(), { timeout, interval: 2 });
+const until = (condition: () => unknown, timeout = 10_000): Promise<void> => vi.waitFor(() => expect(condition()).toBeTruthy(), { timeout, interval: 2 });
 const row = (topic: string, n: number): Row => ({ topic, n });
 
 async function asked(name?: string, peers = 1): Promise<Said & { peer: Peer }> {
@@ -381,16 +381,16 @@ describe("the connection", () => {
     const live = await client.live("topics").ready;
     wire.last.alive = false;
     late = 60_000; // it slept
-    await until(() => wire.peers.length === 2, 5000);
+    await until(() => wire.peers.length === 2);
     await until(() => live.state === "live");
     const { port } = wire;
     await wire.close();
-    await until(() => live.state === "offline", 5000);
+    await until(() => live.state === "offline");
     await new Promise((resolve) => setTimeout(resolve, 500));
     wire = await Wire.open(port);
     serve([]);
     wake();
-    await until(() => wire.peers.length === 1, 500);
+    await until(() => wire.peers.length === 1);
   });
 
   test("rests while the page is hidden, if it is told to", async () => {

@@ -1,4 +1,4 @@
-"""The examples of `docs/how-to/read-from-javascript.md` run against a real edge, and the reference names every option."""
+"""The examples of `docs/how-to/read-from-javascript.md` run against a real edge; the reference names every option."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -95,7 +94,11 @@ def test_every_option_is_documented(heading: str, declared: list[tuple[str, str]
 
 
 def test_every_public_member_is_documented() -> None:
-    for heading, file, kind in (("Client", "client.ts", "Client"), ("Watch", "watch.ts", "Watch"), ("Live", "live.ts", "Live")):
+    for heading, file, kind in (
+        ("Client", "client.ts", "Client"),
+        ("Watch", "watch.ts", "Watch"),
+        ("Live", "live.ts", "Live"),
+    ):
         text = (SOURCE / file).read_text()
         body = text[text.index(f"export class {kind}") :]
         public = set(re.findall(r"^  (?:get |async |\*)?([a-z]\w*)[(<]", body.split("\n}\n")[0], re.MULTILINE))

@@ -1,10 +1,10 @@
-"""A page whose machine sleeps: no network, or no processor either, for a while; what it shows afterwards, and what it asked for.
+"""A page whose machine sleeps: no network, or no processor either, for a while; what it shows and asks afterwards.
 
     python -m tests.e2e.sleep --seconds 60              (the network is off)
     python -m tests.e2e.sleep --seconds 60 --frozen     (the browser is stopped too, as when a lid is closed)
 
-The page is the built one, in Chromium; the edge is real, on a changelog that this program writes; between them is a proxy.
-When the network goes, what was on its way is lost and neither side is told.
+The page is the built one, in Chromium; the edge is real, on a changelog that this program writes; between them is a
+proxy. When the network goes, what was on its way is lost and neither side is told.
 """
 
 from __future__ import annotations
@@ -88,17 +88,20 @@ class Browsing:
         """The network is gone without a word; a frozen browser does not even see time pass."""
         self.proxy.begin("half_open")
         if frozen:
-            for pid in [*_family(self._pid)]:
+            for pid in self._processes():
                 os.kill(pid, signal.SIGSTOP)
         else:
             await self.context.set_offline(True)
         await asyncio.sleep(seconds)
         self.proxy.end()
         if frozen:
-            for pid in [*_family(self._pid)]:
+            for pid in self._processes():
                 os.kill(pid, signal.SIGCONT)
         else:
             await self.context.set_offline(False)
+
+    def _processes(self) -> list[int]:
+        return [self._pid, *_family(self._pid)]
 
 
 @asynccontextmanager
@@ -111,7 +114,11 @@ async def browsing(folder: Path, **kept: Any) -> AsyncIterator[Browsing]:
         async with Proxy(edge.port) as proxy, async_playwright() as play:
             before = {*_family(os.getpid())}
             browser = await play.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-            pid = next(pid for pid in _family(os.getpid()) if pid not in before and _parent(pid) not in {*_family(os.getpid())} - before)
+            pid = next(
+                pid
+                for pid in _family(os.getpid())
+                if pid not in before and _parent(pid) not in {*_family(os.getpid())} - before
+            )
             context = await browser.new_context(viewport={"width": 1280, "height": 900}, **kept)
             yield Browsing(edge, proxy, context, pid)
             await browser.close()

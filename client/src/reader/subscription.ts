@@ -74,8 +74,7 @@ export class Subscription {
 
   /** Called before it is asked for on a connection: what an earlier one left half done does not count. */
   begin(): void {
-    this.#parts = [];
-    this.#partBytes = 0;
+    this.#forgetParts();
     this.#confirmed = false;
     this.#behind = null;
     this.connected("live");
@@ -126,7 +125,7 @@ export class Subscription {
         this.#at(message.position);
         return this.reader.moved();
       case "reset":
-        this.#parts = [];
+        this.#forgetParts();
         this.#confirmed = false;
         this.lose(message.reason ?? "the server said so");
         return this.reader.moved();
@@ -138,13 +137,17 @@ export class Subscription {
 
   #snapshot(message: Message & { type: "snapshot" }, bytes: number): void {
     const { part = 1, parts = 1, position } = message;
-    if (part === 1) [this.#parts, this.#partBytes] = [[], 0];
     for (const row of message.rows) this.#parts.push(row);
     this.#partBytes += bytes;
     if (part < parts) return;
-    const upserts = this.#parts;
+    const [upserts, whole] = [this.#parts, this.#partBytes];
+    this.#forgetParts();
+    this.#tell({ ...this.#empty(position), snapshot: true, upserts, reset: this.#reset }, whole);
+  }
+
+  #forgetParts(): void {
     this.#parts = [];
-    this.#tell({ ...this.#empty(position), snapshot: true, upserts, reset: this.#reset }, this.#partBytes);
+    this.#partBytes = 0;
   }
 
   #changes({ position, upserts, deletes, accepted }: Message & { type: "changes" }, bytes: number): void {

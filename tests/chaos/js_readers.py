@@ -1,11 +1,11 @@
-"""Compares the copies of the client of `client/` with the server's rows, batch by batch, while everything between them breaks.
+"""Compares the JavaScript client's copies with the server's rows, batch by batch, while all between them breaks.
 
-    python -m tests.chaos.reader_harness --rounds 200 --seed 1
+    python -m tests.chaos.js_readers --rounds 200 --seed 1
 
-A real edge serves a changelog that this program writes; a Node program follows it through a proxy with live views under
-several filters and with a stream. Seeded moments: the connection is cut within a byte, stalls or goes half open, the edge
-is killed, the reader is killed and starts with what it knew, changes its transport, changes its filters, and the view is
-built anew.
+A real edge serves a changelog that this program writes; a Node program follows it through a proxy with live views
+under several filters and with a stream. Seeded moments: the connection is cut within a byte, stalls or goes half open,
+the edge is killed, the reader is killed and starts with what it knew, changes its transport, changes its filters, and
+the view is built anew.
 
 1. Every batch that the reader reports leaves it with exactly the rows of that position under its filter.
 2. Positions of one build strictly increase, except where a killed reader begins with what it had written down.
@@ -41,7 +41,19 @@ CHILD = ROOT / "client" / "scripts" / "copy-child.mjs"
 PATIENCE_S = 40.0
 TOPICS = [f"t{n}" for n in range(24)]
 TRANSPORTS = (["websocket", "events", "poll"], ["events", "poll"], ["poll"])
-ACTS = ("cut_reply", "child", "edge", "change", "transport", "rebuild", "half_open", *FAULTS, "cut_reply", "change", "edge")
+ACTS = (
+    "cut_reply",
+    "child",
+    "edge",
+    "change",
+    "transport",
+    "rebuild",
+    "half_open",
+    *FAULTS,
+    "cut_reply",
+    "change",
+    "edge",
+)
 """The order of the first rounds; beyond them the seed chooses."""
 
 Rows = dict[str, dict[str, Any]]
@@ -65,7 +77,10 @@ class Question:
 QUESTIONS = (
     Question({"limit": None}),
     Question({"where": "rsvps > 50", "limit": None}, lambda row: row["rsvps"] > 50),
-    Question({"where": "topic LIKE 't1%' AND rsvps < 80", "limit": None}, lambda r: r["topic"][:2] == "t1" and r["rsvps"] < 80),
+    Question(
+        {"where": "topic LIKE 't1%' AND rsvps < 80", "limit": None},
+        lambda r: r["topic"][:2] == "t1" and r["rsvps"] < 80,
+    ),
     Question({"orderBy": "-rsvps", "limit": 5}, limit=5),
 )
 
@@ -329,8 +344,9 @@ def main(words: Sequence[str] | None = None) -> int:
     subprocess.run(["npm", "run", "--silent", "build"], cwd=ROOT / "client", check=True)
     folder = Path(tempfile.mkdtemp(prefix="penstock-reader-"))
     found = asyncio.run(play(options.rounds, options.seed, folder))
-    told = f"{len(found.rounds)} rounds, {found.batches} batches compared, {found.snapshots} snapshots, {found.resets} resets"
-    print(f"seed {options.seed}: {told}, {found.events} events; wrong: {found.wrong or 'nothing'}")
+    told = f"{len(found.rounds)} rounds, {found.batches} batches compared, {found.snapshots} snapshots"
+    told += f", {found.resets} resets, {found.events} events"
+    print(f"seed {options.seed}: {told}; wrong: {found.wrong or 'nothing'}")
     if not found.wrong:
         shutil.rmtree(folder)
     return 1 if found.wrong else 0

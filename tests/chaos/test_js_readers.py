@@ -1,4 +1,4 @@
-"""Twelve rounds at seeded moments for the JavaScript reader; `python -m tests.chaos.reader_harness --rounds 200` plays more."""
+"""Twelve rounds at seeded moments for the JavaScript reader; `tests.chaos.js_readers` plays more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 from pathlib import Path
 
-from tests.chaos.reader_harness import ACTS, play
+from tests.chaos.js_readers import ACTS, play
 from tests.pretended import ROOT
 
 
