@@ -64,6 +64,31 @@ async def _opened_again(folder: Path) -> None:
         assert await again.get_attribute("[data-connection]", "data-connection") == "connecting"
 
 
+def test_a_page_with_a_key_keeps_what_it_knew_as_long_as_its_tab(tmp_path: Path) -> None:
+    asyncio.run(_with_a_key(tmp_path))
+
+
+async def _with_a_key(folder: Path) -> None:
+    async with browsing(folder) as at:
+        seen = Seen()
+        at.commit(jazz=1, go=2)
+        key = await asyncio.to_thread(at.edge.key, "--scope", "read:*")
+        page = await at.open(seen)
+        await until(lambda: page.text_content("[data-connection]"), lambda text: "wants a key" in (text or ""))
+        await page.evaluate("(key) => { location.hash = `key=${key}` }", key)
+        await at.connected(page)
+        await at.level(page)
+        assert key not in page.url
+        seen.clear()
+        await page.reload()
+        await at.connected(page)
+        await at.level(page)
+        assert [said["since"] is not None for said in seen.subscribed()] == [True]
+        lasting = await page.evaluate("async () => [localStorage.length, (await indexedDB.databases()).length]")
+        assert lasting == [0, 0]
+        assert seen.errors == []
+
+
 @pytest.mark.parametrize(("seconds", "frozen"), [(3.0, False), (12.0, True)])
 def test_a_page_whose_machine_slept_catches_up_without_a_reload(tmp_path: Path, seconds: float, frozen: bool) -> None:
     found = asyncio.run(sleeping(tmp_path, seconds, frozen=frozen))
