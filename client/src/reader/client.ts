@@ -123,7 +123,6 @@ export class Client {
   constructor(url: string, options: ClientOptions) {
     const { WebSocket, EventSource, key, who } = options;
     const world = surroundings({ ...(WebSocket && { WebSocket }), ...(EventSource && { EventSource }), ...options.world });
-    const timing = Object.fromEntries(Object.entries(TIMING).map(([name, ms]) => [name, options[name as keyof Timing] ?? ms]));
     const transports = (options.transports ?? ["websocket", "events", "poll"]).filter((name) => name !== "websocket" || world.WebSocket);
     this.#http = new Http(url, key, world);
     this.#store = storeOf(options.store);
@@ -131,7 +130,7 @@ export class Client {
     this.#connection = new Connection(
       this.#http,
       transports,
-      timing as unknown as Timing,
+      { ...TIMING, ...options },
       options.restWhenHidden ?? false,
       () => quietly(() => options.onState?.(this)),
       () => this.save(),
@@ -178,11 +177,10 @@ export class Client {
   /** The view's rows as a Map that is kept current. */
   live<R extends Row = Row>(view: Named, options: LiveOptions = {}): Live<R> {
     const target = targetOf(view);
-    const manner: Manner = options.pace === undefined ? {} : { pace: options.pace };
     const name = (question: Question): string => this.#entryName(target, question);
     const live = new Live<R>(
       {
-        begin: (reader, known) => this.#begin(target, options, known?.position ?? null, manner, reader),
+        begin: (reader, known) => this.#begin(target, options, known?.position ?? null, { pace: options.pace }, reader),
         end: (subscription) => (this.#connection.remove(subscription), this.#open.delete(live)),
         change: (subscription, question) => this.#change(subscription, question),
         key: () => this.#keyOf(target),
@@ -224,7 +222,7 @@ export class Client {
 
   #watch<B extends Told>(target: Target, options: Question & Manner & Following<B> & { ack?: "handled" | "manual" }): Watch<B> {
     const { name, pace, keep, since = target.events && name === undefined ? "start" : null } = options;
-    const manner: Manner = { ...(name !== undefined && { name }), ...(pace !== undefined && { pace }) };
+    const manner: Manner = { name, pace };
     const { world } = this.#http;
     const known = (): { position: Position } | null => (watch.position === null ? null : { position: watch.position });
     const keeping = keep === undefined ? null : new Keeping(this.#store, this.#entryName(target, {}, keep), world, known);

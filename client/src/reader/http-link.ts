@@ -6,9 +6,10 @@ import type { Message, Position, Row } from "./contract.js";
 import { ClientError, unreachable } from "./errors.js";
 import type { Http, Query } from "./http.js";
 import type { Link, Owner, Timing, Transport } from "./link.js";
-import { address, pathOf, queryOf } from "./question.js";
+import { address, pathOf, queryOf, type Target } from "./question.js";
 import { SseParser } from "./sse-parser.js";
 import type { Subscription } from "./subscription.js";
+import type { SourceLike } from "./world.js";
 
 const STREAMS_MOST = 4;
 const WAIT_S = 25; // shorter than the silence that proxies allow
@@ -102,7 +103,7 @@ export class HttpLink implements Link {
 
   async #stream(subscription: Subscription, signal: AbortSignal): Promise<void> {
     const silent = new AbortController();
-    let cancel = this.#silence(this.timing.openMs, () => silent.abort());
+    let cancel = this.#later(this.timing.openMs, () => silent.abort());
     try {
       const both = AbortSignal.any([signal, silent.signal]);
       const response = await this.http.ask(...this.#events(subscription), { signal: both }, "text/event-stream");
@@ -112,7 +113,7 @@ export class HttpLink implements Link {
       const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
         cancel();
-        cancel = this.#silence(this.timing.silenceMs + this.timing.pongMs, () => silent.abort());
+        cancel = this.#later(this.timing.silenceMs + this.timing.pongMs, () => silent.abort());
         const { done, value } = await reader.read();
         if (done) throw unreachable("the server has ended the stream");
         for (const { type, data, id } of parser.take(value)) {
@@ -128,41 +129,39 @@ export class HttpLink implements Link {
   /** It is never left to reconnect by itself: its idea of where it was does not survive a ticket that has run out. */
   async #source(subscription: Subscription, signal: AbortSignal): Promise<void> {
     const [path, query] = this.#events(subscription);
-    const { kind, name } = subscription.target;
-    const ticket = (await this.http.credential()) === undefined ? undefined : await this.#ticket(kind, name, signal);
+    const ticket = (await this.http.credential()) === undefined ? undefined : await this.#ticket(subscription.target, signal);
     if (signal.aborted) return;
     const source = new this.http.world.EventSource!(address(this.http.base, path, { ...query, ticket }));
-    let cancel = this.#silence(this.timing.openMs, () => {});
     try {
-      await new Promise<void>((resolve, reject) => {
-        const wait = (ms: number): void => {
-          cancel();
-          cancel = this.#silence(ms, () => reject(unreachable("nothing came for a while")));
-        };
-        const silentMs = this.timing.silenceMs + this.timing.pongMs;
-        wait(this.timing.openMs);
-        signal.addEventListener("abort", () => resolve());
-        source.onopen = () => (wait(silentMs), this.owner.heard(), subscription.confirm());
-        source.onerror = (event: { data?: string }) => event.data === undefined && reject(unreachable("the stream of events has ended"));
-        for (const type of TYPES) {
-          source.addEventListener(type, ({ data }) => {
-            if (data === undefined) return;
-            wait(silentMs);
-            try {
-              this.#take(subscription, JSON.parse(data) as Message, data.length);
-            } catch (error) {
-              reject(error as Error);
-            }
-          });
-        }
-      }).catch((error: unknown) => this.#why(subscription, error, signal));
+      await this.#listen(source, subscription, signal).catch((error: unknown) => this.#why(subscription, error, signal));
     } finally {
-      cancel();
       source.close();
     }
   }
 
-  async #ticket(kind: string, name: string, signal: AbortSignal): Promise<string> {
+  /** Until it breaks or is aborted. Heartbeats are not shown to a page, so a silent one is taken for dead. */
+  async #listen(source: SourceLike, subscription: Subscription, signal: AbortSignal): Promise<void> {
+    const { openMs, silenceMs, pongMs } = this.timing;
+    let cancel = (): void => {};
+    await new Promise<void>((resolve, reject) => {
+      const wait = (ms: number): void => {
+        cancel();
+        cancel = this.#later(ms, () => reject(unreachable("nothing came for a while")));
+      };
+      const take = ({ data }: { data?: string }): void => {
+        if (data === undefined) return; // `error` is also what a broken connection is called
+        wait(silenceMs + pongMs);
+        this.#take(subscription, JSON.parse(data) as Message, data.length);
+      };
+      wait(openMs);
+      signal.addEventListener("abort", () => resolve());
+      source.onopen = () => (wait(silenceMs + pongMs), this.owner.heard(), subscription.confirm());
+      source.onerror = ({ data }: { data?: string }) => data === undefined && reject(unreachable("the stream of events has ended"));
+      for (const type of TYPES) source.addEventListener(type, (event) => attempt(() => take(event), reject));
+    }).finally(() => cancel());
+  }
+
+  async #ticket({ kind, name }: Target, signal: AbortSignal): Promise<string> {
     return (await this.http.json<{ ticket: string }>("tickets", {}, { body: { [kind]: name }, signal })).ticket;
   }
 
@@ -174,7 +173,7 @@ export class HttpLink implements Link {
     throw error;
   }
 
-  #silence(ms: number, run: () => void): () => void {
+  #later(ms: number, run: () => void): () => void {
     return this.http.world.later(run, ms);
   }
 
@@ -189,7 +188,7 @@ export class HttpLink implements Link {
       }
       this.owner.heard();
       subscription.confirm();
-      if (crowded) await new Promise<void>((resolve) => this.#silence(TURN_MS, resolve));
+      if (crowded) await new Promise<void>((resolve) => this.#later(TURN_MS, resolve));
       if (signal.aborted) return;
     }
   }
@@ -204,5 +203,13 @@ export class HttpLink implements Link {
     if (rows) return [{ type: "snapshot", position: at, rows }];
     if (events) return next === position ? [] : [{ type: "events", position: next, events }];
     return messages ?? [];
+  }
+}
+
+function attempt(act: () => void, failed: (error: unknown) => void): void {
+  try {
+    act();
+  } catch (error) {
+    failed(error);
   }
 }

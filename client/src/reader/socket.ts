@@ -7,8 +7,8 @@ import type { Subscription } from "./subscription.js";
 import type { SocketLike, World } from "./world.js";
 
 /** Close codes after which coming back with the same words and the same credential leads to the same end. */
-const FINAL = new Map([1002, 1003, 1007, 1009, 4400].map((code) => [code, "bad_request"]));
-for (const [code, name] of [[1008, "forbidden"], [4401, "unauthorized"], [4403, "forbidden"], [4404, "not_found"]] as const) FINAL.set(code, name);
+const BAD = "bad_request";
+const FINAL: Record<number, string> = { 1002: BAD, 1003: BAD, 1007: BAD, 1008: "forbidden", 1009: BAD, 4400: BAD, 4401: "unauthorized", 4403: "forbidden", 4404: "not_found" };
 
 const CLOSE_MS = 20;
 
@@ -28,7 +28,7 @@ export class SocketLink implements Link {
     private readonly timing: Timing,
     private readonly owner: Owner,
   ) {
-    this.#cancel = world.later(() => this.#end(unreachable("the WebSocket did not open in time")), timing.openMs);
+    this.#cancel = world.later(() => this.#end(unreachable("it does not open")), timing.openMs);
     this.#socket = this.#open(url, key === undefined ? [] : ["penstock", `bearer.${key}`]);
   }
 
@@ -57,7 +57,7 @@ export class SocketLink implements Link {
     this.#cancel = this.world.later(() => {
       this.#answerBy = Infinity;
       if (this.#heardAt >= asked) this.#watch();
-      else this.#end(unreachable("the server does not answer any more"));
+      else this.#end(unreachable("the server does not answer"));
     }, withinMs);
   }
 
@@ -116,7 +116,7 @@ export class SocketLink implements Link {
   }
 
   #closed(code: number, reason: string): void {
-    const final = FINAL.get(code);
+    const final = FINAL[code];
     const message = `the WebSocket was closed (${code}${reason ? `, ${reason}` : ""})`;
     const error = final === undefined ? unreachable(message) : (this.#lastWord ?? new ClientError({ code: final, message }));
     this.#end(error, final === undefined);

@@ -22,9 +22,9 @@ export interface Reader {
 
 /** What goes with a subscription beside its question: a name under which the server remembers what was acknowledged, and a pace. */
 export interface Manner {
-  name?: string;
+  name?: string | undefined;
   /** Messages per second at most; the server merges what lies between. */
-  pace?: number;
+  pace?: number | undefined;
 }
 
 export class Subscription {

@@ -91,8 +91,7 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
   /** At most so many messages a second from now on; null: as they come. */
   pace(perSecond: number | null): void {
     if (!this.#subscription) return;
-    if (perSecond === null) delete this.#subscription.manner.pace;
-    else this.#subscription.manner.pace = perSecond;
+    this.#subscription.manner.pace = perSecond ?? undefined;
     this.host.tell({ type: "pace", id: this.#subscription.id, per_s: perSecond });
   }
 
