@@ -7,11 +7,13 @@ names one, the data folder is a fresh one that is removed in the end.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import penstock
@@ -33,10 +35,27 @@ def demo(terminal: Terminal, *, host: str, port: int, rate: float, data: Path | 
             detail=f"looked for {EXAMPLE}",
             hint="clone the repository and run `make demo` in it",
         )
-    with _feed(rate) as url, _folder(data) as folder:
-        terminal.note(f"a simulated Meetup feed sends {rate:g} RSVPs a second at {url}")
-        os.environ["MEETUP_FEED"] = url
-        return run(Request(load(str(EXAMPLE / "app.py")), folder, host, port), terminal)
+    with _feed(rate) as feed, _folder(data) as folder:
+        os.environ["MEETUP_FEED"] = feed.url
+        loaded = load(str(EXAMPLE / "app.py"))
+        feed.check()
+        terminal.note(f"a simulated Meetup feed sends {rate:g} RSVPs a second at {feed.url}")
+        return run(Request(loaded, folder, host, port), terminal)
+
+
+@dataclass(frozen=True)
+class _Feed:
+    """The feed server, which starts while the app file is loaded."""
+
+    url: str
+    server: subprocess.Popen[str]
+    command: list[str]
+
+    def check(self) -> None:
+        """It says `feed <address>` when it listens."""
+        assert self.server.stdout is not None
+        if not self.server.stdout.readline().startswith("feed "):
+            raise AppFileError("the feed of the demo does not start", hint=f"try it alone: {' '.join(self.command)}")
 
 
 @contextmanager
@@ -49,21 +68,22 @@ def _folder(data: Path | None) -> Iterator[Folder]:
 
 
 @contextmanager
-def _feed(rate: float) -> Iterator[str]:
-    """The feed server's address; it says `feed <address>` when it listens."""
-    command = [sys.executable, str(EXAMPLE / "server.py"), "--port", "0", "--rate", str(rate)]
+def _feed(rate: float) -> Iterator[_Feed]:
+    port = _free_port()
+    command = [sys.executable, str(EXAMPLE / "server.py"), "--port", str(port), "--rate", str(rate)]
     lifeline = Lifeline()
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0)
     guard = lifeline.guard(server.pid)
     try:
-        assert server.stdout is not None
-        word, _, url = server.stdout.readline().strip().partition(" ")
-        if word != "feed":
-            raise AppFileError("the feed of the demo does not start", hint=f"try it alone: {' '.join(command)}")
-        yield url
+        yield _Feed(f"ws://127.0.0.1:{port}/2/rsvps", server, command)
     finally:
         server.terminate()
         server.communicate()
         guard.kill()
         guard.wait()
         lifeline.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])

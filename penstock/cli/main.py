@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.cli import dead, drawing, key_verbs, offspring, reporting
-from penstock.cli.loading import load
+from penstock.cli.loading import load, search_beside
 from penstock.cli.options import (
     AppArgument,
     CaOption,
@@ -116,8 +116,12 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
     def body() -> None:
         from penstock.cli import flows as process
         from penstock.cli.preflight import check_java
+        from penstock.flows import jvm
 
-        check_java()
+        if parent is None:  # else the supervisor has looked
+            check_java()
+        search_beside(target)
+        jvm.begun()  # boots while the app file is loaded
         loaded = load(target, process.session)
         process.run(loaded, loaded.folder(data))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -17,7 +20,8 @@ from penstock.clock import SystemClock
 from penstock.config import Folder
 from penstock.declaration import StreamDef
 from penstock.event import Event
-from penstock.flows import classes
+from penstock.flows import classes, plain_files
+from penstock.flows.jvm import Jvm
 from penstock.flows.plan import Planner
 from penstock.flows.runner import Runner
 from penstock.flows.session import open_session
@@ -54,10 +58,14 @@ def _step(stream: StreamDef, number: int) -> pa.RecordBatch:
 
 
 def main() -> int:
+    with suppress(OSError, subprocess.CalledProcessError):  # a Java without a compiler
+        plain_files.compile_jar(Path(pyspark.__file__).with_name("jars"))
     path = classes.archive()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    spark = open_session("warm", jvm=classes.recorded(path))
+    jvm = Jvm.begin(classes.recorded(path))
+    jvm.connect()
+    spark = open_session("warm")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         folder, application = Folder(Path(scratch)), _app().declared()
         stream, stop = application.streams[0], threading.Event()
@@ -76,6 +84,7 @@ def main() -> int:
         work.join()
         group.close()
     spark.stop()
+    jvm.end()  # it writes the archive last, and takes a few seconds for it
     return 0
 
 

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -42,6 +43,7 @@ _MODULES = (
 
 _FORKS = "pyspark.daemon"
 _PREFIX = "penstock-python-"
+_FOLDERS = "folders.json"
 _OLD_S = 60.0
 """A folder that is younger may be one that is just being made."""
 _ENVIRONMENT = {
@@ -74,10 +76,16 @@ sys.exit(answer[0] if answer else 1)
 class Nursery:
     """The process, as the driver sees it. It ends when this process does, and its forks with it."""
 
-    def __init__(self, python: str, process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(self, python: str, process: subprocess.Popen[bytes] | None = None, folder: Path | None = None) -> None:
         self.python = python
         """What Spark is to start instead of Python."""
         self._process = process
+        self._folder = folder
+
+    def search(self, folders: Sequence[str]) -> None:
+        """From now on forks look for modules here first, as this process does since it has loaded the app file."""
+        if self._folder is not None and self._folder.exists():
+            (self._folder / _FOLDERS).write_text(json.dumps(folders))
 
     @property
     def pid(self) -> int | None:
@@ -124,7 +132,7 @@ def _opened(folder: Path) -> Nursery:
             env={**os.environ, **_ENVIRONMENT},
         )
     os.close(held)
-    return Nursery(str(command), process)
+    return Nursery(str(command), process, folder)
 
 
 def _sweep() -> None:
@@ -155,7 +163,7 @@ def main(descriptor: int, held: int, folder: Path) -> None:
             if (pid := os.fork()) == 0:
                 os.close(held)
                 listening.close()
-                _become(asking)
+                _become(asking, folder)
             forks.add(pid)
             asking.close()
     finally:
@@ -177,7 +185,7 @@ def _asked(listening: socket.socket) -> bool:
     return driver not in ready
 
 
-def _become(asking: socket.socket) -> NoReturn:
+def _become(asking: socket.socket, folder: Path) -> NoReturn:
     """In the fork: take over what the command has, and run the module that Spark asked for."""
     code = 1
     try:
@@ -191,7 +199,7 @@ def _become(asking: socket.socket) -> NoReturn:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(directory)
-        code = _run(arguments, asking)
+        code = _run(arguments, asking, folder)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
@@ -221,7 +229,7 @@ def _read(asking: socket.socket, size: int) -> bytes:
     return data
 
 
-def _run(arguments: list[str], asking: socket.socket) -> int:
+def _run(arguments: list[str], asking: socket.socket, folder: Path) -> int:
     """`python [-u] -m module ...`, as Spark calls it."""
     os.register_at_fork(after_in_child=asking.close)  # what this process forks does not keep the command alive
     at = arguments.index("-m")
@@ -229,12 +237,18 @@ def _run(arguments: list[str], asking: socket.socket) -> int:
     if module != _FORKS:
         threading.Thread(target=_die_with, args=(asking,), daemon=True).start()
     sys.argv = arguments[at + 1 :]
-    sys.path[:0] = [
-        path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path
-    ]
+    searched = [*_searched(folder), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    sys.path[:0] = [path for path in dict.fromkeys(searched) if path and path not in sys.path]
     sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     return 0
+
+
+def _searched(folder: Path) -> list[str]:
+    """The folders that the driver named last."""
+    with suppress(OSError):
+        return [str(path) for path in json.loads((folder / _FOLDERS).read_text())]
+    return []
 
 
 if __name__ == "__main__":

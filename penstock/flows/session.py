@@ -6,8 +6,6 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
-from penstock.flows import classes
-from penstock.flows.nursery import Nursery
-from penstock.flows.project import is_installed
+from penstock.flows import jvm
 
 _LOCK_POLL_S = 0.05
 
@@ -28,7 +24,6 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "2g",
     "spark.sql.session.timeZone": "UTC",
     # Flows share the cores evenly instead of the first query starving the rest.
     "spark.scheduler.mode": "FAIR",
@@ -58,28 +53,15 @@ _SETTINGS = {
 }
 
 
-_JVM = (
-    # Spark matches a recursive regular expression against the text of every failure; a long Python traceback
-    # overflows the default stack, and then the query's thread dies without a word.
-    "-Xss64m",
-    # Small batches run more code than they repeat: without the optimising compiler the first rows came after 19 s
-    # instead of 25, p50 freshness was 541 ms instead of 658, and catching up lost 13 % (415,000 events/s of 479,000).
-    "-XX:TieredStopAtLevel=1",
-)
-
-
-def open_session(name: str, *, cores: int | None = None, jvm: Sequence[str] | None = None) -> SparkSession:
-    """Start the JVM, or join the session of this process. `jvm`: more options for it."""
+def open_session(name: str, *, cores: int | None = None) -> SparkSession:
+    """Join the session of this process, or begin one."""
     if SparkContext._gateway is None:
-        _for_workers()
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = _nursery().python
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        jvm.begun().connect()
+    jvm.nursery().search(jvm.own_folders())
     cores = cores or os.cpu_count() or 2
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     # Frozen in each checkpoint; the default of 200 costs seconds per batch.
     builder = builder.config("spark.sql.shuffle.partitions", str(min(cores, 8)))
-    options = [*_JVM, *(classes.used() if jvm is None else jvm)]
-    builder = builder.config("spark.driver.extraJavaOptions", " ".join(options))
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -88,19 +70,6 @@ def open_session(name: str, *, cores: int | None = None, jvm: Sequence[str] | No
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True
     return spark
-
-
-def _for_workers() -> None:
-    """Spark's Python workers find the project's own modules where this process does: beside the app file, for one."""
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    own = [path for path in sys.path if Path(path).is_dir() and not is_installed(Path(path).resolve())]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in (*own, *known) if path))
-
-
-@cache
-def _nursery() -> Nursery:
-    """One for as long as this process lives."""
-    return Nursery.open()
 
 
 def ship(application: Application) -> None:
