@@ -14,7 +14,19 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 from penstock.config import duration_us, size_bytes
-from penstock.declaration import Application, FlowDef, Place, PullDef, Retention, StreamDef, UdpDef, Unknown, ViewDef
+from penstock.declaration import (
+    Application,
+    ChannelDef,
+    FlowDef,
+    Place,
+    Policy,
+    PullDef,
+    Retention,
+    StreamDef,
+    UdpDef,
+    Unknown,
+    ViewDef,
+)
 from penstock.errors import DeclarationError, PenstockError
 from penstock.origin import origin
 from penstock.overload import parse_max_lag, parse_rate, parse_shed
@@ -44,6 +56,7 @@ class App:
         self._views: list[ViewDef] = []
         self._pulls: list[PullDef] = []
         self._udps: list[UdpDef] = []
+        self._channels: list[ChannelDef] = []
         if not name.replace("-", "_").isidentifier():
             raise DeclarationError(f"{_caller()}: '{name}' is not an app name", hint="use letters, digits, - and _")
 
@@ -67,6 +80,7 @@ class App:
         sent: str | None = None,
         max_skew: str | timedelta | None = None,
         signed: Signed | None = None,
+        visible_where: str | None = None,
     ) -> StreamDef:
         """A stream of events that come in from outside.
 
@@ -82,6 +96,9 @@ class App:
         `id="cloudevent"` takes a CloudEvent's source and id. `sent` is the field in which the sender's clock says when
         it sent (or the header `Penstock-Sent` does): `_time` is then corrected by how wrong that clock is, up to
         `max_skew` ("1 day" unless given). With neither of the two nothing is corrected.
+
+        `visible_where` (SQL) says which events a reader sees: `"user_id = :sub"`, where `:sub` is a claim of its
+        credential.
         """
         place = _caller()
         with _at(place):
@@ -106,6 +123,7 @@ class App:
                 sent=sent,
                 max_skew_us=_skew(sent, max_skew),
                 signed=signed,
+                visible_where=visible_where,
             )
         self._streams.append(made)
         return made
@@ -186,6 +204,7 @@ class App:
         partitions: int = 1,
         late_after: str | timedelta | None = None,
         deterministic: bool = False,
+        visible_where: str | None = None,
     ) -> Callable[[F], F]: ...
 
     def flow(
@@ -198,8 +217,11 @@ class App:
         partitions: int = 1,
         late_after: str | timedelta | None = None,
         deterministic: bool = False,
+        visible_where: str | None = None,
     ) -> Any:
         """A function whose rows make a new stream. Its parameters name its inputs.
+
+        `visible_where` (SQL) says which of its events a reader sees, as for a stream.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -228,6 +250,7 @@ class App:
                         deterministic=deterministic,
                         place=place,
                         doc=inspect.getdoc(f) or "",
+                        visible_where=visible_where,
                     )
                 )
             return f
@@ -245,13 +268,16 @@ class App:
         keep: str | timedelta | None = None,
         max_lag: str | timedelta | int | None = None,
         deterministic: bool = False,
+        visible_where: str | None = None,
     ) -> Callable[[F], F]:
         """A function whose rows are kept current by `key` and served. Its parameters name its inputs.
 
         `where` (SQL) decides which rows are in the view, `order_by` and `limit` are defaults of a read, `keep` lets
         rows go that are older than this against the newest event. `deterministic=True` is your word that a function
         which `verify` cannot prove always gives the same rows for the same events. Above `max_lag` (a duration, or
-        a number of events) senders of its inputs have to wait.
+        a number of events) senders of its inputs have to wait. `visible_where` (SQL) says which rows a reader sees:
+        `"user_id = :sub"`, with `:sub` a claim of its credential; no reader can widen it, and one without that claim
+        sees nothing.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -284,11 +310,62 @@ class App:
                         place=place,
                         doc=inspect.getdoc(f) or "",
                         max_lag=parse_max_lag(max_lag),
+                        visible_where=visible_where,
                     )
                 )
             return f
 
         return declare
+
+    def channel(
+        self,
+        name: str,
+        view_or_stream: StreamDef | Callable[..., Any] | str,
+        *,
+        where: str | None = None,
+        select: Names = None,
+        policy: Policy = "conflate",
+    ) -> ChannelDef:
+        """A view or stream under a name of its own, for those who may read no more of it than this.
+
+        `where` (SQL) and `select` are the channel's: a reader's own `where` is added to it, and it chooses among these
+        columns. The scope `read:<channel>` opens it without opening the view. A subscriber that is too slow gets the
+        latest of each key (`policy="conflate"`), or is cut and resumes (`"every_change"`: nothing is ever left out).
+
+        >>> from penstock import App, Event
+        >>> app = App("shop")
+        >>> class Order(Event):
+        ...     country: str
+        >>> orders = app.stream("orders", Order)
+        >>> norwegian = app.channel("norwegian", orders, where="country = 'NO'", policy="every_change")
+        """
+        place = _caller()
+        with _at(place):
+            if policy not in ("conflate", "every_change"):
+                raise DeclarationError(
+                    f"policy='{policy}' of the channel '{name}'", hint="use 'conflate' or 'every_change'"
+                )
+            if select is not None and not _names(select):
+                raise DeclarationError(f"select= of the channel '{name}' names no column", hint="leave it out for all")
+            chosen = None if select is None else _names(select)
+            made = ChannelDef(name, self._named(view_or_stream), where, chosen, policy, place)
+        self._channels.append(made)
+        return made
+
+    def _named(self, thing: StreamDef | Callable[..., Any] | str) -> str:
+        """The name under which a stream, or the function of a view or flow, was declared."""
+        if isinstance(thing, str):
+            return thing
+        if isinstance(thing, StreamDef):
+            return thing.name
+        nodes: list[FlowDef | ViewDef] = [*self._views, *self._flows]
+        for node in nodes:
+            if node.function is thing:
+                return node.name
+        raise DeclarationError(
+            f"{getattr(thing, '__name__', thing)!r} is no view, stream or flow of this app",
+            hint="declare it above with app.stream, @app.view or @app.flow, or give its name as a text",
+        )
 
     def declared(self) -> Application:
         """All that was declared, frozen."""
@@ -300,6 +377,7 @@ class App:
             tuple(self._views),
             tuple(self._pulls),
             tuple(self._udps),
+            tuple(self._channels),
         )
 
 

@@ -109,7 +109,15 @@ class Limits:
     wait_s: float = 60.0
     """The longest `wait=` a request may ask for."""
     subscriber_bytes: int = 1024**2
-    """What waits for one slow subscriber before it is cut; it can resume from its position."""
+    """What waits for one slow subscriber; what comes then is merged until it has read, or it is cut."""
+    subscriber_stall_s: float = 2.0
+    """A subscriber that has not read what waits for so long is told how far behind it is, once it reads."""
+    subscriber_cut_s: float = 60.0
+    """And after so long it is cut; it can resume from its position."""
+    subscriber_keep_s: float = 30 * 86_400.0
+    """How long the position of a named subscription is remembered after it was last used."""
+    subscriber_names: int = 1_000
+    """Named subscriptions of one credential."""
     snapshot_part_rows: int = 5_000
     """Rows in one part of a large snapshot: about 1 MB, and 5 ms of encoding."""
     read_events: int = 1_000

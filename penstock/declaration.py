@@ -18,6 +18,8 @@ from penstock.schema import EventSchema
 from penstock.signed import Signed
 
 Unknown = Literal["ignore", "keep", "reject"]
+Policy = Literal["conflate", "every_change"]
+"""What a subscriber that cannot keep up gets: batches merged into one, or a cut and then every batch from there."""
 LEDGERS = ("dead", "late")
 """Streams that every app has: what was rejected, and what came too late."""
 CLOUDEVENT = "cloudevent"
@@ -77,6 +79,8 @@ class StreamDef:
     sent: str | None = None
     max_skew_us: int | None = None
     """How wrong a sender's clock may be and still be corrected; None: no clock is corrected."""
+    visible_where: str | None = None
+    """Which events a reader sees, by its claims; None: all."""
 
     @property
     def identified_by_envelope(self) -> bool:
@@ -108,6 +112,7 @@ class FlowDef:
     deterministic: bool
     place: Place
     doc: str
+    visible_where: str | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -130,6 +135,8 @@ class ViewDef:
     place: Place
     doc: str
     max_lag: MaxLag | None = None
+    visible_where: str | None = None
+    """Which rows a reader sees, by its claims; None: all. It changes no row, so a change of it rebuilds nothing."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -138,6 +145,19 @@ class ViewDef:
 
 Node = FlowDef | ViewDef
 """What runs as one Spark query."""
+
+
+@dataclass(frozen=True)
+class ChannelDef:
+    """A view or stream under a name of its own, with a filter and a choice of columns that no reader can undo."""
+
+    name: str
+    target: str
+    """The view, stream or flow that it shows."""
+    where: str | None
+    select: tuple[str, ...] | None
+    policy: Policy
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -177,6 +197,7 @@ class Application:
     views: tuple[ViewDef, ...] = ()
     pulls: tuple[PullDef, ...] = ()
     udps: tuple[UdpDef, ...] = ()
+    channels: tuple[ChannelDef, ...] = ()
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -190,6 +211,14 @@ class Application:
 
     def view(self, name: str) -> ViewDef | None:
         return next((v for v in self.views if v.name == name), None)
+
+    def channel(self, name: str) -> ChannelDef | None:
+        return next((c for c in self.channels if c.name == name), None)
+
+    def filtered(self) -> frozenset[str]:
+        """The streams, flows and views of which each reader sees its own rows only."""
+        things: tuple[StreamDef | Node, ...] = (*self.streams, *self.nodes)
+        return frozenset(thing.name for thing in things if thing.visible_where is not None)
 
     def ordered(self) -> list[Node]:
         """Flows and views, each after what it reads. The app has no cycle: `problems` was asked before."""
@@ -226,8 +255,10 @@ class Application:
         for node in self.nodes:
             kind = "flow" if isinstance(node, FlowDef) else "view"
             nodes.append({"name": node.name, "kind": kind, "doc": node.doc, "state": states.get(node.name)})
+        nodes += [{"name": c.name, "kind": "channel", "doc": c.where or "", "state": None} for c in self.channels]
         edges = [{"from": p.url, "to": p.stream} for p in self.pulls]
         edges += [{"from": i, "to": n.name} for n in self.nodes for i in n.inputs]
+        edges += [{"from": c.target, "to": c.name} for c in self.channels]
         return {"app": self.name, "nodes": nodes, "edges": edges}
 
     def problems(self) -> list[Problem]:
@@ -237,6 +268,8 @@ class Application:
             *_stream_problems(self),
             *_pull_problems(self),
             *_input_problems(self),
+            *_channel_problems(self),
+            *_filter_problems(self),
             *_cycle_problems(self),
         ]
 
@@ -247,7 +280,7 @@ def _error(code: str, message: str, place: Place, hint: str) -> Problem:
 
 def _name_problems(app: Application) -> Iterator[Problem]:
     seen: dict[str, Place] = {}
-    things: tuple[StreamDef | Node, ...] = (*app.streams, *app.nodes)
+    things: tuple[StreamDef | Node | ChannelDef, ...] = (*app.streams, *app.nodes, *app.channels)
     for thing in things:
         if thing.name in seen:
             yield _error(
@@ -404,6 +437,34 @@ def _input_problems(app: Application) -> Iterator[Problem]:
                     node.place,
                     f"name it after one of: {', '.join(known) or 'nothing is declared yet'}",
                 )
+
+
+def _channel_problems(app: Application) -> Iterator[Problem]:
+    known = [*(s.name for s in app.streams), *(n.name for n in app.nodes)]
+    for channel in app.channels:
+        if channel.target not in known:
+            yield _error(
+                "unknown_target",
+                f"the channel '{channel.name}' shows '{channel.target}', which is no view, stream or flow",
+                channel.place,
+                f"name one of: {', '.join(known) or 'nothing is declared yet'}",
+            )
+
+
+def _filter_problems(app: Application) -> Iterator[Problem]:
+    """Whoever may read what is made of hidden events sees what is made of all of them."""
+    filtered = app.filtered()
+    for node in app.nodes:
+        above = [name for name in node.inputs if name in filtered]
+        if above and node.visible_where is None:
+            yield Problem(
+                "note",
+                "open_below",
+                f"'{node.name}' is made from {', '.join(above)}, of which each reader sees its own events only, and "
+                "itself shows every row to whoever may read it",
+                node.place,
+                "add visible_where= where its rows belong to someone",
+            )
 
 
 def _cycle_problems(app: Application) -> Iterator[Problem]:

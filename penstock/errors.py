@@ -307,6 +307,34 @@ class BadRequestError(PenstockError):
     status = 400
 
 
+class UpgradeError(PenstockError):
+    """A path that only speaks WebSocket was asked in another way."""
+
+    code = "upgrade_required"
+    status = 426
+
+
+class NameTakenError(PenstockError):
+    """A named subscription was opened with another view, stream or query than the name stands for."""
+
+    code = "name_taken"
+    status = 409
+
+
+class UnknownNameError(PenstockError):
+    """No subscription of this name is remembered for this credential."""
+
+    code = "unknown_name"
+    status = 404
+
+
+class PolicyError(PenstockError):
+    """A subscription that gets every change was asked to leave some out."""
+
+    code = "every_change"
+    status = 409
+
+
 class BadBodyError(PenstockError):
     """The body as a whole cannot be read; its raw bytes are kept in `dead`."""
 
@@ -332,6 +360,13 @@ class UnknownStreamError(PenstockError):
     """No stream has this name."""
 
     code = "unknown_stream"
+    status = 404
+
+
+class UnknownChannelError(PenstockError):
+    """The app has no channel of this name."""
+
+    code = "unknown_channel"
     status = 404
 
 
@@ -414,7 +449,7 @@ class SlowBodyError(PenstockError):
 
 
 class TooManyError(PenstockError):
-    """The sender sends more than the stream's declared rate; nothing of this request was taken."""
+    """More than a stream's rate or a credential's limits allow; nothing of this request was done."""
 
     code = "too_many"
     status = 429

@@ -92,8 +92,14 @@ def position_moved(position: str) -> Message:
     return {"type": "position", "position": position}
 
 
-def stall(batches: int, bytes_waiting: int, seconds: float) -> Message:
-    return {"type": "stall", "batches": batches, "bytes": bytes_waiting, "seconds": seconds}
+def subscribed(position: str) -> Message:
+    return {"type": "subscribed", "position": position}
+
+
+def stall(behind: Mapping[str, Any]) -> Message:
+    """How far behind a slow subscriber is: `batches` (of a stream `events`) that it was not sent, `bytes` that were not
+    read yet, and for how many `seconds`."""
+    return {"type": "stall", "behind": dict(behind)}
 
 
 def error(body: Mapping[str, Any]) -> Message:

@@ -7,8 +7,14 @@ from typing import Any
 from rich.markup import escape
 from rich.tree import Tree
 
-_STYLES = {"source": "magenta", "stream": "cyan", "flow": "yellow", "view": "green"}
-_SHAPES = {"source": ("[/", "/]"), "stream": ("([", "])"), "flow": ("{{", "}}"), "view": ("[(", ")]")}
+_STYLES = {"source": "magenta", "stream": "cyan", "flow": "yellow", "view": "green", "channel": "blue"}
+_SHAPES = {
+    "source": ("[/", "/]"),
+    "stream": ("([", "])"),
+    "flow": ("{{", "}}"),
+    "view": ("[(", ")]"),
+    "channel": (">", "]"),
+}
 
 
 def tree(graph: dict[str, Any]) -> Tree:

@@ -26,7 +26,7 @@ from penstock.cli.housekeeping import Retainer
 from penstock.cli.offspring import announce
 from penstock.cli.ownership import WAIT_S, check_folder, flock, holder
 from penstock.cli.preflight import port_error
-from penstock.cli.securing import OPEN, PROBE, Security, refuse_open
+from penstock.cli.securing import OPEN, PROBE, Security, refuse_open, request_rate
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.collect.letters.routes import DeadLetterOffice
@@ -112,7 +112,7 @@ async def _open(
     security: Security | None = None,
 ) -> web.Application:
     security = security or Security()
-    limits, clock, observer = Limits(), SystemClock(), Observer()
+    limits, clock, observer = _limits(security), SystemClock(), Observer()
     observer.declare((*SIGNALS, *RIGHTS_SIGNALS))
     log = SqliteLog.open(folder.edge_db, app=application.name, clock=clock)
     opened.callback(log.close)
@@ -126,6 +126,8 @@ async def _open(
         supervisor=os.environ.get(PROBE),
         clock=clock,
         signals=observer.emit,
+        rate=request_rate(security.key_rate),
+        connections=security.key_connections,
     )
     await rights.start()
     opened.push_async_callback(rights.close)
@@ -159,6 +161,7 @@ async def _open(
         clock=clock,
         checks=checks,
         remember=_remember(group),
+        memory=log.memory(),
         rights=rights,
     )
     serving.status.more |= {
@@ -186,6 +189,7 @@ async def _open(
         signatures=collect.signatures,
         signals=observer.emit,
         on_refused=lambda name, code: observer.emit(RequestRefused(name if name in collect.intakes else "", code)),
+        filtered=application.filtered(),
     )
     guard.add_to(web_app)
     collect.add_routes(web_app)
@@ -199,6 +203,7 @@ async def _open(
         pulls=application.pulls,
         room=collect.pressure.room,
         slow=collect.slow,
+        filtered=application.filtered(),
     )
     office.add_routes(web_app)
     serving.add_routes(web_app)
@@ -206,6 +211,12 @@ async def _open(
     opened.push_async_callback(connections.close)
     web_app[CONNECTIONS] = connections
     return web_app
+
+
+def _limits(security: Security) -> Limits:
+    if security.max_connections is None:
+        return Limits()
+    return Limits(connections=security.max_connections)
 
 
 def _remember(group: GroupCommit) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:

@@ -16,6 +16,7 @@ from rich.table import Table
 from penstock.cli.loading import Loaded, load
 from penstock.cli.options import AppArgument, DataOption, JsonOption
 from penstock.cli.ownership import check_folder, flock, holder
+from penstock.cli.securing import request_rate
 from penstock.cli.terminal import Terminal
 from penstock.clock import SystemClock, rfc3339
 from penstock.config import Folder, duration_us
@@ -38,13 +39,22 @@ terminal = Terminal()
 def create(
     target: AppArgument,
     scopes: Annotated[
-        list[str], typer.Option("--scope", help="read:NAME, write:NAME, read:*, write:* or admin; several times.")
+        list[str],
+        typer.Option(
+            "--scope", help="read:NAME, read:NAME(COLUMN,...), write:NAME, read:*, write:* or admin; several times."
+        ),
     ],
     name: Annotated[str, typer.Option("--name", help="What the key is for; shown in lists.")] = "",
     claims: Annotated[
-        list[str] | None, typer.Option("--claim", help="NAME=VALUE that the key stands for; several times.")
+        list[str] | None,
+        typer.Option("--claim", help="NAME=VALUE that the key stands for; several times, one NAME too."),
     ] = None,
     expires: Annotated[str | None, typer.Option("--expires", help='After how long it ends: "30 days".')] = None,
+    rate: Annotated[str | None, typer.Option("--rate", help="Requests that may be made under it: 100/s.")] = None,
+    connections: Annotated[
+        int | None,
+        typer.Option("--connections", min=0, help="Sockets and streams of events that may be open under it."),
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,7 +63,9 @@ def create(
     now_us = SystemClock().now_us()
     given = tuple(str(parse_scope(scope)) for scope in scopes)
     ends_us = None if expires is None else now_us + duration_us(expires)
-    key, record = make_key(name, given, _claims(claims or ()), now_us, ends_us)
+    request_rate(rate)
+    key, record = make_key(name, given, claims_of(claims or ()), now_us, ends_us, rate=rate, connections=connections)
+    _check_columns(loaded.application, scopes)
     _warn_of_unknown(loaded.application, given)
     hand_over(folder, loaded.application.name, Instruction("create", record.id, record))
     if as_json:
@@ -73,11 +85,11 @@ def list_keys(target: AppArgument, data: DataOption = None, as_json: JsonOption 
     if as_json:
         terminal.data(json.dumps({"keys": bodies}))
         return
-    table = Table("id", "name", "state", "scopes", "claims", "expires", "created", box=None)
+    table = Table("id", "name", "state", "scopes", "claims", "limits", "expires", "created", box=None)
     for body in bodies:
-        claims = " ".join(f"{name}={value}" for name, value in body["claims"].items())
-        cells = (body["id"], body["name"], body["state"], " ".join(body["scopes"]), claims)
-        table.add_row(*cells, body["expires"] or "never", body["created"])
+        limits = [body["rate"] or "", "" if body["connections"] is None else f"{body['connections']} connections"]
+        cells = (body["id"], body["name"], body["state"], " ".join(body["scopes"]), _claims_text(body["claims"]))
+        table.add_row(*cells, ", ".join(filter(None, limits)), body["expires"] or "never", body["created"])
     terminal.out.print(table)
 
 
@@ -157,21 +169,47 @@ def _records(folder: Folder) -> list[KeyRecord]:
 # What was given
 
 
-def _claims(texts: Sequence[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    for text, (name, _, value) in zip(texts, pairs, strict=True):
+def claims_of(texts: Sequence[str]) -> dict[str, str | list[str]]:
+    """A name that is given several times is a list.
+
+    >>> claims_of(["sub=ann", "groups=a", "groups=b"])
+    {'sub': 'ann', 'groups': ['a', 'b']}
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
         if not name or not value:
             raise BadRequestError(f"'{text}' is not a claim", hint="write --claim sub=ann")
-    return {name: value for name, _, value in pairs}
+        found.setdefault(name, []).append(value)
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+
+
+def _claims_text(claims: Mapping[str, str | list[str]]) -> str:
+    pairs = [
+        (name, value) for name, values in claims.items() for value in ([values] if isinstance(values, str) else values)
+    ]
+    return " ".join(f"{name}={value}" for name, value in pairs)
+
+
+def _check_columns(application: Application, scopes: Sequence[str]) -> None:
+    """A list of columns without a view's key would open nothing."""
+    for scope in map(parse_scope, scopes):
+        view = application.view(scope.name)
+        missing = [name for name in view.key if name not in scope.columns] if view and scope.columns else []
+        if missing:
+            raise BadRequestError(
+                f"'{scope}' leaves out the key of the view, {', '.join(missing)}, by which rows are told apart",
+                hint=f"write read:{scope.name}({','.join((*missing, *(scope.columns or ())))})",
+            )
 
 
 def _warn_of_unknown(application: Application, scopes: Sequence[str]) -> None:
     """A right for what the app does not have is allowed, since apps grow, but it may be a slip."""
     there = {*(s.name for s in application.streams), *(n.name for n in application.nodes), *LEDGERS}
-    for scope in scopes:
-        name = scope.partition(":")[2]
-        if name and not name.endswith("*") and name not in there:
-            terminal.warn(f"the app has no stream or view '{name}'")
+    there |= {channel.name for channel in application.channels}
+    for scope in map(parse_scope, scopes):
+        if not scope.name.endswith("*") and scope.name not in there:
+            terminal.warn(f"the app has no stream, view or channel '{scope.name}'")
 
 
 def _find(records: Sequence[KeyRecord], wanted: str) -> KeyRecord:
@@ -193,6 +231,8 @@ def _body(record: KeyRecord, now_us: int) -> dict[str, Any]:
         "state": record.state(now_us),
         "scopes": list(record.scopes),
         "claims": record.claims,
+        "rate": record.rate,
+        "connections": record.connections,
         "created": rfc3339(record.created_us),
         "expires": rfc3339(record.expires_us) if record.expires_us else None,
         "revoked": rfc3339(record.revoked_us) if record.revoked_us else None,

@@ -21,6 +21,7 @@ from penstock.cli.securing import OPEN, PROBE, Security, has_keys, refuse_open
 from penstock.cli.supervisor import Supervisor
 from penstock.cli.terminal import FAILED, Terminal
 from penstock.config import Folder
+from penstock.declaration import Application, Problem
 
 EDGE_HUNG_S = 10.0
 FLOWS_HUNG_S = 20.0
@@ -40,7 +41,7 @@ class Request:
 def run(request: Request, terminal: Terminal) -> int:
     """Check, lock, start, and stay until asked to stop; returns the exit code."""
     application, folder = request.loaded.application, request.folder
-    problems = application.problems()
+    problems = [*application.problems(), *_filter_problems(application)]
     terminal.problems(p for p in problems if p.level != "note")
     if any(problem.level == "error" for problem in problems):
         return FAILED
@@ -57,6 +58,15 @@ def run(request: Request, terminal: Terminal) -> int:
         return _supervise(request, terminal, lock)
     finally:
         lock.release()
+
+
+def _filter_problems(application: Application) -> list[Problem]:
+    """What of the app's own filters is wrong, as far as it shows without Spark."""
+    if not application.filtered() and not application.channels:
+        return []
+    from penstock.views.rule_problems import rule_problems, stream_columns  # a parser of SQL, where there is SQL
+
+    return list(rule_problems(application, stream_columns(application)))
 
 
 def _secure(request: Request, terminal: Terminal) -> None:

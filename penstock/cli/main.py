@@ -24,8 +24,11 @@ from penstock.cli.options import (
     JwtIssuerOption,
     JwtPublicOption,
     JwtSecretOption,
+    KeyConnectionsOption,
     KeyOption,
+    KeyRateOption,
     LogOption,
+    MaxConnectionsOption,
     ParentOption,
     PortOption,
     TlsCertOption,
@@ -39,7 +42,7 @@ from penstock.cli.securing import Security
 from penstock.cli.terminal import FAILED, INTERRUPTED, OK, Terminal, unexpected
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
-from penstock.rights.tokens import TokenOptions
+from penstock.rights.token_options import TokenOptions
 
 app = typer.Typer(
     help="Events from the moment they happen to the screen, program or person that must act on them.",
@@ -68,12 +71,15 @@ def run(
     tls_key: TlsKeyOption = None,
     tls: TlsOption = None,
     cors: CorsOption = None,
+    key_rate: KeyRateOption = None,
+    key_connections: KeyConnectionsOption = None,
+    max_connections: MaxConnectionsOption = None,
 ) -> None:
     """Run every tier of an app on this machine; prints `ready <address>` when it is."""
     from penstock.cli import launch
 
     tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-    security = Security(tokens, tls_cert, tls_key, tls, cors or ())
+    security = Security(tokens, tls_cert, tls_key, tls, cors or (), key_rate, key_connections, max_connections)
     loaded = load(target)
     _exit(launch.run(launch.Request(loaded, loaded.folder(data), host, port, security), terminal))
 
@@ -94,6 +100,9 @@ def edge(
     tls_key: TlsKeyOption = None,
     tls: TlsOption = None,
     cors: CorsOption = None,
+    key_rate: KeyRateOption = None,
+    key_connections: KeyConnectionsOption = None,
+    max_connections: MaxConnectionsOption = None,
     parent: ParentOption = None,
 ) -> None:
     """Run only the edge of an app: collection, views and data access. `run` does this for you."""
@@ -102,7 +111,7 @@ def edge(
         from penstock.cli import edge as process
 
         tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-        security = Security(tokens, tls_cert, tls_key, tls, cors or ())
+        security = Security(tokens, tls_cert, tls_key, tls, cors or (), key_rate, key_connections, max_connections)
         loaded = load(target)
         process.run(loaded.application, loaded.folder(data), host, port, security)
 

@@ -33,6 +33,17 @@ TlsOption = Annotated[str | None, typer.Option("--tls", help="self: a self-made 
 CorsOption = Annotated[
     list[str] | None, typer.Option("--cors", help="Origin whose pages may ask from a browser; several times.")
 ]
+KeyRateOption = Annotated[
+    str | None,
+    typer.Option("--key-rate", help="Requests that each credential may make: 100/s; a key's own rate comes first."),
+]
+KeyConnectionsOption = Annotated[
+    int | None,
+    typer.Option("--key-connections", min=0, help="Sockets and streams of events that each credential may have open."),
+]
+MaxConnectionsOption = Annotated[
+    int | None, typer.Option("--max-connections", min=1, help="Connections of all together; default: 15000.")
+]
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", envvar="PENSTOCK_KEY", help="Key or token to show; better in PENSTOCK_KEY, which ps hides."),

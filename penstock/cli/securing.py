@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.config import Folder
-from penstock.errors import BadRequestError, NoKeyError
+from penstock.errors import BadRequestError, NoKeyError, PenstockError
 from penstock.log.logs.sqlite import SqliteLog
+from penstock.overload import Rate, parse_rate
 from penstock.rights.keys import KeyBook
 from penstock.rights.origins import Origins, is_loopback_name
-from penstock.rights.tls import Certificate, self_made
-from penstock.rights.tokens import TokenOptions
+from penstock.rights.token_options import TokenOptions
+
+if TYPE_CHECKING:
+    from penstock.rights.tls import Certificate
 
 PROBE = "PENSTOCK_PROBE"
 """The variable by which a supervisor and its edge share a secret, so that it may ask how the flows are."""
@@ -34,9 +38,16 @@ class Security:
     tls_key: Path | None = None
     tls: str | None = None
     cors: Sequence[str] = ()
+    key_rate: str | None = None
+    """Requests that each credential may make which has no rate of its own: `"100/s"`."""
+    key_connections: int | None = None
+    """Sockets and streams of events that each may have open."""
+    max_connections: int | None = None
+    """Connections of all together."""
 
     def __post_init__(self) -> None:
         Origins(self.cors)
+        request_rate(self.key_rate)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise BadRequestError("TLS needs a certificate and its key", hint="pass --tls-cert and --tls-key together")
         if self.tls is not None and (self.tls != SELF or self.tls_cert is not None):
@@ -50,6 +61,8 @@ class Security:
 
     def certificate(self, folder: Folder, host: str) -> Certificate | None:
         """The certificate to serve with; a self-made one is made here if need be."""
+        from penstock.rights.tls import Certificate, self_made  # cryptography: for who serves, not for every command
+
         if self.tls == SELF:
             return self_made(folder.tls, host)
         return Certificate(self.tls_cert, self.tls_key) if self.tls_cert and self.tls_key else None
@@ -68,9 +81,20 @@ class Security:
             "--jwt-audience": self.tokens.audience,
             "--jwt-issuer": self.tokens.issuer,
             "--tls": self.tls,
+            "--key-rate": self.key_rate,
+            "--key-connections": None if self.key_connections is None else str(self.key_connections),
+            "--max-connections": None if self.max_connections is None else str(self.max_connections),
         }
         words = [word for name, text in texts.items() if text for word in (name, text)]
         return [*files, *words, *(word for origin in self.cors for word in ("--cors", origin))]
+
+
+def request_rate(text: str | None) -> Rate | None:
+    """Raises `BadRequestError` for what is no rate."""
+    try:
+        return parse_rate(text, None)
+    except PenstockError:
+        raise BadRequestError(f"'{text}' is not a rate of requests", hint="write 100/s or 600/minute") from None
 
 
 def has_keys(folder: Folder) -> bool:

@@ -10,12 +10,13 @@ from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Problem, StreamDef, ViewDef
 from penstock.errors import PenstockError
 from penstock.flows import building
-from penstock.flows.plan import Planned, Planner, flow_time
+from penstock.flows.plan import Planned, Planner, flow_time, served_columns
 from penstock.flows.session import open_session
 from penstock.log.evolving import WAY_OUT, judged
 from penstock.log.log import LogReader
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.schema import TIME
+from penstock.views.rule_problems import rule_problems, stream_columns
 
 
 def check(application: Application, folder: Folder | None) -> list[Problem]:
@@ -27,6 +28,7 @@ def check(application: Application, folder: Folder | None) -> list[Problem]:
     with tempfile.TemporaryDirectory() as scratch:  # a check leaves no trace in the data folder
         planned, found = Planner(spark, application, Folder(Path(scratch))).plan_all()
     problems += found
+    problems += rule_problems(application, stream_columns(application) | served_columns(planned))
     for made in planned.values():
         problems += _notes(application, made)
     if folder is not None:

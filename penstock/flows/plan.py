@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock import schema as columns_
+from penstock.change import Column
 from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Node, Place, Problem, StreamDef, ViewDef
 from penstock.errors import PlanError
@@ -327,4 +328,13 @@ def flow_late_after(made: Planned) -> int | None:
     return made.node.late_after_us
 
 
-__all__ = ["Input", "Planned", "Planner", "Ranges", "StreamDef", "flow_schema", "flow_time"]
+def served_columns(planned: Mapping[str, Planned]) -> dict[str, list[Column]]:
+    """What readers of each flow and view see."""
+    schemas = {name: flow_schema(p) if isinstance(p.node, FlowDef) else p.arrow for name, p in planned.items()}
+    return {
+        name: [Column(field.name, columns_.simple_type(field.type)) for field in schema]
+        for name, schema in schemas.items()
+    }
+
+
+__all__ = ["Input", "Planned", "Planner", "Ranges", "StreamDef", "flow_schema", "flow_time", "served_columns"]

@@ -20,13 +20,14 @@ from penstock.declaration import Application, Problem, ViewDef
 from penstock.errors import DeclarationError, PenstockError, PlanError, StaleTermError
 from penstock.flows.hang import EXIT_HUNG, HangWatch
 from penstock.flows.leftovers import Leftovers
-from penstock.flows.plan import Planner
+from penstock.flows.plan import Planner, served_columns
 from penstock.flows.running import Flow, Surroundings
 from penstock.flows.session import hold, open_session
 from penstock.log.folder import DEAD, LATE
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log, LogReader, Stream, StreamSpec
 from penstock.log.logs.sqlite import SqliteLog
+from penstock.views.rule_problems import rule_problems
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ class Runner:
         began = self.clock.monotonic()
         planned, problems = self.planner.plan_all()
         _log.info("%d flows planned in %.1f s", len(planned), self.clock.monotonic() - began)
+        problems += rule_problems(self.application, served_columns(planned))
         if errors := [p for p in (*self.application.problems(), *problems) if p.level == "error"]:
             raise problems_error(errors)
         around = Surroundings(

@@ -26,7 +26,7 @@ class Observer:
     >>> from penstock.observe.signals import SubscriberCut
     >>> observer = Observer()
     >>> observer.emit(SubscriberCut("sse", 2_000_000))
-    >>> observer.value("penstock_serve_subscribers_cut_total", transport="sse")
+    >>> observer.value("penstock_serve_subscribers_cut_total", transport="sse", policy="conflate")
     1.0
     """
 

@@ -128,18 +128,69 @@ class SubscriberCut(Signal):
     """A subscriber was too slow and its connection was closed; it can resume."""
 
     level = logging.WARNING
-    moves = (Counts("penstock_serve_subscribers_cut_total", "Connections closed as too slow.", ("transport",)),)
+    moves = (Counts("penstock_serve_subscribers_cut_total", "Connections cut as too slow.", ("transport", "policy")),)
     transport: str
     bytes: int
+    policy: str = "conflate"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberStalled(Signal):
+    """A subscriber has not read what waits for it for a while; it is told so once it reads."""
+
+    moves = (Counts("penstock_serve_stalls_total", "Subscriptions that were told to be behind.", ("view", "policy")),)
+    view: str
+    transport: str
+    policy: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesConflated(Signal):
+    """Several batches went to a subscriber as one, because it is slow or asked for a pace."""
+
+    moves = (
+        Counts("penstock_serve_batches_conflated_total", "Batches merged.", ("view", "policy"), by="batches"),
+        Counts("penstock_serve_messages_conflated_total", "Messages that merge batches.", ("view", "policy")),
+    )
+    view: str
+    policy: str
+    batches: int
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriberReset(Signal):
     """A subscriber could not be brought up to date by changes and got a new snapshot."""
 
-    moves = (Counts("penstock_serve_resets_total", "Subscriptions that were reset.", ("view",)),)
+    moves = (Counts("penstock_serve_resets_total", "Subscriptions that were reset.", ("view", "policy")),)
     view: str
     reason: str
+    policy: str = "conflate"
+
+
+@dataclass(frozen=True, slots=True)
+class SocketClosed(Signal):
+    """A WebSocket was ended by us, with this close code."""
+
+    moves = (Counts("penstock_serve_sockets_closed_total", "WebSockets that the server closed.", ("code",)),)
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class AckRemembered(Signal):
+    """The position of a named subscription became durable."""
+
+    moves = (Counts("penstock_serve_acks_total", "Positions remembered for named subscriptions."),)
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamesForgotten(Signal):
+    """Named subscriptions were forgotten because nobody had used them for long."""
+
+    level = logging.INFO
+    moves = (Counts("penstock_serve_names_forgotten_total", "Named subscriptions forgotten.", by="names"),)
+    names: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +205,15 @@ class GroupFailed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class MessagesSent(Signal):
-    """One message, encoded once, went to this many subscribers."""
+    """Messages, each encoded once, went to this many subscribers."""
 
     moves = (
         Counts("penstock_serve_messages_total", "Messages handed to connections.", ("view",), by="subscribers"),
-        Counts("penstock_serve_messages_encoded_total", "Messages encoded.", ("view",)),
+        Counts("penstock_serve_messages_encoded_total", "Messages encoded.", ("view",), by="encoded"),
     )
     view: str
     subscribers: int
+    encoded: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from aiohttp import web
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ForbiddenError
+from penstock.overload import Rate
 from penstock.rights.scope import ADMIN, Scope, Verb
+
+if TYPE_CHECKING:  # commands that ask nobody start without it
+    from aiohttp import web
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A key, a token, a signature, or nobody in particular."""
+    """A key, a token, a signature, a ticket, or nobody in particular."""
 
     id: str
     """Stable and not secret: `key/<id>`, `jwt/<sub>`, `signed/<stream>`, `anonymous`."""
@@ -22,9 +25,15 @@ class Credential:
     scopes: tuple[Scope, ...]
     claims: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     expires_us: int | None = None
+    unfiltered: bool = False
+    """A ticket of an administrator: it reads one thing, but all of its rows."""
+    rate: Rate | None = None
+    """How many requests it may make; None: as many as the server lets each."""
+    connections: int | None = None
+    """How many sockets and streams of events it may have open; None: as many as the server lets each."""
 
     def may(self, verb: Verb, name: str = "*") -> bool:
-        """Whether it has this right. `may("read", "*")` asks for all of them."""
+        """Whether it has this right, for some columns at least. `may("read", "*")` asks for all of them."""
         return any(scope.allows(verb, name) for scope in self.scopes)
 
     def may_some(self, verb: Verb) -> bool:
@@ -35,6 +44,18 @@ class Credential:
         """Raises `ForbiddenError` unless it has this right."""
         if not self.may(verb, name):
             raise forbidden(self, str(Scope(verb, name)))
+
+    def columns(self, name: str) -> frozenset[str] | None:
+        """The columns that it may read of what it may read; None: all of them."""
+        lists = [scope.columns for scope in self.scopes if scope.allows("read", name)]
+        if any(listed is None for listed in lists):
+            return None
+        return frozenset(column for listed in lists for column in listed or ())
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether no `visible_where` holds for it: an administrator's."""
+        return self.unfiltered or self.may("admin")
 
     @property
     def is_anonymous(self) -> bool:
@@ -51,13 +72,21 @@ NOBODY = Credential("nobody", "nobody", ())
 """Somebody without a credential, at what is open to all."""
 
 
-CREDENTIAL = web.RequestKey("credential", Credential)
-"""Where the guard leaves it on the request; `credential_of` reads it."""
+@cache
+def _place() -> web.RequestKey[Credential]:
+    from aiohttp import web
+
+    return web.RequestKey("credential", Credential)
 
 
-def credential_of(request: web.BaseRequest) -> Credential:
+def leave(request: web.BaseRequest, credential: Credential) -> None:
+    """The guard says who asks, for everything behind it."""
+    request[_place()] = credential
+
+
+def credential_of(request: web.BaseRequest, default: Credential = ANONYMOUS) -> Credential:
     """Who asks; where no guard stands before the handler (in a test), everybody may do everything."""
-    found: Credential = request.get(CREDENTIAL, ANONYMOUS)
+    found: Credential = request.get(_place(), default)
     return found
 
 

@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Literal, NoReturn, TypeVar
 
 from aiohttp import web
 
 from penstock.errors import BadPositionError, ForbiddenError, PenstockError, UnauthorizedError
 from penstock.position import Position
-from penstock.rights.credential import CREDENTIAL, NOBODY, Credential, forbidden
+from penstock.rights.credential import NOBODY, Credential, forbidden, leave
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.scope import Verb
@@ -33,6 +33,7 @@ SUBPROTOCOL = "penstock"
 """A browser cannot set a header on a WebSocket, so it may offer the subprotocols `penstock` and `bearer.<key>`."""
 _FIXED: dict[str, Need] = {
     "/views": "some",
+    "/channels": "some",
     "/streams": "some",
     "/status": "some",
     "/graph": "some",
@@ -43,6 +44,8 @@ _FIXED: dict[str, Need] = {
     "/acks/{token}": "ack",
 }
 _READS = frozenset({"GET", "HEAD"})
+_STAYING = ("/events", "/socket", "/publish")
+"""How the paths end whose connections stay."""
 
 
 def public(handler: H) -> H:
@@ -60,11 +63,13 @@ def need(method: str, path: str) -> Need:
     if path.startswith("/streams/{stream}"):
         writes = method not in _READS or path.endswith(("/publish", PIXEL))
         return "write" if writes else "read"
-    if path == "/dead/replay":  # the handler asks for `read:dead` and `write` of each letter's stream
+    if path in ("/dead/replay", "/tickets"):  # their handlers ask for the rights of what a body names
         return "any"
+    if path.startswith("/subscribers"):  # everybody's own names, whatever they may read
+        return "some"
     if method not in _READS:
         return "admin"
-    return "read" if path.startswith("/views/{view}") else _FIXED.get(path, "admin")
+    return "read" if path.startswith(("/views/{view}", "/channels/{channel}")) else _FIXED.get(path, "admin")
 
 
 class Guard:
@@ -78,9 +83,14 @@ class Guard:
         signatures: Signatures | None = None,
         signals: Signals = lambda signal: None,
         on_refused: Callable[[str, str], None] = lambda stream, code: None,
+        filtered: Collection[str] = (),
     ) -> None:
-        """`on_refused` hears of every write that was turned away: the stream's name as it was asked for, and why."""
+        """`on_refused` hears of every write that was turned away: the stream's name as it was asked for, and why.
+
+        `filtered` are the streams of which each reader sees its own events only.
+        """
         self.rights = rights
+        self._filtered = frozenset(filtered)
         self._origins, self._signatures = origins or Origins(), signatures
         self._signals, self._on_refused = signals, on_refused
 
@@ -96,16 +106,27 @@ class Guard:
                 if (answer := self._origins.preflight(request)) is not None:
                     return answer
                 credential = self._admitted(request)
+                self.rights.allowances.ask(credential)
             except PenstockError as error:
                 self._count(request, error)
                 raise
-            request[CREDENTIAL] = credential
-            reply = await handler(request)
-            if request.method in _READS and not reply.prepared:  # a long poll may have waited past the end of a right
-                self.rights.still(credential)
-            return reply
+            leave(request, credential)
+            try:
+                return await self._handled(request, handler, credential)
+            except ForbiddenError:  # what only the handler could know: a claim, a column
+                self._signals(AccessRefused("scope"))
+                raise
 
         return guard
+
+    async def _handled(self, request: web.Request, handler: Handler, credential: Credential) -> web.StreamResponse:
+        if _stays(request):
+            with self.rights.allowances.held(credential, _over(request)):
+                return await handler(request)
+        reply = await handler(request)
+        if request.method in _READS and not reply.prepared:  # a long poll may have waited past the end of a right
+            self.rights.still(credential)
+        return reply
 
     async def _mark(self, request: web.Request, response: web.StreamResponse) -> None:
         self._origins.mark(request, response)
@@ -147,7 +168,8 @@ class Guard:
     def _check(self, credential: Credential, wanted: Need, request: web.Request) -> None:
         if wanted in ("read", "write"):
             verb: Verb = "read" if wanted == "read" else "write"
-            credential.require(verb, request.match_info["view" if "view" in request.match_info else "stream"])
+            named = request.match_info
+            credential.require(verb, next(named[kind] for kind in ("view", "stream", "channel") if kind in named))
         elif wanted == "all":
             credential.require("read", "*")
         elif wanted == "admin":
@@ -155,7 +177,18 @@ class Guard:
         elif wanted == "some" and not credential.may_some("read"):
             raise forbidden(credential, "read:<name>")
         elif wanted == "ack":
-            _check_ack(credential, request.match_info["token"])
+            self._check_ack(credential, request.match_info["token"])
+
+    def _check_ack(self, credential: Credential, token: str) -> None:
+        """Whoever may write the stream, or read all of it, may know what became of a request to it."""
+        try:
+            name = Position.parse(token).name
+        except BadPositionError:
+            return  # the handler says what is wrong with it
+        if not credential.may("write", name):
+            credential.require("read", name)
+            if name in self._filtered and not credential.sees_all:
+                raise forbidden(credential, f"write:{name}")
 
     # Who is it
 
@@ -169,6 +202,8 @@ class Guard:
             return self.rights.bearer(offered)
         if takes_key_in_query(request) and (key := request.query.get("key")):
             return self._of_query(key)
+        if takes_ticket(request) and (ticket := request.query.get("ticket")):
+            return self.rights.ticket(ticket)
         return self.rights.nobody()
 
     def _of_query(self, key: str) -> Credential:
@@ -204,6 +239,22 @@ def takes_key_in_query(request: web.BaseRequest) -> bool:
     return request.method == "POST" and kind == "text/plain"
 
 
+def _over(request: web.Request) -> Callable[[], bool]:
+    """Whether the connection of this request is gone."""
+    transport = request.transport
+    return lambda: transport is None or transport.is_closing()
+
+
+def _stays(request: web.Request) -> bool:
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical.endswith(_STAYING)
+
+
+def takes_ticket(request: web.BaseRequest) -> bool:
+    """Whether this is what a browser opens without a header: the events or the socket of one view, stream, channel."""
+    return request.method == "GET" and request.path.count("/") == 3 and request.path.endswith(("/events", "/socket"))
+
+
 def _shows_something(request: web.Request) -> bool:
     by_header = "Authorization" in request.headers or _offered(request) is not None
     return by_header or (takes_key_in_query(request) and "key" in request.query)
@@ -226,13 +277,3 @@ def _bearer(header: str) -> str:
 
 def _bad_header() -> NoReturn:
     raise UnauthorizedError("the header Authorization is not understood", hint="send Authorization: Bearer <key>")
-
-
-def _check_ack(credential: Credential, token: str) -> None:
-    """Whoever may write or read the stream may know what became of a request to it."""
-    try:
-        name = Position.parse(token).name
-    except BadPositionError:
-        return  # the handler says what is wrong with it
-    if not credential.may("write", name):
-        credential.require("read", name)

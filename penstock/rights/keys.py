@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.overload import parse_rate
 from penstock.rights.credential import Credential
 from penstock.rights.scope import known_scopes
 
@@ -33,10 +34,14 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     hash: str
     scopes: tuple[str, ...]
-    claims: dict[str, str] = {}
+    claims: dict[str, str | list[str]] = {}
     created_us: int
     expires_us: int | None = None
     revoked_us: int | None = None
+    rate: str | None = None
+    """Requests that may be made under it: `"100/s"`."""
+    connections: int | None = None
+    """Sockets and streams of events that may be open under it."""
 
     def state(self, now_us: int) -> Literal["valid", "revoked", "expired"]:
         if self.revoked_us is not None:
@@ -44,22 +49,41 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
         return "expired" if self.expires_us is not None and now_us >= self.expires_us else "valid"
 
     def credential(self) -> Credential:
-        return Credential(PREFIX + self.id, self.name, tuple(known_scopes(self.scopes)), self.claims, self.expires_us)
+        return Credential(
+            PREFIX + self.id,
+            self.name,
+            tuple(known_scopes(self.scopes)),
+            self.claims,
+            self.expires_us,
+            rate=parse_rate(self.rate, None),
+            connections=self.connections,
+        )
 
 
 def make_key(
     name: str,
     scopes: tuple[str, ...],
-    claims: dict[str, str],
+    claims: Mapping[str, str | list[str]],
     now_us: int,
     expires_us: int | None,
     random: Callable[[int], bytes] = secrets.token_bytes,
+    *,
+    rate: str | None = None,
+    connections: int | None = None,
 ) -> tuple[str, KeyRecord]:
     """A new key as its user must keep it, and what is kept of it here."""
     id = random(4).hex()
     key = f"{START}{id}_{random(_BYTES).hex()}"
     record = KeyRecord(
-        id=id, name=name or id, hash=_hash(key), scopes=scopes, claims=claims, created_us=now_us, expires_us=expires_us
+        id=id,
+        name=name or id,
+        hash=_hash(key),
+        scopes=scopes,
+        claims=dict(claims),
+        created_us=now_us,
+        expires_us=expires_us,
+        rate=rate,
+        connections=connections,
     )
     return key, record
 

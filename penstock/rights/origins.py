@@ -13,11 +13,13 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from aiohttp import web
-
 from penstock.errors import BadRequestError, OriginError
+
+if TYPE_CHECKING:  # commands that ask nobody start without it
+    from aiohttp import web
 
 ANY = "*"
 _EXPOSED = "Penstock-Ack, ETag, Producer-Expected-Seq, Retry-After"
@@ -44,6 +46,8 @@ class Origins:
             return None
         if not self.allows(origin):
             raise _foreign(origin)
+        from aiohttp import web
+
         wanted = request.headers.get("Access-Control-Request-Headers", "").strip()
         headers = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Max-Age": _KEEP_S}
         if _HEADER_NAMES.fullmatch(wanted):

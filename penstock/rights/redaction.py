@@ -12,7 +12,8 @@ import re
 _SECRETS = (
     (re.compile(r"(psk_[0-9a-f]{1,16}_)[0-9a-zA-Z]+"), r"\1***"),
     (re.compile(r"(?i)((?:bearer|basic)(?: |%20)+)[^\s\"'\\,;]+"), r"\1***"),
-    (re.compile(r"([?&]key=)[^&\s\"'\\]+"), r"\1***"),
+    (re.compile(r"([?&](?:key|ticket)=)[^&\s\"'\\]+"), r"\1***"),
+    (re.compile(r"(pst_[0-9a-f]{1,16}\.)[\w-]+(?:\.[\w-]*)?"), r"\1***"),
     (re.compile(r"\beyJ[\w-]+\.[\w-]*\.[\w-]*"), "***"),
     (re.compile(r"(whsec_)[\w+/=-]+"), r"\1***"),
 )

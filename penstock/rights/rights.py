@@ -12,20 +12,27 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError, UnauthorizedError
+from penstock.overload import Rate
+from penstock.rights.allowances import Allowances
 from penstock.rights.credential import ANONYMOUS, Credential
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import PREFIX, START, KeyBook, KeyRecord, stored
 from penstock.rights.scope import Scope
 from penstock.rights.signals import AccessRefused, InstructionRefused, KeyCreated, KeyRevoked, Signals
-from penstock.rights.tokens import TokenFault, Tokens
+from penstock.rights.tickets import TicketFault, Tickets
+from penstock.rights.token_options import TokenFault
+
+if TYPE_CHECKING:  # its libraries of cryptography are for servers that take tokens
+    from penstock.rights.tokens import Tokens
 
 POLL_S = 0.2
 """How often the inbox and the ends of credentials are looked at."""
@@ -51,12 +58,19 @@ class Rights:
         supervisor: str | None = None,
         clock: Clock | None = None,
         signals: Signals = lambda signal: None,
+        rate: Rate | None = None,
+        connections: int | None = None,
     ) -> None:
-        """`memory` is the log's, `remember` writes to it, `supervisor` is the secret that the parent process shares."""
+        """`memory` is the log's, `remember` writes to it, `supervisor` is the secret that the parent process shares.
+
+        `rate` and `connections` are what each credential may ask and hold open that has no limits of its own.
+        """
         self._book = KeyBook(memory or {})
         self._tokens, self._inbox, self._remember = tokens, inbox, remember
         self._supervisor = supervisor
         self._clock, self._signals = clock or SystemClock(), signals
+        self.tickets = Tickets(memory or {}, self._clock, remember)
+        self.allowances = Allowances(rate, connections, self._clock, signals)
         self._watched: dict[str, set[Ended]] = {}
         self._ends: list[tuple[int, int, Credential, Ended]] = []
         self._numbers = count()
@@ -86,6 +100,29 @@ class Rights:
             return self._tokens.credential(secret)
         except TokenFault as fault:
             raise self._refused(fault.reason, fault.text) from None
+
+    def ticket(self, text: str) -> Credential:
+        """Who asked for this ticket, with the right to read the one thing that it opens; raises `UnauthorizedError`."""
+        try:
+            paper = self.tickets.read(text)
+        except TicketFault as fault:
+            raise self._refused("ticket", str(fault)) from None
+        credential = paper.credential()
+        if credential.is_anonymous and not self.is_open:
+            raise self._refused("ticket", "the ticket is of a time when this server had no key")
+        if (why := self._over(credential)) is not None:
+            raise self._refused("ticket", why.detail or "")
+        if credential.id.startswith(PREFIX):
+            return self._with_limits(credential)
+        return credential
+
+    def _with_limits(self, credential: Credential) -> Credential:
+        """A ticket does not say how much its key may ask: the book does, also of a key that it no longer knows."""
+        record = self._book.get(credential.id.removeprefix(PREFIX))
+        if record is None:
+            raise self._refused("ticket", "the key behind the ticket is unknown")
+        owner = record.credential()
+        return replace(credential, rate=owner.rate, connections=owner.connections)
 
     def nobody(self) -> Credential:
         """Who comes without a credential; raises `UnauthorizedError` unless the server is open."""

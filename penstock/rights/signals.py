@@ -20,6 +20,22 @@ class AccessRefused(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class LimitReached(Signal):
+    """A credential asked more often, or for more connections, than it may; `limit` is `rate` or `connections`."""
+
+    moves = (Counts("penstock_rights_limited_total", "Requests above a credential's limits.", ("limit",)),)
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class TicketIssued(Signal):
+    """A ticket was given out; `kind` is what it opens."""
+
+    moves = (Counts("penstock_rights_tickets_issued_total", "Tickets given out.", ("kind",)),)
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class SignatureRefused(Signal):
     """A webhook's signature was missing, wrong or too old."""
 
@@ -68,4 +84,13 @@ class JwksUnreadable(Signal):
     error: str
 
 
-SIGNALS = (AccessRefused, SignatureRefused, KeyCreated, KeyRevoked, InstructionRefused, JwksUnreadable)
+SIGNALS = (
+    AccessRefused,
+    LimitReached,
+    TicketIssued,
+    SignatureRefused,
+    KeyCreated,
+    KeyRevoked,
+    InstructionRefused,
+    JwksUnreadable,
+)

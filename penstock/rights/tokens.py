@@ -23,6 +23,7 @@ from penstock.errors import SecretError
 from penstock.rights.credential import Credential
 from penstock.rights.scope import known_scopes
 from penstock.rights.signals import JwksUnreadable, Signals
+from penstock.rights.token_options import TokenFault, TokenOptions
 
 EARLY_S = 30.0
 LOOK_S = 1.0
@@ -33,28 +34,6 @@ _CACHED = 1_000
 """Verified tokens that are remembered: a signature by RSA costs as much as all the rest of a small request."""
 _NOT_OURS = {f"verify_{claim}": False for claim in ("exp", "nbf", "iat")}
 _FLAWS = (jwt.PyJWTError, ValueError, KeyError, TypeError)
-
-
-class TokenFault(Exception):
-    """Why a token is no credential. It never leaves the package and never holds the token."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason, self.text = reason, text
-
-
-@dataclass(frozen=True)
-class TokenOptions:
-    """Where the keys are, and for whom and by whom tokens must be."""
-
-    secret_file: Path | None = None
-    public_key: Path | None = None
-    jwks: Path | None = None
-    audience: str | None = None
-    issuer: str | None = None
-
-    def __bool__(self) -> bool:
-        return any((self.secret_file, self.public_key, self.jwks))
 
 
 @dataclass(frozen=True, slots=True)

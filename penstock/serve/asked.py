@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -12,8 +12,10 @@ import msgspec
 
 from penstock.change import Key
 from penstock.config import Limits
-from penstock.errors import BadQueryError, BadRequestError
-from penstock.views.query import DEFAULT, Limit, Names, Query, parse_query
+from penstock.declaration import Policy
+from penstock.errors import BadQueryError, BadRequestError, ForbiddenError
+from penstock.views.query import DEFAULT, Limit, Names, Query
+from penstock.views.rule import EVERYTHING, ReadRule, parse_ruled
 from penstock.views.store import Content, View
 from penstock.views.unpack import frozen
 from penstock.views.where_types import SqlType, parse_type
@@ -32,21 +34,41 @@ class Asked:
     limit: Limit = DEFAULT
     masked: bool = False
     """Of a ledger: private fields in what it quotes are not for this reader."""
+    params: Mapping[str, Any] | None = field(default=None, hash=False)
+    """Values for the `:names` in `where`."""
+    rule: ReadRule | None = None
+    """What the reader may see at most (`Readable.rule`); None: nobody has decided."""
+    policy: Policy = "conflate"
+    """What it gets when it is too slow."""
 
     def query(self, view: View, content: Content) -> Query:
-        """Raises `BadQueryError`. A default that an older build has no column for is left out."""
+        """Raises `BadQueryError`, or `ForbiddenError` where the rule says so.
+
+        A default that an older build, or the reader's rule, has no column for is left out.
+        """
         definition = view.definition
-        there = [item for item in definition.order_by if item.removeprefix("-").split(".")[0] in content.names]
-        return parse_query(
+        return parse_ruled(
+            self.ruled(definition.visible_where is not None),
             content.columns,
             content.key,
             where=self.where,
+            params=self.params,
             select=self.select,
             order_by=self.order_by,
             limit=self.limit,
-            defaults=(there, definition.limit),
+            defaults=(definition.order_by, definition.limit),
             errors=view.filter_errors,
         )
+
+    def ruled(self, filtered: bool) -> ReadRule:
+        """The rule to read under. `filtered`: each reader sees its own rows, so that nobody reads without a rule."""
+        if self.rule is not None:
+            return self.rule
+        if filtered:
+            raise ForbiddenError(
+                "who reads has not been decided, and each reader sees its own rows only", hint="read over HTTP"
+            )
+        return EVERYTHING
 
 
 def asked_in(fields: Mapping[str, Any]) -> Asked:
@@ -54,7 +76,13 @@ def asked_in(fields: Mapping[str, Any]) -> Asked:
     where = fields.get("where")
     if where is not None and not isinstance(where, str):
         raise BadQueryError("'where' must be a text.", hint="where=rsvps > 10")
-    return Asked(where or None, _names(fields, "select"), _names(fields, "order_by"), fields.get("limit", DEFAULT))
+    return Asked(
+        where or None,
+        _names(fields, "select"),
+        _names(fields, "order_by"),
+        fields.get("limit", DEFAULT),
+        params=_params(fields),
+    )
 
 
 def _names(fields: Mapping[str, Any], name: str) -> Names:
@@ -64,17 +92,32 @@ def _names(fields: Mapping[str, Any], name: str) -> Names:
     raise BadQueryError(f"'{name}' must be a text or a list of names.", hint=f"{name}=topic,rsvps")
 
 
-def seconds(fields: Mapping[str, str], limits: Limits, default: float = WAIT_S) -> float:
+def _params(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The values of a filter's parameters: an object in a message, JSON text in an address."""
+    value = fields.get("params")
+    if isinstance(value, str) and value:
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            value = 0
+    if value is None or value == "" or isinstance(value, dict):
+        return value or None
+    raise BadQueryError("'params' must be an object of values by name.", hint='params={"city": "Oslo"}')
+
+
+def seconds(fields: Mapping[str, Any], limits: Limits, default: float = WAIT_S) -> float:
     """The parameter `wait`."""
     text = fields.get("wait")
     if text is None:
         return default
     try:
         wait = float(text)
-    except ValueError:
+    except (ValueError, TypeError):
         wait = -1.0
     if not 0 <= wait <= limits.wait_s:
-        raise BadRequestError(f"wait={text} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}")
+        raise BadRequestError(
+            f"wait={str(text)[:40]} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}"
+        )
     return wait
 
 

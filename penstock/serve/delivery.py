@@ -1,12 +1,15 @@
-"""Writes to one subscriber's connection without making others wait for it, and cuts it when it is too slow.
+"""Writes to one subscriber's connection without making others wait for it, and ends it when it is too slow.
 
-1. `offer` returns at once: the frame is written, or waits in this connection's own queue, or the connection is cut.
-2. Frames leave in the order in which they were offered or sent, whole.
-3. At most `Limits.subscriber_bytes` wait here, and little waits in the transport and the kernel, so that what a slow
-   reader gets is never minutes old. A cut subscriber resumes from its last position.
+1. `offer` returns at once: the frame is written, or waits in this connection's own queue. It says False when more than
+   `Limits.subscriber_bytes` wait: whoever has more then holds it back until `drained`.
+2. Frames leave in the order in which they were offered or sent, whole; control frames of a socket go first.
+3. Little waits in the transport and the kernel, so that what a slow reader gets is never minutes old.
 4. `send` is for what only this subscriber asked for (a snapshot, what it missed): it waits for room instead.
-5. A connection that reads nothing for `STALLED_S` is cut too, and ending one takes at most `LAST_WORDS_S`: nobody can
-   pin memory or hold up a shutdown by not reading.
+5. A connection that reads nothing for `Limits.subscriber_cut_s` is cut, and ending one takes at most `LAST_WORDS_S`:
+   nobody can pin memory or hold up a shutdown by not reading.
+
+So a client that does not read costs at most `subscriber_bytes` and the last frame of each of its subscriptions here,
+`WRITE_HIGH_BYTES` and a frame in the transport, and `KERNEL_BYTES` in the kernel, for `subscriber_cut_s`.
 """
 
 from __future__ import annotations
@@ -30,54 +33,91 @@ LAST_WORDS_S = 2.0
 STALLED_S = 60.0
 """How long a connection with something to read may read nothing: longer than any pause of a healthy network."""
 
+Frame = bytes | Callable[[], bytes]
+"""What is to be written; a function is asked when its turn has come."""
+
 
 class Pipe:
     """The way out to one connection."""
 
     def __init__(
         self,
-        request: web.Request,
+        request: web.BaseRequest,
         bound_bytes: int,
-        on_cut: Callable[[int], bytes],
+        on_cut: Callable[[int, str], bytes],
         *,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """`on_cut` is called once with the bytes that waited, and returns the last frame."""
+        """`on_cut` is called once, with the bytes that waited and the policy in force; it returns the last frame."""
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the connection is closed")
         self.closed = asyncio.Event()
+        self.turn = asyncio.Lock()
+        """Held by a subscription that catches up, so that those on one connection do so one after the other."""
         self._room = asyncio.Event()
         self._transport = transport
         self._protocol = request.protocol
         self._bound_bytes = bound_bytes
         self._on_cut = on_cut
         self._stalled_s = stalled_s
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[Frame] = deque()
         self._waiting_bytes = 0
         self._flushing: asyncio.Task[None] | None = None
         _keep_buffers_small(transport)
 
-    def offer(self, frame: bytes) -> None:
-        """Write now if there is room, else queue; too much queued: cut."""
+    # Writing
+
+    def offer(self, frame: Frame) -> bool:
+        """Write now if there is room, else queue. False when enough waits: hold back what comes next."""
         if self.closed.is_set():
-            return
+            return True
         if self._transport.is_closing():
             self.close()
         elif not self._waiting and self._has_room():
-            self._transport.write(frame)
+            self._transport.write(_made(frame))
         else:
-            self._queue(frame)
+            self._waiting.append(frame)
+            self._waiting_bytes += _size(frame)
+            self._start_flushing()
+        return self._waiting_bytes <= self._bound_bytes
 
-    async def send(self, frame: bytes) -> None:
-        """Write when everything before it is written. Raises `ConnectionResetError` when the connection is gone."""
-        while not self.closed.is_set() and (self._waiting or not self._has_room()):
+    def first(self, frame: Frame) -> None:
+        """Write before everything that waits: for the control frames of a socket, which are small."""
+        if self.closed.is_set() or self._transport.is_closing():
+            return
+        if self._has_room():
+            self._transport.write(_made(frame))
+        else:
+            self._waiting.appendleft(frame)
+            self._waiting_bytes += _size(frame)
+            self._start_flushing()
+
+    async def drained(self) -> None:
+        """Return when everything is written. Raises `ConnectionResetError` when the connection is gone."""
+        while not self.closed.is_set() and not self.is_idle:
             self._start_flushing()
             await self._room.wait()
         if self.closed.is_set() or self._transport.is_closing():
             self.close()
             raise ConnectionResetError("the connection is closed")
+
+    async def send(self, frame: bytes) -> None:
+        """Write when everything before it is written. Raises `ConnectionResetError` when the connection is gone."""
+        await self.drained()
         self._transport.write(frame)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits here, and the transport takes more."""
+        return not self._waiting and self._has_room()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits here and in the transport."""
+        return self._waiting_bytes + int(self._transport.get_write_buffer_size())
+
+    # Ending
 
     def close(self) -> None:
         """Forget what waits; the connection itself is its handler's to close."""
@@ -88,43 +128,40 @@ class Pipe:
 
     def end(self, last: bytes = b"") -> None:
         """Say this last frame and close; whoever does not read it in time is disconnected."""
+        if self.closed.is_set():
+            return
         self.close()
         if last and not self._transport.is_closing():
             self._transport.write(last)
         asyncio.get_running_loop().call_later(LAST_WORDS_S, self._transport.abort)
 
+    def cut(self, policy: str, last: bytes = b"") -> None:
+        """End it because it is too slow."""
+        if not self.closed.is_set():
+            self.end(last + self._on_cut(self.unsent_bytes, policy))
+
+    # Flushing
+
     def _has_room(self) -> bool:
         return self._transport.get_write_buffer_size() <= WRITE_HIGH_BYTES
-
-    def _queue(self, frame: bytes) -> None:
-        """Bytes are counted before this frame, so that one large batch alone cuts nobody."""
-        if self._waiting_bytes > self._bound_bytes:
-            self._cut()
-            return
-        self._waiting.append(frame)
-        self._waiting_bytes += len(frame)
-        self._start_flushing()
 
     def _start_flushing(self) -> None:
         if self._flushing is None:
             self._room.clear()
             self._flushing = asyncio.create_task(self._flush())
 
-    def _cut(self) -> None:
-        self.end(self._on_cut(self._waiting_bytes))
-
     async def _flush(self) -> None:
         """The only one that waits for the transport: aiohttp's waiter is shared, and cancelling one cancels all."""
         try:
-            while self._waiting or not self._has_room():
+            while not self.is_idle:
                 async with asyncio.timeout(self._stalled_s):
                     await self._drained()
                 while self._waiting and self._has_room():
                     frame = self._waiting.popleft()
-                    self._waiting_bytes -= len(frame)
-                    self._transport.write(frame)
+                    self._waiting_bytes -= _size(frame)
+                    self._transport.write(_made(frame))
         except TimeoutError:
-            self._cut()
+            self.cut("conflate")
         except ConnectionError:
             self.close()
         finally:
@@ -138,6 +175,14 @@ class Pipe:
             await asyncio.sleep(0)
 
 
+def _made(frame: Frame) -> bytes:
+    return frame if isinstance(frame, bytes) else frame()
+
+
+def _size(frame: Frame) -> int:
+    return len(frame) if isinstance(frame, bytes) else 0
+
+
 def _keep_buffers_small(transport: asyncio.Transport) -> None:
     transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_HIGH_BYTES // 4)
     connection = transport.get_extra_info("socket")
@@ -148,7 +193,7 @@ def _keep_buffers_small(transport: asyncio.Transport) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
-# Frames
+# Server-Sent Events
 
 
 def sse_frame(event: str | None, data: bytes, position: str | None) -> bytes:
@@ -162,21 +207,3 @@ def sse_frame(event: str | None, data: bytes, position: str | None) -> bytes:
 def chunk(data: bytes) -> bytes:
     """HTTP/1.1 chunked framing."""
     return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def socket_frame(data: bytes) -> bytes:
-    """A WebSocket text frame of a server: no mask, no extension."""
-    return _header(0x81, len(data)) + data
-
-
-def close_frame(code: int, reason: str) -> bytes:
-    body = code.to_bytes(2, "big") + reason.encode()
-    return _header(0x88, len(body)) + body
-
-
-def _header(first: int, length: int) -> bytes:
-    if length < 126:
-        return bytes((first, length))
-    if length < 65536:
-        return bytes((first, 126)) + length.to_bytes(2, "big")
-    return bytes((first, 127)) + length.to_bytes(8, "big")

@@ -17,7 +17,7 @@ from penstock.errors import BadRequestError, PenstockError
 from penstock.rights.credential import credential_of
 from penstock.rights.guard import public
 from penstock.serve.replies import json_reply
-from penstock.serve.visible import only_states
+from penstock.serve.visible import only_states, uncounted_views
 from penstock.views.current import Views
 
 Checks = Mapping[str, Callable[[], bool | PenstockError]]
@@ -57,7 +57,10 @@ def readiness(views: Views, checks: Checks) -> Callable[[web.Request], Any]:
     @public
     async def ready(request: web.Request) -> web.Response:
         is_ready, body = ready_body(views, checks, request.query.get("for"))
-        body = body if credential_of(request).may("read", "*") else only_states(body)
+        credential = credential_of(request)
+        body = body if credential.may("read", "*") else only_states(body)
+        if not credential.sees_all:
+            body = uncounted_views(body, views.application.filtered())
         headers = {} if is_ready else {"Retry-After": "1"}
         return json_reply(body, 200 if is_ready else 503, headers | {"Cache-Control": "no-store"})
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
@@ -16,42 +19,89 @@ from penstock.views.store import View
 
 _ENOUGH_BYTES = 1024**2
 """A reply does not wait to grow beyond this; the client asks again from the position it got."""
+_REPLIES = 8
+"""Bodies kept for those who asked the same at the same time: at most about 8 MiB."""
+_NOT_KEPT = {"Cache-Control": "no-store"}
+_KEPT = {"Cache-Control": "public, max-age=10"}
+"""The changes behind a position never change: an old reply is a shorter one, and leads on to the next position. Ten
+seconds let a proxy answer all who ask at the same time."""
+_OWN = {"Cache-Control": "private, max-age=10", "Vary": "Authorization"}
 
 
 class Gathering:
     """Collects messages until there is something that stands alone."""
 
     transport = "longpoll"
+    deflates = False
+    unsent_bytes = 0
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.some = asyncio.Event()
+        self.pace_s: float | None = None
+        self.on_pace: Callable[[], None] = lambda: None
+        self.turn = asyncio.Lock()
         self._bytes = 0
 
-    def offer(self, message: Message) -> None:
-        if self._bytes > _ENOUGH_BYTES and self.some.is_set():
-            return
-        self.messages.append(message)
-        self._bytes += len(message.payload)
-        if message.whole:
-            self.some.set()
+    def offer(self, message: Message) -> bool:
+        """What comes when there is enough is left for the next reply; nobody is ever behind here."""
+        if not self._is_enough:
+            self.messages.append(message)
+            self._bytes += len(message.payload)
+            if message.whole:
+                self.some.set()
+        return True
 
     async def send(self, message: Message) -> None:
-        if self._bytes > _ENOUGH_BYTES and self.some.is_set():
+        if self._is_enough:
             await asyncio.Event().wait()  # enough for one reply: this subscription is about to be cancelled
         self.offer(message)
         await asyncio.sleep(0)
 
+    async def drained(self) -> None:
+        """Nothing waits."""
 
-async def poll(hub: Hub, view: View, asked: Asked, since: Position, wait_s: float) -> web.Response:
-    """The messages behind `since`, or 204 when none came in time."""
+    def stall(self, made: Callable[[], Message]) -> None:
+        """Nobody is slow here: a client that reads late asks late."""
+
+    def cut(self, policy: str, last: Message) -> None:
+        """Nothing is cut, for the same reason."""
+
+    @property
+    def _is_enough(self) -> bool:
+        return self._bytes > _ENOUGH_BYTES and self.some.is_set()
+
+
+class Replies:
+    """The bodies of the newest replies, by what is in them: equal long polls get one and the same."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[tuple[Message, ...], tuple[bytes, str]] = OrderedDict()
+
+    def body(self, messages: Sequence[Message]) -> tuple[bytes, str]:
+        """The body and its entity tag. Messages are compared by identity: a group makes each once."""
+        made = self._made.get(key := tuple(messages))
+        if made is None:
+            position = next(m.position for m in reversed(messages) if m.position is not None)
+            payloads = b",".join(message.payload for message in messages)
+            body = b'{"messages":[%b],"position":%b}' % (payloads, encode(position))
+            made = self._made[key] = body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+            if len(self._made) > _REPLIES:
+                self._made.popitem(last=False)
+        return made
+
+
+async def poll(
+    hub: Hub, view: View, asked: Asked, since: Position, wait_s: float, replies: Replies, *, shared: bool
+) -> web.Response:
+    """The messages behind `since`, or 204 when none came in time. `shared`: a proxy may give it to others too."""
     messages = await gathered(hub, view, asked, since, wait_s)
     if not messages:
-        return web.Response(status=204)
-    payloads = [message.payload for message in messages]
-    position = next(m.position for m in reversed(messages) if m.position is not None)
-    body = b'{"messages":[%b],"position":%b}' % (b",".join(payloads), encode(position))
-    return web.Response(body=body, content_type=JSON, charset="utf-8", headers={"Cache-Control": "no-store"})
+        return web.Response(status=204, headers=_NOT_KEPT)
+    body, tag = replies.body(messages)
+    lasting = all(message.kind == "changes" for message in messages)
+    headers = {"ETag": tag} | ((_KEPT if shared else _OWN) if lasting else _NOT_KEPT)
+    return web.Response(body=body, content_type=JSON, charset="utf-8", headers=headers)
 
 
 async def gathered(hub: Hub, view: View, asked: Asked, since: Position | None, wait_s: float) -> list[Message]:

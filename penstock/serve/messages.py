@@ -1,12 +1,13 @@
 """Encodes what subscribers get once, however many of them there are, in the forms that their transports need.
 
 A message is JSON bytes. A socket's frame has the subscription's id spliced in front; subscribers that chose the same
-id share that frame too. A Server-Sent Event carries the position as its id, but only where a client may resume from.
+id share that frame too, and compressed frames of all ids share one compression. A Server-Sent Event carries the
+position as its id, but only where a client may resume from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock import protocol
@@ -14,12 +15,16 @@ from penstock.change import Key, Row
 from penstock.clock import rfc3339
 from penstock.log.builds import BatchMeta
 from penstock.protocol import encode, wire
-from penstock.serve.delivery import socket_frame, sse_frame
+from penstock.serve.delivery import sse_frame
+from penstock.serve.frames import deflate, deflated_frame, text_frame
+from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.where_types import SqlType, parse_type
 
 _SHARED_FRAMES = 16
 """Frames kept per message: clients mostly count their subscriptions from the same beginning."""
+DEFLATE_BYTES = 256
+"""Smaller messages are not compressed: they would hardly shrink."""
 _KNOWN_OBJECTS = 2_000
 _AS_THEY_ARE = frozenset({"string", "boolean", "tinyint", "smallint", "int"})
 """Types whose values go into JSON unchanged."""
@@ -28,17 +33,28 @@ _AS_THEY_ARE = frozenset({"string", "boolean", "tinyint", "smallint", "int"})
 class Message:
     """One message, encoded once. `end` is the offset behind it; `position` is None where nobody may resume."""
 
-    __slots__ = ("_frames", "_sse", "end", "kind", "payload", "position", "whole")
+    __slots__ = ("_deflated", "_frames", "_sse", "end", "kind", "payload", "position", "whole")
 
     def __init__(self, body: protocol.Message, end: int, *, resumable: bool = True, whole: bool = True) -> None:
-        self.kind: str = body["type"]
+        self._begin(body["type"], encode(body), body.get("position") if resumable else None, end, whole)
+
+    @classmethod
+    def of_json(cls, kind: str, payload: bytes, position: str, end: int) -> Message:
+        """One that was encoded already."""
+        message = cls.__new__(cls)
+        message._begin(kind, payload, position, end, True)
+        return message
+
+    def _begin(self, kind: str, payload: bytes, position: str | None, end: int, whole: bool) -> None:
+        self.kind = kind
         self.end = end
-        self.position: str | None = body.get("position") if resumable else None
-        self.payload = encode(body)
+        self.position = position
+        self.payload = payload
         self.whole = whole
         """The client has something that stands alone once it has this: not so for a reset or the part of a snapshot."""
         self._sse: bytes | None = None
-        self._frames: dict[str | None, bytes] = {}
+        self._deflated: bytes | None = None
+        self._frames: dict[tuple[str | None, bool], bytes] = {}
 
     def sse(self) -> bytes:
         if self._sse is None:
@@ -46,22 +62,30 @@ class Message:
             self._sse = sse_frame(event, self.payload, self.position)
         return self._sse
 
-    def socket(self, id: str | None) -> bytes:
-        frame = self._frames.get(id)
+    def socket(self, id: str | None, deflated: bool = False) -> bytes:
+        """The frame for a socket; `deflated` if that client takes compressed ones."""
+        frame = self._frames.get((id, deflated))
         if frame is None:
-            frame = socket_frame(self.payload if id is None else with_id(self.payload, id))
+            front, plain = with_id(id), not deflated or len(self.payload) < DEFLATE_BYTES
+            frame = text_frame(front + self.payload[1:]) if plain else deflated_frame(front, self.deflated())
             if len(self._frames) < _SHARED_FRAMES:
-                self._frames[id] = frame
+                self._frames[id, deflated] = frame
         return frame
 
+    def deflated(self) -> bytes:
+        """All but the opening brace, compressed, once for all; may be called in a thread beforehand."""
+        if self._deflated is None:
+            self._deflated = deflate(self.payload[1:])
+        return self._deflated
 
-def with_id(payload: bytes, id: str) -> bytes:
-    """The JSON object with an `id` in front.
 
-    >>> with_id(b'{"type":"reset"}', "s1")
+def with_id(id: str | None) -> bytes:
+    """The beginning of a message's JSON object, up to its first field of its own.
+
+    >>> with_id("s1") + b'"type":"reset"}'
     b'{"id":"s1","type":"reset"}'
     """
-    return b'{"id":%b,%b' % (encode(id), payload[1:])
+    return b"{" if id is None else b'{"id":%b,' % encode(id)
 
 
 class RowCodec:
@@ -72,6 +96,7 @@ class RowCodec:
         self._convert = [column.name for column in query.output if column.type not in _AS_THEY_ARE]
         types = {column.name: column.type for column in query.columns}
         self._key = [(name, parse_type(types[name])) for name in query.key]
+        self._project = query.project
         self._objects: dict[int, tuple[Any, Any]] = {}
 
     def row(self, row: Row) -> dict[str, Any]:
@@ -91,6 +116,10 @@ class RowCodec:
         converted = wire(value)
         self._objects[id(value)] = (value, converted)
         return converted
+
+    def json(self, row: Row) -> bytes:
+        """A row of the view as it is, not projected."""
+        return encode(self.row(self._project(row)))
 
     def rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         row = self.row
@@ -112,19 +141,58 @@ def thawed(value: Any, kind: SqlType) -> Any:
     return value
 
 
+class BatchJson:
+    """One batch on its way to many queries: each row becomes JSON once for all that select the same columns."""
+
+    def __init__(self, view: str, position: str, batch: Batch) -> None:
+        self._position, self._end = position, batch.end
+        whole = encode(protocol.changes(view, position, [], [], _accepted(batch.meta)))
+        self._head, _, rest = whole.partition(b'"upserts":[]')
+        self._head += b'"upserts":['
+        self._tail = rest.partition(b'"deletes":[]')[2]
+        self._rows: dict[RowCodec, dict[int, tuple[Row, bytes]]] = {}
+        self._keys: dict[Key, bytes] = {}
+
+    def changes(self, codec: RowCodec, upserts: Sequence[Row], deletes: Sequence[Key]) -> Message:
+        """The message of a query whose rows `codec` encodes; the rows are the view's own, not projected."""
+        rows = b",".join(self._encoded(codec, upserts)) if upserts else b""
+        keys = b",".join([self._key(codec, key) for key in deletes]) if deletes else b""
+        payload = b'%b%b],"deletes":[%b]%b' % (self._head, rows, keys, self._tail)
+        return Message.of_json("changes", payload, self._position, self._end)
+
+    def _encoded(self, codec: RowCodec, rows: Sequence[Row]) -> Iterator[bytes]:
+        made = self._rows.get(codec)
+        if made is None:
+            made = self._rows[codec] = {}
+        for row in rows:
+            known = made.get(id(row))
+            if known is None or known[0] is not row:
+                known = made[id(row)] = (row, codec.json(row))
+            yield known[1]
+
+    def _key(self, codec: RowCodec, key: Key) -> bytes:
+        known = self._keys.get(key)
+        if known is None:
+            known = self._keys[key] = encode(codec.key(key))
+        return known
+
+
+def _accepted(meta: BatchMeta | None) -> str | None:
+    return None if meta is None or meta.accepted_us is None else rfc3339(meta.accepted_us)
+
+
 class MessageMaker:
     """Makes the messages of one query on one build of a view."""
 
-    def __init__(self, view: str, query: Query, tokens: Callable[[int], str]) -> None:
+    def __init__(self, view: str, codec: RowCodec, tokens: Callable[[int], str]) -> None:
         """`tokens` gives the position token of an offset."""
         self._view = view
         self._token = tokens
-        self.codec = RowCodec(query)
+        self.codec = codec
 
     def changes(self, upserts: Sequence[Row], deletes: Sequence[Key], end: int, meta: BatchMeta | None) -> Message:
-        accepted = None if meta is None or meta.accepted_us is None else rfc3339(meta.accepted_us)
-        gone = [self.codec.key(key) for key in deletes]
-        return Message(protocol.changes(self._view, self._token(end), self.codec.rows(upserts), gone, accepted), end)
+        gone, rows = [self.codec.key(key) for key in deletes], self.codec.rows(upserts)
+        return Message(protocol.changes(self._view, self._token(end), rows, gone, _accepted(meta)), end)
 
     def snapshot(self, rows: Sequence[Any], end: int, part: int = 1, parts: int = 1) -> Message:
         last = part == parts
@@ -137,6 +205,15 @@ class MessageMaker:
 
 def reset(reason: str) -> Message:
     return Message(protocol.reset(reason), 0, resumable=False, whole=False)
+
+
+def subscribed(position: str) -> Message:
+    """The filter of an open subscription was changed: what follows is of the new one."""
+    return Message(protocol.subscribed(position), 0)
+
+
+def stall(behind: Mapping[str, Any]) -> Message:
+    return Message(protocol.stall(behind), 0, resumable=False, whole=False)
 
 
 def error(body: Mapping[str, Any]) -> Message:

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.change import Column
 from penstock.config import Limits
-from penstock.declaration import LEDGERS, Application
+from penstock.declaration import LEDGERS, Application, ChannelDef
 from penstock.serve.openapi_collect import pixel, post
 from penstock.serve.openapi_dead import dead_paths
 from penstock.serve.openapi_parts import (
@@ -49,10 +49,12 @@ def openapi(application: Application, views: Views, limits: Limits) -> Spec:
     for stream in application.streams:
         paths |= _stream_paths(stream.name, limits)
         paths[f"/streams/{stream.name}"]["post"] = post(stream, events[stream.name], limits)
-        paths[f"/streams/{stream.name}/publish"] = _socket(f"publishing to {stream.name}")
+        paths[f"/streams/{stream.name}/publish"] = _socket(f"publishing to {stream.name}", 400)
         paths[f"/streams/{stream.name}/pixel.gif"] = {"get": pixel(stream)}
     for name in (*(flow.name for flow in application.flows), *LEDGERS):
         paths |= _stream_paths(name, limits)
+    for channel in application.channels:
+        paths |= _channel_paths(channel, application, limits)
     return {
         "openapi": "3.1.0",
         "info": {"title": application.name, "version": version("penstock")},
@@ -73,9 +75,14 @@ def _event_schemas(application: Application) -> tuple[dict[str, Spec], Spec]:
 
 _QUERY = [
     parameter("where", text("A condition in SQL over the view's columns.")),
+    parameter("params", text("A JSON object: the values of the parameters (`:name`) in `where`.")),
     parameter("select", text("Columns to give, with commas between; the key's are always among them.")),
     parameter("order_by", text("Columns to order by, with commas between; `-` before one turns it around.")),
     parameter("limit", {"type": ["integer", "string"], "minimum": 0, "description": "Rows at most; `null`: all."}),
+]
+_REACHED = [
+    parameter("after", text("An ack: answer once the view has absorbed that event.")),
+    parameter("at_least", text("A position of this view: answer once it is reached.")),
 ]
 
 
@@ -90,8 +97,7 @@ def _view_paths(name: str, limits: Limits) -> Spec:
                 "parameters": [
                     *_QUERY,
                     parameter("key", text("One row: the key's value, or a JSON object of the key's columns.")),
-                    parameter("after", text("An ack: answer once the view has absorbed that event.")),
-                    parameter("at_least", text("A position of this view: answer once it is reached.")),
+                    *_REACHED,
                     parameter("since", text("A position of this view: answer with the messages behind it.")),
                     _wait(limits),
                     parameter("If-None-Match", text("The ETag of an earlier answer."), place="header"),
@@ -100,7 +106,7 @@ def _view_paths(name: str, limits: Limits) -> Spec:
                 | {"204": {"description": "since=: nothing came in time"}, "304": {"description": "Not changed"}},
             }
         },
-        f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID]),
+        f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID, *_REACHED, _wait(limits)], 410, 504),
         f"/views/{name}/socket": _socket(f"view {name}"),
         f"/views/{name}/rebuild": {"post": _rebuild(name, "view")},
     }
@@ -181,6 +187,35 @@ def _schema(name: str) -> Spec:
     }
 
 
+def _channel_paths(channel: ChannelDef, application: Application, limits: Limits) -> Spec:
+    """The paths of what it shows, under its own name."""
+    is_view = application.view(channel.target) is not None
+    shown = _view_paths(channel.target, limits) if is_view else _stream_paths(channel.target, limits)
+    paths: Spec = {}
+    for end in ("", "/events", "/socket"):
+        get = shown[f"/{'views' if is_view else 'streams'}/{channel.target}{end}"]["get"]
+        named = {
+            "operationId": f"{get['operationId']} as channel {channel.name}",
+            "summary": f"{get['summary']}, as the channel {channel.name} shows it",
+        }
+        paths[f"/channels/{channel.name}{end}"] = {"get": get | named}
+    return paths
+
+
+def _tickets() -> Spec:
+    body = obj(view=text(), stream=text(), channel=text()) | {"minProperties": 1, "maxProperties": 1}
+    reply = obj(ticket=text("Show it as ?ticket=."), open_until=text(), view=text(), stream=text(), channel=text())
+    made = {"description": "A ticket", "content": _json(reply)}
+    return {
+        "post": {
+            "operationId": "ticket",
+            "summary": "A ticket for the events or the socket of one view, stream or channel",
+            "requestBody": {"required": True, "content": _json(body)},
+            "responses": answers(None, 400, 404, 503, 507) | {"201": made},
+        }
+    }
+
+
 # The rest
 
 _LAST_EVENT_ID = [
@@ -198,25 +233,42 @@ def _json(schema: Spec) -> Spec:
     return {"application/json": {"schema": schema}}
 
 
-def _events(name: str, kind: str, parameters: list[Spec]) -> Spec:
+def _events(name: str, kind: str, parameters: list[Spec], *errors: int) -> Spec:
     return {
         "get": {
             "operationId": f"events of {kind} {name}",
             "summary": f"The {kind} {name} as Server-Sent Events",
             "parameters": parameters,
-            "responses": answers(None, 400, *((507,) if kind == "view" else ()))
+            "responses": answers(None, 400, *errors, *((507,) if kind == "view" else ()))
             | {"200": {"description": "Events", "content": {"text/event-stream": {"schema": text()}}}},
         }
     }
 
 
-def _socket(what: str) -> Spec:
+def _socket(what: str, *errors: int) -> Spec:
     return {
         "get": {
             "operationId": f"socket of {what}",
             "summary": f"A WebSocket for {what}",
-            "responses": answers(None, 400) | {"101": {"description": "The protocol is switched to WebSocket"}},
+            "responses": answers(None, *(errors or (400, 426)))
+            | {"101": {"description": "The protocol is switched to WebSocket"}},
         }
+    }
+
+
+def _subscribers() -> Spec:
+    name = {"name": "name", "in": "path", "required": True, "schema": text()}
+    of = parameter("credential", text("Of another credential, for an administrator: its id."))
+    forget = {
+        "operationId": "forget subscriber",
+        "summary": "Forget a named subscription, so that it begins anew",
+        "parameters": [name, of],
+        "responses": answers(obj(forgotten=text()), 404, 503, 507),
+    }
+    listed = obj(subscribers=array(ref("Subscriber")))
+    return {
+        "/subscribers": _plain("subscribers", "The named subscriptions that are remembered", listed),
+        "/subscribers/{name}": {"delete": forget},
     }
 
 
@@ -238,6 +290,8 @@ def _fixed_paths(limits: Limits) -> Spec:
         "/": {"get": {"operationId": "page", "summary": "The live page", "responses": page}},
         "/views": _plain("views", "All views", obj(views=array(ref("View")))),
         "/streams": _plain("streams", "All streams", obj(streams=array(ref("Stream")))),
+        "/channels": _plain("channels", "All channels", obj(channels=array(ref("Channel")))),
+        "/tickets": _tickets(),
         "/status": _plain("status", "How everything is", ref("Status")),
         "/graph": _plain("graph", "What is made from what", ref("Graph")),
         **dead_paths(),
@@ -245,6 +299,7 @@ def _fixed_paths(limits: Limits) -> Spec:
             "ack", "What became of a request", ACKS_REPLY, 400, 404, parameters=[token, _wait(limits)]
         ),
         "/socket": _socket("all views and streams"),
+        **_subscribers(),
         "/healthz": _plain("health", "Whether the process lives", obj(status=text())),
         "/readyz": ready,
         "/metrics": metrics,

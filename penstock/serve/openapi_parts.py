@@ -17,7 +17,8 @@ _MEANINGS = {
     413: "The body is too large",
     415: "The content type or encoding is not known",
     422: "All events were rejected, or a key was used for another body",
-    429: "More than the stream's rate: try again after the time in Retry-After",
+    426: "This path speaks WebSocket, version 13",
+    429: "More than a stream's rate or a credential's limits allow: try again after the time in Retry-After",
     503: "Not ready, overloaded or lagging: try again after the time in Retry-After",
     504: "Not absorbed within the time that was to be waited",
     507: "No room: on the disk, or in the view's memory budget",
@@ -53,6 +54,7 @@ def answers(schema: Spec | None, *errors: int) -> Spec:
 
 _NULLABLE = {"type": ["string", "null"]}
 _COUNT = {"type": "integer", "minimum": 0}
+_HIDDEN_COUNT = {"type": ["integer", "null"], "description": "Null where each reader sees its own rows only."}
 _HEALTH = obj(state=text(), error={"oneOf": [ref("Error"), {"type": "null"}]})
 
 POST_REPLY = obj(
@@ -80,6 +82,12 @@ SECURITY: Spec = {
         "bearerFormat": "JWT",
         "description": "Where the server takes tokens.",
     },
+    "ticket": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "ticket",
+        "description": "Of `POST /tickets`, for events and sockets.",
+    },
     "beacon": {
         "type": "apiKey",
         "in": "query",
@@ -102,6 +110,9 @@ SCHEMAS: Spec = {
         },
         "required": ["type"],
     },
+    "Subscriber": obj(
+        name=text(), view=text(), stream=text(), where=text(), position=_NULLABLE, used=text(), credential=text()
+    ),
     "StoredEvent": obj(_position=ref("Position"), _id=_NULLABLE, _key=_NULLABLE, _time=_NULLABLE, _received=_NULLABLE),
     "Column": obj(
         name=text(),
@@ -117,11 +128,21 @@ SCHEMAS: Spec = {
         limit={"type": ["integer", "null"]},
         keep=_NULLABLE,
         **{"class": {"type": ["string", "null"], "enum": ["exact", "tolerance", "unverifiable", None]}},
-        rows=_COUNT,
+        rows=_HIDDEN_COUNT,
         position=_NULLABLE,
         frontier=ref("Frontier"),
-        filter_errors=_COUNT,
+        filter_errors=_HIDDEN_COUNT,
         flow=_HEALTH,
+    ),
+    "Channel": obj(
+        channel=text(),
+        view=text("The view that it shows; or `stream`."),
+        stream=text(),
+        where=_NULLABLE,
+        select={"type": ["array", "null"], "items": text()},
+        policy={"type": "string", "enum": ["conflate", "every_change"]},
+        key=array(text()),
+        columns=array(ref("Column")),
     ),
     "Stream": obj(
         stream=text(),
@@ -132,19 +153,19 @@ SCHEMAS: Spec = {
         schema={"type": ["integer", "null"], "description": "The version of its class."},
         private=array(text("Path of a personal field, which a page should mask.")),
         totals=obj(
-            accepted=_COUNT,
-            duplicates=_COUNT,
-            dead=_COUNT,
-            shed=_COUNT,
-            skewed=_COUNT,
-            late=_COUNT,
-            poisoned=_COUNT,
+            accepted=_HIDDEN_COUNT,
+            duplicates=_HIDDEN_COUNT,
+            dead=_HIDDEN_COUNT,
+            shed=_HIDDEN_COUNT,
+            skewed=_HIDDEN_COUNT,
+            late=_HIDDEN_COUNT,
+            poisoned=_HIDDEN_COUNT,
         ),
         horizon={
             "type": ["object", "null"],
             "properties": {"ids": _COUNT, "age": text(), "known": _COUNT, "since": _NULLABLE},
         },
-        rates=obj(accepted={"type": "number"}),
+        rates=obj(accepted={"type": ["number", "null"]}),
         position=_NULLABLE,
     ),
     "Flow": obj(
@@ -152,7 +173,7 @@ SCHEMAS: Spec = {
         state={"type": "string", "enum": ["starting", "running", "rebuilding", "retrying", "stopped"]},
         error={"oneOf": [ref("Error"), {"type": "null"}]},
         batch={"type": ["integer", "null"]},
-        rate={"type": "number"},
+        rate={"type": ["number", "null"]},
         lag_events={"type": ["integer", "null"]},
     ),
     "Status": obj(

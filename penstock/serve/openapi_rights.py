@@ -34,13 +34,13 @@ def secured(paths: Spec, application: Application) -> Spec:
 def _secure(path: str, method: str, operation: Spec, application: Application) -> None:
     first, _, rest = path[1:].partition("/")
     name, _, below = rest.partition("/")
-    named = first in ("streams", "views") and bool(name)
+    named = first in ("streams", "views", "channels") and bool(name)
     registered = f"/{first}/{{{first[:-1]}}}" + (f"/{below}" if below else "") if named else path
     wanted = need(method.upper(), registered)
     operation["description"] = (
         f"Needs {_WORDS.get(wanted) or f'the right `{wanted}:{name}`'}, once the server has a key."
     )
-    operation["responses"] = answers(None, 401, 403) | operation["responses"]
+    operation["responses"] = answers(None, 401, 403, 429) | operation["responses"]
     declared = application.stream(name) if wanted == "write" else None
     if declared is not None and declared.signed and method == "post":
         operation["description"] += (

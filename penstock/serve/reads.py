@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
 
 from penstock.clock import Clock
 from penstock.config import Limits
-from penstock.errors import NotYetError, PositionGoneError
+from penstock.errors import BadRequestError, NotYetError, PositionGoneError
 from penstock.position import Position, frontier_body
 from penstock.protocol import encode
 from penstock.rights.credential import credential_of
 from penstock.serve.answers import answer, json_parts
-from penstock.serve.asked import Asked, asked_in, key_in, seconds
-from penstock.serve.longpoll import poll
+from penstock.serve.asked import Asked, key_in, seconds
+from penstock.serve.longpoll import Replies, poll
 from penstock.serve.messages import RowCodec
 from penstock.serve.replies import JSON
 from penstock.serve.subscription import Hub
@@ -27,6 +29,7 @@ _CACHE = {"Cache-Control": "public, no-cache"}
 """Shared proxies may keep an answer, but must ask whether it is still the present one."""
 _OWN_CACHE = {"Cache-Control": "private, no-cache", "Vary": "Authorization"}
 """The same where a credential was needed: only its owner's own browser may keep it."""
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 class ViewReads:
@@ -37,21 +40,30 @@ class ViewReads:
         self._hub = hub
         self._limits = limits
         self._clock = clock
+        self._replies = Replies()
 
-    async def read(self, request: web.Request) -> web.StreamResponse:
-        view = self._views.view(request.match_info["view"])
-        asked = asked_in(request.query)
+    async def read(self, request: web.Request, view: View, asked: Asked) -> web.StreamResponse:
+        """`asked` is what the request asks, under the rule of who asks."""
         deadline = self._clock.monotonic() + seconds(request.query, self._limits)
         if since := request.query.get("since"):
             position = Position.parse(since, "view", view.name)
-            return await poll(self._hub, view, asked, position, self._left(deadline))
+            shared = credential_of(request).is_anonymous
+            return await poll(self._hub, view, asked, position, self._left(deadline), self._replies, shared=shared)
         asked.query(view, await view.loaded(self._left(deadline)))  # what is wrong with it is told before waiting
-        if after := request.query.get("after"):
-            await self._views.wait_after(view, Position.parse(after, "stream"), self._left(deadline))
-        if at_least := request.query.get("at_least"):
-            await self._wait_at_least(view, Position.parse(at_least, "view", view.name), self._left(deadline))
+        await self.reached(view, request.query, self._left(deadline))
         content = await view.loaded(self._left(deadline))
         return await self._answer(request, view, content, asked)
+
+    async def reached(self, view: View, fields: Mapping[str, Any], wait_s: float) -> None:
+        """Wait for what the caller has written (`after`) and for what it has seen elsewhere (`at_least`).
+
+        A subscription that begins with it shows both in its snapshot. Raises `NotYetError` when time is up.
+        """
+        deadline = self._clock.monotonic() + wait_s
+        if after := _token(fields, "after"):
+            await self._views.wait_after(view, Position.parse(after, "stream"), wait_s)
+        if at_least := _token(fields, "at_least"):
+            await self._wait_at_least(view, Position.parse(at_least, "view", view.name), self._left(deadline))
 
     def _left(self, deadline: float) -> float:
         return max(0.0, deadline - self._clock.monotonic())
@@ -79,7 +91,7 @@ class ViewReads:
         head = {"view": view.name, "position": content.position.token(), "frontier": frontier_body(view.frontier)}
         key = request.query.get("key")
         headers = (_CACHE if credential_of(request).is_anonymous else _OWN_CACHE) | {"ETag": _etag(head, query, key)}
-        if headers["ETag"] in request.headers.get("If-None-Match", ""):
+        if _has_tag(request.headers.getall("If-None-Match", ()), headers["ETag"]):
             return web.Response(status=304, headers=headers)
         if key is not None:
             row = content.rows.get(key_in(key, content))
@@ -98,6 +110,8 @@ class ViewReads:
             return web.Response(body=body, content_type=JSON, charset="utf-8", headers=headers)
         response = web.StreamResponse(headers=headers | {"Content-Type": f"{JSON}; charset=utf-8"})
         await response.prepare(request)
+        if request.method == "HEAD":
+            return response
         async for part in json_parts(codec, rows, self._limits.snapshot_part_rows):
             await response.write(start + encode(part)[1:-1])
             start = b","
@@ -106,6 +120,21 @@ class ViewReads:
         return response
 
 
+def _token(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is None or isinstance(value, str):
+        return value or None
+    raise BadRequestError(f"'{name}' must be a text", hint="pass a token as the server gave it")
+
+
+def _has_tag(headers: Iterable[str], tag: str) -> bool:
+    """RFC 9110: a list of tags, compared without regard to weakness (proxies that compress weaken them), or `*`."""
+    given = ",".join(headers)
+    return given.strip() == "*" or tag.strip('"') in _TAG.findall(given)
+
+
 def _etag(head: dict[str, Any], query: Query, key: str | None) -> str:
-    facts = (head, str(query.where), query.select, [str(item) for item in query.order_by], query.limit, key)
+    """It holds the rule too: equal tags are equal answers, whoever asks."""
+    wheres = [str(where) for where in (*query.rule, query.where)]
+    facts = (head, wheres, query.select, [str(item) for item in query.order_by], query.limit, key)
     return f'"{hashlib.blake2b(encode(facts), digest_size=12).hexdigest()}"'

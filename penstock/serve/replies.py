@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,7 +26,8 @@ def json_reply(body: Any, status: int = 200, headers: dict[str, str] | None = No
 
 
 def error_reply(error: PenstockError, headers: dict[str, str] | None = None) -> web.Response:
-    retry = {"Retry-After": str(RETRY_AFTER_S)} if error.status == 503 else {}
+    wait_s = RETRY_AFTER_S if error.retry_after_s is None and error.status == 503 else error.retry_after_s
+    retry = {} if wait_s is None else {"Retry-After": str(max(1, math.ceil(wait_s)))}
     return json_reply({"error": error.body()}, error.status, retry | (headers or {}))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,28 +22,37 @@ from aiohttp import web
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
-from penstock.errors import BadRequestError, NotReadyError, PenstockError, UnknownViewError
+from penstock.errors import BadRequestError, ForbiddenError, NotReadyError, PenstockError, UnknownViewError
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import Credential, credential_of
 from penstock.rights.rights import Ended, Rights
-from penstock.serve.asked import WAIT_S, Asked, asked_in, seconds, whole
+from penstock.rights.signals import AccessRefused
+from penstock.rights.tickets import Kind
+from penstock.serve.asked import WAIT_S, Asked, seconds, whole
 from penstock.serve.assets import add_page
 from penstock.serve.delivery import Pipe
 from penstock.serve.events import StreamReads, after_in
 from penstock.serve.health import Checks, alive, readiness
+from penstock.serve.messages import subscribed
 from penstock.serve.openapi import openapi
+from penstock.serve.readable import Readable
 from penstock.serve.reads import ViewReads
 from penstock.serve.replies import json_reply
 from penstock.serve.sse import HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
 from penstock.serve.status import Status
 from penstock.serve.stream_schemas import schema_body
+from penstock.serve.subscribers import Subscribers
 from penstock.serve.subscription import POSITION_S, Hub
-from penstock.serve.visible import visible, visible_graph, visible_status
-from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, serve_socket
+from penstock.serve.ticketing import TicketOffice
+from penstock.serve.visible import Shown
+from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, never_conflated, serve_socket
 from penstock.views.current import Views
+from penstock.views.store import View
 
+_NAMED = ("view", "stream", "channel", "where", "params", "select", "order_by", "limit")
+"""What a named subscription is of: the same name with another of these is refused."""
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -63,6 +71,7 @@ class Serving:
         folder: Folder | None = None,
         checks: Checks | None = None,
         remember: Callable[[Mapping[str, Any]], Awaitable[Any]] | None = None,
+        memory: Mapping[str, Any] | None = None,
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
         rights: Rights | None = None,
@@ -72,24 +81,42 @@ class Serving:
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
         self.status = Status(application, views, log, clock or SystemClock(), folder)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
-        self._streams, self._log = StreamReads(application, log), log
+        self._streams, self._log = StreamReads(application, log, self.limits, self.observer), log
+        self._subscribers = Subscribers(
+            {} if memory is None else memory, remember, self.limits, clock or SystemClock(), self.observer
+        )
         self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s = heartbeat_s
         self._rights = rights or Rights(clock=clock)
+        self._readable = Readable(application)
+        self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
         self._pipes: dict[Pipe, bytes] = {}
+        self.observer.gauge(
+            "penstock_serve_unsent_bytes",
+            "What waits in the edge's memory for subscribers to read it.",
+            (),
+            lambda: {(): float(sum(pipe.unsent_bytes for pipe in self._pipes))},
+        )
 
     def add_routes(self, app: web.Application) -> None:
         """All paths of data access; they begin and end with the application."""
         get = app.router.add_get
         get("/views", self._list_views)
-        get("/views/{view}", self._reads.read)
+        get("/views/{view}", self._read_view)
         get("/views/{view}/events", self._view_events, allow_head=False)
         get("/views/{view}/socket", self._view_socket, allow_head=False)
         if self._remember is not None:
             app.router.add_post("/views/{view}/rebuild", self._rebuild_view)
             app.router.add_post("/flows/{flow}/rebuild", self._rebuild_flow)
+        get("/channels", self._list_channels)
+        get("/channels/{channel}", self._read_channel)
+        get("/channels/{channel}/events", self._channel_events, allow_head=False)
+        get("/channels/{channel}/socket", self._channel_socket, allow_head=False)
+        app.router.add_post("/tickets", self._tickets.give)
         get("/socket", self._socket, allow_head=False)
+        get("/subscribers", self._list_subscribers)
+        app.router.add_delete("/subscribers/{name}", self._forget_subscriber)
         get("/streams", self._list_streams)
         get("/streams/{stream}", self._read_stream)
         get("/streams/{stream}/schema", self._stream_schema)
@@ -109,19 +136,25 @@ class Serving:
     # The state of things
 
     async def _list_views(self, request: web.Request) -> web.Response:
-        return json_reply({"views": visible(self.status.views(), "view", credential_of(request))})
+        return json_reply({"views": self._shown(request).views(self.status.views())})
 
     async def _list_streams(self, request: web.Request) -> web.Response:
-        return json_reply({"streams": visible(self.status.streams(), "stream", credential_of(request))})
+        return json_reply({"streams": self._shown(request).streams(self.status.streams())})
+
+    async def _list_channels(self, request: web.Request) -> web.Response:
+        return json_reply({"channels": self._shown(request).channels(self.status.channels())})
+
+    def _shown(self, request: web.Request) -> Shown:
+        return Shown(self.application, credential_of(request))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self.observer.text(), headers={"Content-Type": _METRICS})
 
     async def _status(self, request: web.Request) -> web.Response:
-        return json_reply(visible_status(self.status.body(), credential_of(request)))
+        return json_reply(self._shown(request).status(self.status.body()))
 
     async def _graph(self, request: web.Request) -> web.Response:
-        return json_reply(visible_graph(self.status.graph(), credential_of(request)))
+        return json_reply(self._shown(request).graph(self.status.graph()))
 
     async def _openapi(self, request: web.Request) -> web.Response:
         return json_reply(openapi(self.application, self.views, self.limits))
@@ -148,63 +181,179 @@ class Serving:
         await self._remember({f"rebuild/{name}": asked})
         return asked
 
+    async def _read_view(self, request: web.Request) -> web.StreamResponse:
+        view = self.views.view(request.match_info["view"])
+        return await self._reads.read(request, view, self._asked(request, view.name))
+
     async def _view_events(self, request: web.Request) -> web.StreamResponse:
         view = self.views.view(request.match_info["view"])
-        asked = asked_in(request.query)
+        return await self._events_of_view(request, view, self._asked(request, view.name))
+
+    async def _events_of_view(self, request: web.Request, view: View, asked: Asked) -> web.StreamResponse:
         since = _since(last_event_id(request), view.name)
         with suppress(NotReadyError):  # the subscription waits; what is wrong with the query is a 400, not an event
             asked.query(view, await view.loaded(WAIT_S))
+        if since is None:
+            await self._reads.reached(view, request.query, seconds(request.query, self.limits))
         return await self._events(request, lambda receiver: self.hub.subscribe(view, asked, since, receiver))
 
-    async def _view_socket(self, request: web.Request) -> web.WebSocketResponse:
+    async def _view_socket(self, request: web.Request) -> web.StreamResponse:
         return await self._talk(request, {"view": self.views.view(request.match_info["view"]).name})
 
-    async def _socket(self, request: web.Request) -> web.WebSocketResponse:
+    async def _socket(self, request: web.Request) -> web.StreamResponse:
         return await self._talk(request, {})
 
     async def _subscribe(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         """What a `subscribe` message asks for."""
-        credential.require("read", str(fields.get("stream") or fields.get("view") or "*"))
-        asked, since = _asked(fields, credential), fields.get("since")
+        try:
+            await self._serve(credential, fields, receiver)
+        except ForbiddenError:
+            self.observer.emit(AccessRefused("scope"))
+            raise
+
+    async def _serve(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
+        named = next(((kind, str(fields[kind])) for kind in ("channel", "stream", "view") if fields.get(kind)), None)
+        if named is None:
+            credential.require("read", "*")
+            raise BadRequestError(
+                "a subscription needs a view, a stream or a channel", hint='{"type": "subscribe", "view": ...}'
+            )
+        kind, name = named
+        credential.require("read", name)
+        target, is_view = self._target(name) if kind == "channel" else (name, kind == "view")
+        view = self.views.view(target) if is_view else None
+        if view is None:
+            self._streams.known(target)
+        asked, since = self._readable.asked(fields, credential, name), fields.get("since")
         if since is not None and not isinstance(since, str):
             raise BadRequestError("'since' must be a position or null", hint="pass a token as the server gave it")
-        if stream := fields.get("stream"):
-            self._streams.known(str(stream))
-            await self._streams.follow(str(stream), after_in(fields, str(stream), "since"), asked, receiver)
-        elif name := fields.get("view"):
-            view = self.views.view(str(name))
-            await self.hub.subscribe(view, asked, _since(since, view.name), receiver)
+        if view is None:
+            receiver.of, receiver.paceable = ("stream", target), never_conflated("a stream")
+            await self._name(credential, fields, receiver)
+            await self._follow_stream(target, fields, asked, receiver)
         else:
-            raise BadRequestError("a subscription needs a view or a stream", hint='{"type": "subscribe", "view": ...}')
+            receiver.of = "view", view.name
+            receiver.paceable = never_conflated("every_change") if asked.policy == "every_change" else None
+            asked.query(view, await view.loaded())
+            await self._name(credential, fields, receiver)
+            resumed = since or (receiver.named.position if receiver.named else None)
+            if resumed is None:
+                await self._reads.reached(view, fields, seconds(fields, self.limits))
+            await self.hub.subscribe(view, asked, _since(resumed, view.name), receiver)
+
+    # Channels
+
+    def _target(self, name: str) -> tuple[str, bool]:
+        """The view or stream that a channel shows, and whether it is a view. Raises `UnknownChannelError`."""
+        channel = self._readable.channel(name)
+        return channel.target, self._readable.is_view(channel)
+
+    async def _read_channel(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["channel"]
+        target, is_view = self._target(name)
+        asked = self._asked(request, name)
+        if is_view:
+            return await self._reads.read(request, self.views.view(target), asked)
+        return await self._page(request, target, asked)
+
+    async def _channel_events(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["channel"]
+        target, is_view = self._target(name)
+        asked = self._asked(request, name)
+        if is_view:
+            return await self._events_of_view(request, self.views.view(target), asked)
+        return await self._events_of_stream(request, target, asked)
+
+    async def _channel_socket(self, request: web.Request) -> web.StreamResponse:
+        return await self._talk(request, {"channel": self._readable.channel(request.match_info["channel"]).name})
+
+    async def _follow_stream(
+        self, name: str, fields: Mapping[str, Any], asked: Asked, receiver: SocketReceiver
+    ) -> None:
+        """From `since`, or where the name was acknowledged, or where the subscription that this one replaces was."""
+        since, before = after_in(fields, name, "since"), receiver.before
+        if not fields.get("since"):
+            if receiver.named is not None and receiver.named.position:
+                since = Position.parse(receiver.named.position, "stream", name)
+            elif before is not None and before[0] == receiver.of and before[1] is not None:
+                since = before[1]
+        receiver.reached = since
+        if isinstance(since, Position) and before is not None:
+            await receiver.send(subscribed(since.token()))
+
+        def reached(position: Position) -> None:
+            receiver.reached = position
+
+        await self._streams.follow(name, since, asked, receiver, reached)
+
+    async def _name(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
+        if fields.get("name") is not None:
+            of = {
+                key: fields[key] for key in _NAMED if fields.get(key) is not None or (key == "limit" and key in fields)
+            }
+            receiver.named = await self._subscribers.open(credential, fields["name"], of)
+
+    # Named subscriptions
+
+    async def _list_subscribers(self, request: web.Request) -> web.Response:
+        return json_reply({"subscribers": self._subscribers.listed(credential_of(request))})
+
+    async def _forget_subscriber(self, request: web.Request) -> web.Response:
+        credential, name = credential_of(request), request.match_info["name"]
+        await self._subscribers.forget(credential, name, request.query.get("credential"))
+        return json_reply({"forgotten": name})
 
     # Streams
 
     async def _read_stream(self, request: web.Request) -> web.Response:
-        name, query = request.match_info["stream"], request.query
+        name = request.match_info["stream"]
         self._streams.known(name)
+        return await self._page(request, name, self._asked(request, name))
+
+    async def _page(self, request: web.Request, name: str, asked: Asked) -> web.Response:
+        query = request.query
         limit = whole(query, "limit", self.limits.read_events, self.limits.read_events_most)
         wait_s = seconds(query, self.limits, default=0.0)
-        asked = _asked(query, credential_of(request))
         page = await self._streams.page_within(name, after_in(query, name), asked, limit, wait_s)
         return json_reply({"stream": name, "events": page.events, "next": page.next.token()})
 
     async def _stream_schema(self, request: web.Request) -> web.Response:
         name = request.match_info["stream"]
         self._streams.known(name)
+        if self._readable.rule(credential_of(request), name).columns is not None:
+            raise ForbiddenError(
+                f"the right to read '{name}' has a list of columns, and its schema names the others",
+                hint="GET /streams names what may be read; a right without a list may see the schema",
+            )
         number = whole(request.query, "version", 0, 2**31)
         return json_reply(await asyncio.to_thread(schema_body, self._log, name, number))
 
     async def _stream_events(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["stream"]
         self._streams.known(name)
-        asked = _asked(request.query, credential_of(request))
+        return await self._events_of_stream(request, name, self._asked(request, name))
+
+    async def _events_of_stream(self, request: web.Request, name: str, asked: Asked) -> web.StreamResponse:
         resumed = last_event_id(request)
         since = after_in({"after": resumed} if resumed else request.query, name)
+        await self._streams.check(name, asked)  # what is wrong with the query is a 400, not an event
         return await self._events(request, lambda receiver: self._streams.follow(name, since, asked, receiver))
 
-    async def _stream_socket(self, request: web.Request) -> web.WebSocketResponse:
+    async def _stream_socket(self, request: web.Request) -> web.StreamResponse:
         self._streams.known(request.match_info["stream"])
         return await self._talk(request, {"stream": request.match_info["stream"]})
+
+    def _asked(self, request: web.Request, name: str) -> Asked:
+        return self._readable.asked(request.query, credential_of(request), name)
+
+    def _known(self, kind: Kind, name: str) -> None:
+        """Raises what a client is told that names something which is not there."""
+        if kind == "view":
+            self.views.view(name)
+        elif kind == "stream":
+            self._streams.known(name)
+        else:
+            self._readable.channel(name)
 
     # Connections
 
@@ -215,20 +364,20 @@ class Serving:
             return await serve_events(
                 request,
                 subscribe,
-                bound_bytes=self.limits.subscriber_bytes,
+                limits=self.limits,
                 observer=self.observer,
                 heartbeat_s=self._heartbeat_s,
                 opened=opened,
             )
 
-    async def _talk(self, request: web.Request, defaults: Mapping[str, str]) -> web.WebSocketResponse:
+    async def _talk(self, request: web.Request, defaults: Mapping[str, str]) -> web.StreamResponse:
         credential = credential_of(request)
         with self._open(RESTARTING, credential, cut_socket) as opened:
             return await serve_socket(
                 request,
                 partial(self._subscribe, credential),
                 defaults,
-                bound_bytes=self.limits.subscriber_bytes,
+                limits=self.limits,
                 observer=self.observer,
                 opened=opened,
             )
@@ -261,6 +410,7 @@ class Serving:
 
     async def _start(self, app: web.Application) -> None:
         await self.hub.start()
+        await self._subscribers.start()
         await self._streams.start()
         await self.status.start()
 
@@ -271,12 +421,9 @@ class Serving:
 
     async def _stop(self, app: web.Application) -> None:
         await self.status.stop()
+        await self._subscribers.stop()
         await self._streams.stop()
         await self.hub.stop()
-
-
-def _asked(fields: Mapping[str, Any], credential: Credential) -> Asked:
-    return replace(asked_in(fields), masked=not credential.may("admin"))
 
 
 def _since(token: str | None, view: str) -> Position | None:

@@ -4,26 +4,40 @@
    the loop; after that the group tells it every batch once, in order.
 2. One evaluation and one encoded message per batch, however many have joined.
 3. A batch that changes nothing for the query sends nothing; positions strictly increase.
-4. A group works from the view's history at its own pace: a large batch or a new query delays no other group.
+4. A group gets what is due to it from the view's `Dispatch` and works at its own pace: what is little is done at once,
+   a large batch or a new query in a task of its own, which delays no other group. A group that nothing is due to does
+   nothing at all: its cursor is the dispatch's.
+5. Nobody waits for a slow member: it falls behind, and gets one message that merges what it missed once it has read
+   (`serve/conflation.py`). A member with the policy `every_change` is cut instead, and resumes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from penstock.change import Key, Row
 from penstock.config import Limits
+from penstock.declaration import Policy
 from penstock.observe.metrics import Observer
-from penstock.observe.signals import GroupFailed, MessagesSent, SubscriberJoined
+from penstock.observe.signals import (
+    BatchesConflated,
+    GroupFailed,
+    MessagesSent,
+    SubscriberJoined,
+    SubscriberStalled,
+)
 from penstock.serve.answers import SMALL_ROWS, answer, json_parts
-from penstock.serve.messages import Message, MessageMaker
+from penstock.serve.conflation import Net, Shown, net_changes, shown_rows
+from penstock.serve.dispatch import FAILED_S, Dispatch, Due
+from penstock.serve.messages import Message, MessageMaker, stall
+from penstock.serve.receiver import Receiver
 from penstock.views.history import Batch
-from penstock.views.query import Query
-from penstock.views.store import Captured, Content, View
+from penstock.views.query import Query, told_of
+from penstock.views.store import Captured
 from penstock.views.top import RESERVE_ROWS, Told, TopState, told_between
 
 T = TypeVar("T")
@@ -32,24 +46,16 @@ LINGER_S = 10.0
 """How long a group without members keeps going, so that a client that reconnects finds it."""
 BACKLOG_BYTES = 4 * 1024**2
 """Encoded messages that a group keeps for those who catch up."""
+BACKLOG_BYTES_ALL = 64 * 1024**2
+"""The same for all groups of a view together, beyond the newest message of each."""
 REPLAY_BYTES = 4 * 1024**2
 """How much history is evaluated at once for one who catches up."""
 LARGE_CHANGES = 1_000
 """Above this a batch is evaluated and encoded in a thread: on the loop it would take over 2 ms."""
+LARGE_BYTES = 64 * 1024
+"""A message above this is compressed in a thread: on the loop it would take over 1 ms."""
 FAN_OUT = 500
 """Connections written to between two steps of the loop: about 2 ms."""
-FAILED_S = 1.0
-"""How long a group that failed waits before its subscribers begin again."""
-
-
-class Receiver(Protocol):
-    """The way to one subscriber. `offer` must not wait, `send` may; both keep the order."""
-
-    transport: str
-
-    def offer(self, message: Message) -> None: ...
-
-    async def send(self, message: Message) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +67,12 @@ class Member:
     """The offset up to which it has everything."""
     told: int
     """The offset that it knows of; behind `at` where batches changed nothing for it."""
+    policy: Policy = "conflate"
+    behind: bool = False
+    """It is not offered batches: it fetches them merged, when it has read or when its pace allows."""
+    shown: Shown | None = None
+    """What it shows, while it is behind; None where that is not known, or not needed because there is no limit."""
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Gone(Exception):
@@ -70,33 +82,49 @@ class Gone(Exception):
 class Group:
     """All subscribers of one query on one build of a view. Belongs to the edge's loop."""
 
-    def __init__(self, view: View, content: Content, query: Query, limits: Limits, observer: Observer) -> None:
-        self.view, self.content, self.query = view, content, query
+    def __init__(self, dispatch: Dispatch, query: Query, limits: Limits, observer: Observer) -> None:
+        self.view, self.content, self.query = dispatch.view, dispatch.content, query
+        content = self.content
         self.members: set[Member] = set()
-        self.cursor = content.offset
-        """The offset up to which members were told everything."""
         self.ended = asyncio.Event()
-        self._limits, self._observer = limits, observer
-        self._make = MessageMaker(view.name, query, content.at)
+        self._dispatch, self._limits, self._observer = dispatch, limits, observer
+        self._make = MessageMaker(self.view.name, dispatch.codec(query), content.at)
+        self._start = content.offset
+        """Where it began; what came before is not due to it."""
+        self._due: deque[Due] = deque()
+        """Taken out when members that are not behind have it all."""
         self._state: TopState | None = None
         self._backlog: deque[Message] = deque()
         self._backlog_bytes = 0
         self._backlog_start = content.offset
         """The backlog holds every message behind this offset."""
+        self._merged: dict[tuple[int, int], Net] = {}
+        """What members that were behind got last, by the offsets it leads from and to: equally slow ones share it."""
         self._users = 0
-        self._ready, self._woken = asyncio.Event(), asyncio.Event()
-        self._unlisten = view.listen(self._woken.set)
+        self._leaving: asyncio.TimerHandle | None = None
+        self._ready = asyncio.Event()
         self._still, self._replaying = asyncio.Lock(), asyncio.Lock()
-        self._task = asyncio.create_task(self._run(), name=f"group {view.name}")
+        self._working: asyncio.Task[None] | None = None
+        dispatch.add(self)
+        self._unused()
+        if query.limit is None:
+            self._ready.set()
+        else:
+            self._work()
+
+    @property
+    def cursor(self) -> int:
+        """The offset up to which members were told everything."""
+        return self._due[0].batch.start if self._due else max(self._start, self._dispatch.offset)
 
     # For subscribers
 
-    async def follow(self, receiver: Receiver, since: int | None) -> None:
+    async def follow(self, receiver: Receiver, since: int | None, policy: Policy = "conflate") -> None:
         """Tell a subscriber everything behind `since` (None: a snapshot first) until the build is replaced.
 
         Raises `Gone` when what it missed is no longer known.
         """
-        self._users += 1
+        self._used()
         try:
             await self._ready.wait()
             start = "snapshot" if since is None else "resume"
@@ -109,31 +137,186 @@ class Group:
                 for message in messages:
                     await receiver.send(message)
                     told = message.end
-            await self._stay(Member(receiver, at, told))
+            await self._stay(Member(receiver, at, told, policy))
         finally:
             self._users -= 1
+            if not self._users:
+                self._unused()
 
     async def _stay(self, member: Member) -> None:
+        """Batches are offered to it from now on; what it must wait for, it waits for here."""
         self.members.add(member)
+        member.receiver.on_pace = lambda: self._paced(member)
+        self._paced(member)
         try:
-            await self.ended.wait()
+            while not self.ended.is_set():
+                await member.woken.wait()
+                member.woken.clear()
+                if member.behind and not self.ended.is_set():
+                    await self._catch_up(member)
         finally:
             self.members.discard(member)
 
     def announce(self, receiver: Receiver | None = None) -> None:
         """Tell members (this one, or all) how far they have come, where batches have passed them by."""
         asked = (member for member in self.members if receiver in (None, member.receiver))
-        behind = [member for member in asked if member.told < self.cursor]
-        if behind:
-            moved = self._make.moved(self.cursor)
-            for member in behind:
+        passed = [member for member in asked if member.told < self.cursor]
+        moved = self._make.moved(self.cursor) if passed else None
+        for member in passed:
+            if member.behind and member.at < self.cursor:
+                member.woken.set()  # it will find out itself whether anything changed for it
+            elif moved is not None:
                 member.told = self.cursor
                 member.receiver.offer(moved)
 
+    def end(self) -> None:
+        """The build is replaced, or nobody is interested any more."""
+        if self.ended.is_set():
+            return
+        self.ended.set()
+        self._dispatch.remove(self)
+        self._due.clear()
+        self._ready.set()
+        if self._leaving is not None:
+            self._leaving.cancel()
+        for member in self.members:
+            member.woken.set()
+
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        self.ended.set()  # a task that was cancelled before it began did not
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait([self._working])
+        self.end()
+
+    def _used(self) -> None:
+        self._users += 1
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    def _unused(self) -> None:
+        """Nobody is here; whoever comes back soon finds it."""
+        if not self.ended.is_set():
+            self._leaving = asyncio.get_running_loop().call_later(LINGER_S, self.end)
+
+    # Members that are behind
+
+    def _fall(self, member: Member) -> None:
+        """It has everything up to the cursor, and nothing is offered to it from here on."""
+        member.behind = True
+        member.shown = self._shown()
+        member.woken.set()
+
+    def _paced(self, member: Member) -> None:
+        """Its pace has changed."""
+        if member.receiver.pace_s is not None and not member.behind:
+            member.behind = True  # since when it shows what it shows is not known in the midst of a step
+        member.woken.set()
+
+    def _overflown(self, member: Member) -> None:
+        """As much waits for it as may."""
+        if member.policy == "every_change":
+            self._stalled(member, 0.0)
+            member.receiver.cut(member.policy, stall(self._behind(member, 0.0)))
+        else:
+            self._fall(member)
+
+    async def _catch_up(self, member: Member) -> None:
+        """Bring it to the present by messages that merge batches, as fast as it reads and its pace allows.
+
+        Raises `Gone` when history no longer reaches, and `ConnectionError` when it was cut.
+        """
+        receiver = member.receiver
+        while not self.ended.is_set():
+            if receiver.pace_s is not None and member.at < self.cursor:
+                await _next_tick(receiver.pace_s)
+            await self._room_for(member)
+            if member.at >= self.cursor:
+                break
+            async with receiver.turn:
+                await receiver.drained()
+                await self._tell_merged(member)
+        if receiver.pace_s is None and member.at >= self.cursor:
+            member.behind, member.shown = False, None
+
+    async def _tell_merged(self, member: Member) -> None:
+        net = await self._net(member)
+        if net.message is not None:
+            policy = "conflate" if member.receiver.pace_s is None else "pace"
+            self._observer.emit(BatchesConflated(self.view.name, policy, net.end - member.at))
+            member.told = net.end
+            member.receiver.offer(net.message)
+        member.at, member.shown = net.end, net.shown
+
+    async def _room_for(self, member: Member) -> None:
+        """Wait until it has read what waits for it: told to be behind after a while, and cut in the end."""
+        began = asyncio.get_running_loop().time()
+        if await _in_time(member.receiver.drained, self._limits.subscriber_stall_s):
+            return
+        self._stalled(member, self._limits.subscriber_stall_s)
+        member.receiver.stall(lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began)))
+        rest_s = self._limits.subscriber_cut_s - self._limits.subscriber_stall_s
+        if not await _in_time(member.receiver.drained, rest_s):
+            member.receiver.cut(member.policy, stall(self._behind(member, self._limits.subscriber_cut_s)))
+            raise ConnectionResetError("the subscriber was cut")
+
+    def _stalled(self, member: Member, seconds: float) -> None:
+        receiver = member.receiver
+        self._observer.emit(SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes))
+
+    def _behind(self, member: Member, seconds: float) -> dict[str, float]:
+        return {
+            "batches": self.cursor - member.at,
+            "bytes": member.receiver.unsent_bytes,
+            "seconds": round(seconds, 1),
+        }
+
+    async def _net(self, member: Member) -> Net:
+        """What a member that is behind must be told, up to the present."""
+        target = self.cursor
+        if (known := self._merged.get((member.at, target))) is None:
+            at = member.at
+            known = await (self._net_rows(at) if self.query.limit is None else self._net_top(at, member.shown))
+            self._merged = {k: net for k, net in self._merged.items() if k[1] == known.end} | {(at, known.end): known}
+        return known
+
+    async def _net_rows(self, at: int) -> Net:
+        """Without a limit: each key's row before the first batch and behind the last, as one batch."""
+        batches = self._known(at)
+        end = self.cursor
+
+        def evaluate() -> Message | None:
+            told = TopState(self.query, {}).apply(net_changes([batch for batch in batches if batch.end <= end]))
+            return self._net_message(told, end, batches)
+
+        message = await _maybe_in_thread(sum(len(batch.changes) for batch in batches), evaluate, LARGE_CHANGES)
+        return Net(message, end, None)
+
+    async def _net_top(self, at: int, before: Shown | None) -> Net:
+        """With a limit: the difference between the rows it shows and those to be shown."""
+        if before is None:
+            before = (await self._state_before(self._known(at))).shown()
+        async with self._still:
+            end, present = self.cursor, self._shown()
+        assert present is not None
+        return Net(self._net_message(told_between(before, present), end, self._known(at, end)), end, present)
+
+    def _net_message(self, told: Told | None, end: int, batches: Sequence[Batch]) -> Message | None:
+        if told is None:
+            raise Gone("too few rows were kept")
+        upserts, deletes = told
+        meta = next((batch.meta for batch in reversed(batches) if batch.end <= end), None)
+        return self._make.changes(upserts, deletes, end, meta) if upserts or deletes else None
+
+    def _known(self, at: int, end: int | None = None) -> Sequence[Batch]:
+        batches = self.content.history.after(at)
+        if batches is None and end is None:
+            raise Gone("the position is older than what is kept")
+        return batches or ()
+
+    def _shown(self) -> Shown | None:
+        """The visible rows by key at the cursor; None without a limit, where history has them."""
+        return None if self.query.limit is None else shown_rows(self.query, self._present().rows())
 
     # Snapshots
 
@@ -201,57 +384,106 @@ class Group:
 
     # The present
 
-    async def _run(self) -> None:
+    def take(self, due: Due) -> None:
+        """Called by the dispatch, in the order of batches, with what can matter to this query."""
+        if due.batch.end > self._start and not self.ended.is_set():
+            self._due.append(due)
+
+    def advance(self) -> int:
+        """Called by the dispatch when something is due: done now if it is little, else in a task.
+
+        Returns how many members were handed a message now.
+        """
+        if self._due and self._due[0].batch.start < self.content.history.start:
+            self.end()  # history has outrun this group
+        told = 0
+        while self._due and self._working is None:
+            due = self._due[0]
+            small = len(due.changes) <= LARGE_CHANGES and len(self.members) <= FAN_OUT
+            try:
+                if not small or self._still.locked() or (evaluated := self._evaluate(due)) is None:
+                    break
+                message = self._done(due, evaluated)
+            except Exception:
+                break  # the task comes to the same and tells it
+            if message is not None:
+                if self._needs_thread(message):
+                    self._work(message)
+                else:
+                    self._tell_now(tuple(self.members), message)
+                    told += len(self.members)
+        if self._due and self._working is None:
+            self._work()
+        return told
+
+    def _work(self, message: Message | None = None) -> None:
+        self._working = asyncio.create_task(self._works(message), name=f"group {self.view.name}")
+
+    async def _works(self, message: Message | None) -> None:
+        """What takes long: the first ranking, a message to tell that must be compressed first, and large batches."""
         try:
-            await self._build()
+            if message is not None:
+                await self._tell(message)
+            if self.query.limit is not None and self._state is None:
+                await self._build()
             self._ready.set()
-            while self.view.content is self.content:
-                self._woken.clear()
-                while (batch := self.content.history.next(self.cursor)) is not None:
-                    await self._step(batch)
-                if not await self._wanted():
-                    return
+            while self._due:
+                await self._step(self._due[0])
         except Gone:
-            return
+            self.end()
         except Exception as error:
             self._observer.emit(GroupFailed(self.view.name, f"{type(error).__name__}: {error}"))
             await asyncio.sleep(FAILED_S)
+            self.end()
         finally:
-            self._unlisten()
-            self._ready.set()
-            self.ended.set()
-
-    async def _wanted(self) -> bool:
-        """Wait for news; False when nobody has been here for a while."""
-        try:
-            await asyncio.wait_for(self._woken.wait(), LINGER_S)
-            return True
-        except TimeoutError:
-            return self._users > 0
+            self._working = None
 
     async def _build(self) -> None:
-        """The state of the view's rows at this moment, from which steps go on."""
-        if self.query.limit is None:
-            self._state = TopState(self.query, {})
-            return
+        """Rank the view's rows as they are at this moment, from which steps go on."""
         captured = self.content.captured()
+        self._start = self._backlog_start = captured.offset
+        self._due = deque(due for due in self._due if due.batch.end > self._start)
         self._state = await _maybe_in_thread(len(captured), lambda: TopState(self.query, captured))
-        self.cursor = self._backlog_start = captured.offset
 
-    async def _step(self, batch: Batch) -> None:
-        if batch.start != self.cursor:
+    async def _step(self, due: Due) -> None:
+        if due.batch.start < self.content.history.start:
             raise Gone("history has outrun this group")
         async with self._still:
-            state = self._present()
-            told = await _maybe_in_thread(
-                len(batch.changes), lambda: state.apply(batch.changes), threshold=LARGE_CHANGES
-            )
+            told = await _maybe_in_thread(len(due.changes), lambda: self._evaluate(due), threshold=LARGE_CHANGES)
             if told is None:
-                told = await self._rebuilt(batch)
-            message = await _maybe_in_thread(len(told[0]), lambda: self._message(batch, told), threshold=LARGE_CHANGES)
-            self.cursor = batch.end
+                told = await self._rebuilt(due.batch)
+            made = told
+            message = await _maybe_in_thread(len(told[0]), lambda: self._made(due, made), threshold=LARGE_CHANGES)
+            self._pass(due, message)
         if message is not None:
-            await self._publish(message)
+            await self._tell(message)
+
+    def _evaluate(self, due: Due) -> Told | None:
+        """Rows and keys to tell; None when too few rows are left above the bound of a limit.
+
+        Without a limit the rows are the view's own, else they are projected.
+        """
+        return told_of(self.query, due.changes) if self.query.limit is None else self._present().apply(due.changes)
+
+    def _made(self, due: Due, told: Told) -> Message | None:
+        upserts, deletes = told
+        if not upserts and not deletes:
+            return None
+        if self.query.limit is None or self.query.select is None:
+            return due.json.changes(self._make.codec, upserts, deletes)
+        return self._make.changes(upserts, deletes, due.batch.end, due.batch.meta)
+
+    def _done(self, due: Due, told: Told) -> Message | None:
+        message = self._made(due, told)
+        self._pass(due, message)
+        return message
+
+    def _pass(self, due: Due, message: Message | None) -> None:
+        """The cursor moves behind a batch, and its message into the backlog, in one step."""
+        if self._due and self._due[0] is due:
+            self._due.popleft()
+        if message is not None:
+            self._keep(message)
 
     async def _rebuilt(self, batch: Batch) -> Told:
         """Too few rows were left above the bound: rank the view again as it was behind this batch."""
@@ -262,21 +494,38 @@ class Group:
         self._state = await self._state_before(later)
         return told_between(before, self._state.shown())
 
-    async def _publish(self, message: Message) -> None:
+    def _keep(self, message: Message) -> None:
         self._backlog.append(message)
         self._backlog_bytes += len(message.payload)
-        while self._backlog_bytes > BACKLOG_BYTES and len(self._backlog) > 1:
+        bound = min(BACKLOG_BYTES, BACKLOG_BYTES_ALL // max(1, len(self._dispatch)))
+        while self._backlog_bytes > bound and len(self._backlog) > 1:
             gone = self._backlog.popleft()
             self._backlog_bytes -= len(gone.payload)
             self._backlog_start = gone.end
+
+    async def _tell(self, message: Message) -> None:
+        """Hand it to all members, with the loop given back in between."""
+        if self._needs_thread(message):
+            await asyncio.to_thread(message.deflated)
         members = list(self.members)
-        for number, member in enumerate(members):
-            if member.at < message.end:
-                member.at = member.told = message.end
-                member.receiver.offer(message)
-            if number % FAN_OUT == FAN_OUT - 1:
+        for start in range(0, len(members), FAN_OUT):
+            if start:
                 await asyncio.sleep(0)
+            self._tell_now(members[start : start + FAN_OUT], message)
         self._observer.emit(MessagesSent(self.view.name, len(members)))
+
+    def _tell_now(self, members: Iterable[Member], message: Message) -> None:
+        end = message.end
+        for member in members:
+            if member.behind:
+                member.woken.set()
+            elif member.at < end:
+                member.at = member.told = end
+                if not member.receiver.offer(message):
+                    self._overflown(member)
+
+    def _needs_thread(self, message: Message) -> bool:
+        return len(message.payload) > LARGE_BYTES and any(member.receiver.deflates for member in self.members)
 
     def _present(self) -> TopState:
         assert self._state is not None
@@ -287,6 +536,21 @@ class Group:
             raise Gone("too few rows were kept")
         upserts, deletes = told
         return self._make.changes(upserts, deletes, batch.end, batch.meta) if upserts or deletes else None
+
+
+async def _next_tick(pace_s: float) -> None:
+    """Wait for the next multiple of the pace, so that members of equal pace share what is made for them."""
+    now = asyncio.get_running_loop().time()
+    await asyncio.sleep(pace_s - now % pace_s)
+
+
+async def _in_time(call: Callable[[], Awaitable[None]], seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await call()
+        return True
+    except TimeoutError:
+        return False
 
 
 class Undone:

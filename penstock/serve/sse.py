@@ -13,11 +13,13 @@ from typing import Any
 
 from aiohttp import web
 
+from penstock.config import Limits
 from penstock.errors import BadRequestError, PenstockError
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberCut
 from penstock.serve.delivery import Pipe, chunk
 from penstock.serve.messages import Message, error
+from penstock.serve.receiver import PipeReceiver
 
 HEARTBEAT_S = 15.0
 RETRY_MS = 1000
@@ -30,19 +32,13 @@ _HEADERS = {
 _LAST_WORDS = chunk(b": too slow: resume from your last position\n\n")
 
 
-class SseReceiver:
+class SseReceiver(PipeReceiver):
     """A subscriber behind an EventSource."""
 
     transport = "sse"
 
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
-
-    def offer(self, message: Message) -> None:
-        self._pipe.offer(message.sse())
-
-    async def send(self, message: Message) -> None:
-        await self._pipe.send(message.sse())
+    def frame(self, message: Message) -> bytes:
+        return message.sse()
 
 
 def last_event_id(request: web.Request) -> str | None:
@@ -55,14 +51,19 @@ async def serve_events(
     request: web.Request,
     subscribe: Callable[[SseReceiver], Awaitable[None]],
     *,
-    bound_bytes: int,
+    limits: Limits,
     observer: Observer,
     heartbeat_s: float = HEARTBEAT_S,
     opened: Callable[[Pipe], None] = lambda pipe: None,
 ) -> web.StreamResponse:
     """Answer with events for as long as `subscribe` runs and the client stays."""
     response = await _open(request)
-    pipe = Pipe(request, bound_bytes, lambda waiting: _cut(observer, waiting))
+    pipe = Pipe(
+        request,
+        limits.subscriber_bytes,
+        lambda waiting, policy: _cut(observer, waiting, policy),
+        stalled_s=limits.subscriber_cut_s,
+    )
     opened(pipe)
     subscription = asyncio.ensure_future(subscribe(SseReceiver(pipe)))
     try:
@@ -115,6 +116,6 @@ def cut_events(why: PenstockError) -> bytes:
     return error(why.body()).sse()
 
 
-def _cut(observer: Observer, waiting: int) -> bytes:
-    observer.emit(SubscriberCut("sse", waiting))
+def _cut(observer: Observer, waiting: int, policy: str) -> bytes:
+    observer.emit(SubscriberCut("sse", waiting, policy))
     return _LAST_WORDS

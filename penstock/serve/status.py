@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.clock import Clock, rfc3339
 from penstock.config import Folder
-from penstock.declaration import LEDGERS, Application, FlowDef, Node
+from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node
 from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.folder import FolderLog
@@ -114,6 +114,24 @@ class Status:
         private = {re.split(r"\W+", path.rstrip("[]{}"))[-1] for s in streams if s for path in s.events.private}
         columns = view.content.columns if view.content else ()
         return [{"name": c.name, "type": c.type} | ({"private": True} if c.name in private else {}) for c in columns]
+
+    def channels(self) -> list[dict[str, Any]]:
+        return [self._channel(channel) for channel in self._application.channels]
+
+    def _channel(self, channel: ChannelDef) -> dict[str, Any]:
+        view = next((view for view in self._views if view.name == channel.target), None)
+        key = () if view is None else view.content.key if view.content else view.definition.key
+        columns = [] if view is None else self._columns(view)
+        shown = None if channel.select is None else {*key, *channel.select}
+        return {
+            "channel": channel.name,
+            "stream" if view is None else "view": channel.target,
+            "where": channel.where,
+            "select": channel.select,
+            "policy": channel.policy,
+            "key": key,
+            "columns": [column for column in columns if shown is None or column["name"] in shown],
+        }
 
     def flows(self) -> list[dict[str, Any]]:
         return [self._flow(node) for node in self._application.nodes]

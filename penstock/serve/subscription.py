@@ -3,7 +3,7 @@
 1. Who cannot be brought up to date by changes (its position is too old or of another build, or the build was replaced)
    is told `reset` and gets a snapshot; it is never left guessing.
 2. A subscription that arrives while its view is loading waits.
-3. Equal queries on one build share one `Group`.
+3. Equal queries on one build share one `Group`, and all groups of a build one `Dispatch`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberReset
 from penstock.position import Position
 from penstock.serve.asked import Asked
+from penstock.serve.dispatch import Dispatch
 from penstock.serve.messages import reset
-from penstock.serve.sharing import Gone, Group, Receiver
+from penstock.serve.receiver import Receiver
+from penstock.serve.sharing import Gone, Group
 from penstock.views.query import Query
 from penstock.views.store import Content, View
 
@@ -34,9 +36,22 @@ class Hub:
         self.observer = observer
         self._position_s = position_s
         self._groups: dict[tuple[str, Query], Group] = {}
+        self._dispatches: dict[str, Dispatch] = {}
         self._announcing: asyncio.Task[None] | None = None
         observer.gauge(
             "penstock_serve_subscribers", "Subscriptions that are open.", ("view",), self._subscribers_by_view
+        )
+        observer.gauge(
+            "penstock_serve_queries",
+            "Different queries of subscribers; each is evaluated once.",
+            ("view",),
+            lambda: {(name,): float(len(dispatch)) for name, dispatch in self._dispatches.items()},
+        )
+        observer.gauge(
+            "penstock_serve_queries_unindexed",
+            "Those among them that are tried on every change, because their filter has no term to look up by.",
+            ("view",),
+            lambda: {(name,): float(dispatch.unindexed) for name, dispatch in self._dispatches.items()},
         )
 
     async def start(self) -> None:
@@ -45,6 +60,7 @@ class Hub:
     async def stop(self) -> None:
         if self._announcing is not None:
             self._announcing.cancel()
+        await asyncio.gather(*(dispatch.stop() for dispatch in self._dispatches.values()))
         await asyncio.gather(*(group.stop() for group in self._groups.values()))
 
     async def subscribe(self, view: View, asked: Asked, since: Position | None, receiver: Receiver) -> None:
@@ -57,12 +73,12 @@ class Hub:
             query = asked.query(view, content)
             try:
                 offset = await self._offset(view, content, since)
-                await self._group(view, content, query).follow(receiver, offset)
+                await self._group(view, content, query).follow(receiver, offset, asked.policy)
                 reason = "the server fell behind" if view.content is content else "the view was rebuilt"
             except Gone as gone:
                 reason = str(gone)
             since = None
-            self.observer.emit(SubscriberReset(view.name, reason))
+            self.observer.emit(SubscriberReset(view.name, reason, asked.policy))
             await receiver.send(reset(reason))
 
     def announce(self, receiver: Receiver | None = None) -> None:
@@ -83,8 +99,15 @@ class Hub:
     def _group(self, view: View, content: Content, query: Query) -> Group:
         group = self._groups.get((view.name, query))
         if group is None or group.content is not content or group.ended.is_set():
-            group = self._groups[view.name, query] = Group(view, content, query, self.limits, self.observer)
+            dispatch = self._dispatch(view, content)
+            group = self._groups[view.name, query] = Group(dispatch, query, self.limits, self.observer)
         return group
+
+    def _dispatch(self, view: View, content: Content) -> Dispatch:
+        dispatch = self._dispatches.get(view.name)
+        if dispatch is None or dispatch.content is not content or dispatch.ended:
+            dispatch = self._dispatches[view.name] = Dispatch(view, content, self.observer)
+        return dispatch
 
     async def _announce(self) -> None:
         while True:

@@ -13,6 +13,7 @@ share a result. A `QueryState` follows one query through the view's batches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -122,6 +123,9 @@ class OrderItem:
 
 # The query
 
+_FLOATS: Final = re.compile(r"\b(float|double)\b")
+"""In a type: its values may be NaN, which Python finds unequal to itself."""
+
 
 @dataclass(frozen=True)
 class Query:
@@ -133,12 +137,20 @@ class Query:
     select: tuple[str, ...] | None = None  # None: all; else in this order, the key's columns among them
     order_by: tuple[OrderItem, ...] = ()
     limit: int | None = None
+    rule: tuple[Where, ...] = ()  # what the reader's rights demand of a row; tested before `where`
     passes: Callable[[Row], bool] = field(init=False, compare=False, repr=False)
     project: Callable[[Row], Row] = field(init=False, compare=False, repr=False)
+    has_floats: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "passes", self.where.test if self.where else _always)
+        object.__setattr__(self, "passes", _all_of([where.test for where in self.filters]))
         object.__setattr__(self, "project", _projection(self.columns, self.select))
+        object.__setattr__(self, "has_floats", any(_FLOATS.search(column.type) for column in self.columns))
+
+    @property
+    def filters(self) -> tuple[Where, ...]:
+        """A row must pass all of these, in this order."""
+        return (*self.rule, *((self.where,) if self.where else ()))
 
     @property
     def output(self) -> tuple[Column, ...]:
@@ -162,6 +174,16 @@ def _always(row: Row) -> bool:
     return True
 
 
+def _all_of(tests: Sequence[Callable[[Row], bool]]) -> Callable[[Row], bool]:
+    """A row passes when it passes each test; the tests behind one that it fails do not see it."""
+    if not tests:
+        return _always
+    if len(tests) == 1:
+        return tests[0]
+    first, rest = tests[0], _all_of(tests[1:])
+    return lambda row: first(row) and rest(row)
+
+
 def _projection(columns: Sequence[Column], select: Sequence[str] | None) -> Callable[[Row], Row]:
     if select is None:
         return lambda row: row
@@ -180,6 +202,7 @@ def parse_query(
     key: Sequence[str],
     *,
     where: str | None = None,
+    params: Mapping[str, Any] | None = None,
     select: Names = None,
     order_by: Names = None,
     limit: Limit = DEFAULT,
@@ -189,7 +212,8 @@ def parse_query(
     """Reads a query as it arrives over the wire; what it cannot read raises `BadQueryError`.
 
     `select` None is all columns, `order_by` None the view's default, `limit` None (or "null") all rows.
-    `errors` counts rows on which `where` cannot be evaluated; they do not pass.
+    `errors` counts rows on which `where` cannot be evaluated; they do not pass. `params` are the values of the
+    parameters in `where`.
 
     >>> columns = [Column("topic", "string"), Column("rsvps", "bigint")]
     >>> query = parse_query(columns, ["topic"], where="rsvps > 1", order_by="-rsvps", limit="10")
@@ -199,7 +223,7 @@ def parse_query(
     return Query(
         tuple(columns),
         tuple(key),
-        compile_where(where, columns, errors) if where is not None else None,
+        compile_where(where, columns, errors, params) if where is not None else None,
         _parse_select(select, columns, key),
         _parse_order(defaults[0] if order_by is None else order_by, columns),
         _parse_limit(defaults[1] if limit is DEFAULT else limit),
@@ -279,6 +303,25 @@ def evaluate(query: Query, rows: Mapping[Key, Row]) -> list[Row]:
     first = itemgetter(0)
     ordered = sorted(found, key=first) if query.limit is None else nsmallest(query.limit, found, key=first)
     return [query.project(row) for _, row in ordered]
+
+
+def told_of(query: Query, changes: Sequence[Change]) -> tuple[list[Row], list[Key]]:
+    """What a batch, or the part of it that can matter, is to a query without a limit: rows to upsert, keys to delete.
+
+    The rows are the view's own, not projected: readers who select the same columns can share what is made of them.
+    """
+    passes, project, plain = query.passes, query.project, query.select is None and not query.has_floats
+    upserts: list[Row] = []
+    deletes: list[Key] = []
+    for change in changes:
+        before, after = change.before, change.after
+        seen = before is not None and passes(before)
+        if after is not None and passes(after):
+            if not seen or plain or not _same(project(before), project(after)):  # type: ignore[arg-type]
+                upserts.append(after)
+        elif seen:
+            deletes.append(change.key)
+    return upserts, deletes
 
 
 class QueryState:

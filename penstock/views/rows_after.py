@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, ForbiddenError
 from penstock.position import Position
 from penstock.protocol import wire_row
 from penstock.views.current import Views, covers
+from penstock.views.rule import Reader, ReadRule, parse_ruled, read_rule
 from penstock.views.store import View
 from penstock.views.unpack import frozen
 
@@ -42,16 +43,29 @@ class RowsAfter:
             )
         return found.content.key if found.content else found.definition.key
 
-    async def after(self, view: str, key: Mapping[str, Any], position: Position, wait_s: float) -> RowAt | None:
-        """The row at the first commit that has absorbed `position`; None when that was not within `wait_s`."""
+    def rule(self, view: str, reader: Reader) -> ReadRule:
+        """What `reader` may see of a view. Raises `ForbiddenError` for who lacks a claim, `UnknownViewError`."""
+        return read_rule(reader, view, self._views.view(view).definition.visible_where)
+
+    async def after(
+        self, view: str, key: Mapping[str, Any], position: Position, wait_s: float, reader: Reader
+    ) -> RowAt | None:
+        """The row at the first commit that has absorbed `position`; None when that was not within `wait_s`.
+
+        A row that is hidden from `reader` is none. Raises `ForbiddenError` where nothing is visible to it.
+        """
         found = self._views.view(view)
         answered: asyncio.Future[RowAt] = asyncio.get_running_loop().create_future()
 
         def look() -> None:
             """Called inside the step that makes a commit visible, so that no later one can be seen."""
             if not answered.done() and covers(found.frontier, position):
-                answered.set_result(_row(found, key))
+                try:
+                    answered.set_result(_row(found, key, rule))
+                except ForbiddenError as error:
+                    answered.set_exception(error)
 
+        rule = self.rule(view, reader)
         stop = found.listen(look)
         try:
             look()
@@ -63,8 +77,11 @@ class RowsAfter:
             stop()
 
 
-def _row(view: View, key: Mapping[str, Any]) -> RowAt:
+def _row(view: View, key: Mapping[str, Any], rule: ReadRule) -> RowAt:
     content = view.content
     assert content is not None  # it has a frontier
+    query = parse_ruled(rule, content.columns, content.key, errors=view.filter_errors)
     row = content.rows.get(tuple(frozen(key.get(name)) for name in content.key))
-    return RowAt(None if row is None else wire_row(content.names, row), content.position.token())
+    names = [column.name for column in query.output]
+    seen = row is not None and query.passes(row)
+    return RowAt(wire_row(names, query.project(row)) if seen and row else None, content.position.token())

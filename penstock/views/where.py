@@ -7,18 +7,23 @@ evaluates it once. Semantics are Spark's in ANSI mode, in the time zone UTC.
 1. A row passes only if the condition is TRUE. FALSE, NULL and a row that raises (a division by zero, an index
    past the end of an array) do not pass; the last are counted in `errors`, which all filters of a view share.
 2. Whatever the text, the outcome is a `Where` or a `BadQueryError`.
-3. Equal texts over equal columns are equal filters: whoever serves many readers evaluates each once per row.
+3. Equal texts over equal columns are equal filters: whoever serves many readers evaluates each once per row. The
+   text is canonical: a parameter's value stands in it as a literal, and the order of AND, OR and IN does not count.
+4. `needs` is what an index may look rows up by: where none of a need's entries holds, the filter is not true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.change import Column, Row
 from penstock.errors import BadQueryError
+from penstock.views.where_needs import On
 from penstock.views.where_nodes import Compiler
+from penstock.views.where_parameters import check_params
 from penstock.views.where_syntax import parse
+from penstock.views.where_terms import Scope, Term
 
 __all__ = ["Column", "Where", "compile_where"]
 
@@ -26,20 +31,19 @@ __all__ = ["Column", "Where", "compile_where"]
 class Where:
     """A compiled filter. Call it with a row, or take `test`, the same without the cost of a method call."""
 
-    __slots__ = ("_errors", "_schema", "columns", "test", "text")
+    __slots__ = ("_constants", "_errors", "_schema", "columns", "needs", "test", "text")
 
     def __init__(
-        self,
-        text: str,
-        columns: frozenset[str],
-        schema: tuple[Column, ...],
-        test: Callable[[Row], bool],
-        errors: list[int],
+        self, term: Term, columns: frozenset[str], schema: tuple[Column, ...], scope: Scope, errors: list[int]
     ) -> None:
-        self.text = text
+        # A text that begins and ends with a bracket was put between them by the node that wrote it.
+        wrapped = term.text.startswith("(") and term.text.endswith(")")
+        self.text = term.text[1:-1] if wrapped else term.text
         self.columns = columns
-        self.test = test
+        self.test: Callable[[Row], bool] = _function(_TEST, term.truth(), scope.constants, errors)
+        self.needs = term.needs
         self._schema = schema
+        self._constants = scope.constants
         self._errors = errors
 
     def __call__(self, row: Row) -> bool:
@@ -49,6 +53,11 @@ class Where:
     def errors(self) -> int:
         """How many rows raised, and so did not pass; those of other filters with the same count are among them."""
         return self._errors[0]
+
+    def reader(self, on: On) -> Callable[[Row], Any]:
+        """A function that computes an expression of `needs` from a row."""
+        read: Callable[[Row], Any] = _function(_READ, on.source, self._constants, self._errors)
+        return read
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Where) and (self.text, self._schema) == (other.text, other._schema)
@@ -60,44 +69,52 @@ class Where:
         return f"Where({self.text!r})"
 
 
-def compile_where(text: str, columns: Sequence[Column], errors: list[int] | None = None) -> Where:
+def compile_where(
+    text: str,
+    columns: Sequence[Column],
+    errors: list[int] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Where:
     """Compiles one SQL condition over these columns; a text that is not one raises `BadQueryError`.
 
-    `errors` is a count that several filters may share: of rows on which one could not be evaluated.
+    `errors` is a count that several filters may share: of rows on which one could not be evaluated. `params` are the
+    values of parameters such as `:least`; they are never read as part of the text.
 
     >>> columns = [Column("city", "string"), Column("rsvps", "bigint")]
-    >>> where = compile_where("city = 'Oslo' and rsvps > 10", columns)
+    >>> where = compile_where("city = :city and rsvps > 10", columns, params={"city": "Oslo"})
     >>> where(("Oslo", 11)), where(("Oslo", None))
     (True, False)
     """
     tree = parse(text)
-    compiler = Compiler([(column.name, column.type) for column in columns])
+    compiler = Compiler([(column.name, column.type) for column in columns], check_params(params or {}))
     try:
         term = compiler.condition(tree)
-        errors = [0] if errors is None else errors
-        test = _function(term.truth(), compiler.scope.constants, errors)
+        used, errors = frozenset(compiler.used), [0] if errors is None else errors
+        return Where(term, used, tuple(columns), compiler.scope, errors)
     except (RecursionError, MemoryError, SyntaxError):
         raise BadQueryError("The filter is too complex.", hint="Use fewer nested expressions.") from None
-    # A text that begins and ends with a bracket was put between them by the node that wrote it.
-    wrapped = term.text.startswith("(") and term.text.endswith(")")
-    return Where(term.text[1:-1] if wrapped else term.text, frozenset(compiler.used), tuple(columns), test, errors)
 
 
-_TEMPLATE: Final = """
+_TEST: Final = """
 def bind(_errors, {names}):
     def test(r):
         try:
-            return {condition}
+            return {source}
         except Exception:
             _errors[0] += 1
             return False
     return test
 """
 
+_READ: Final = """
+def bind(_errors, {names}):
+    def read(r):
+        return {source}
+    return read
+"""
 
-def _function(condition: str, constants: dict[str, Any], errors: list[int]) -> Callable[[Row], bool]:
-    names = {"len": len, "abs": abs, "Exception": Exception, "__builtins__": {}}
-    source = _TEMPLATE.format(names=", ".join(constants), condition=condition)
-    exec(compile(source, "<where>", "exec"), names)
-    test: Callable[[Row], bool] = names["bind"](errors, **constants)  # type: ignore[operator]
-    return test
+
+def _function(template: str, source: str, constants: dict[str, Any], errors: list[int]) -> Any:
+    names: dict[str, Any] = {"len": len, "abs": abs, "Exception": Exception, "__builtins__": {}}
+    exec(compile(template.format(names=", ".join(constants), source=source), "<where>", "exec"), names)
+    return names["bind"](errors, **constants)

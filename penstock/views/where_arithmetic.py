@@ -11,7 +11,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
-from penstock.views.where_functions import expect_number
+from penstock.views.where_arguments import expect_number
 from penstock.views.where_terms import (
     Scope,
     Term,

@@ -8,40 +8,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import BadQueryError
+from penstock.views.where_arguments import Build, call_text, expect, expect_number, expect_whole, wrong
+from penstock.views.where_distance import distance
+from penstock.views.where_implied import has_element, has_prefix
+from penstock.views.where_implied import is_null as null_implied
 from penstock.views.where_terms import (
     Scope,
     Term,
     coerced,
     common_type,
     comparable,
+    compare,
     is_null,
+    is_ordered,
+    negated,
     nullable,
     strict,
 )
+from penstock.views.where_times import TIME_FUNCTIONS
 from penstock.views.where_types import (
     BIGINT,
     BINARY,
     BOOLEAN,
-    DATE,
     DOUBLE,
     INT,
-    LOCAL,
     MAX_PRECISION,
     STRING,
-    TIMESTAMP,
-    VOID,
     WIDE,
     SqlType,
     decimal_type,
     fit_integer,
 )
-
-Build = Callable[[Scope, str, Sequence[Term]], Term]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +69,6 @@ class Function:
         return f"{counts} argument{'' if counts == '1' else 's'}"
 
 
-def call_text(name: str, arguments: Sequence[Term]) -> str:
-    return f"{name}({', '.join(argument.text for argument in arguments)})"
-
-
-def expect(name: str, term: Term, *kinds: SqlType) -> Term:
-    """The argument itself if its type is one of these; a NULL literal is of every type."""
-    if term.type in (*kinds, VOID):
-        return term
-    raise _wrong(name, term, " or ".join(map(str, kinds)))
-
-
-def expect_number(name: str, term: Term) -> Term:
-    if term.type.numeric:
-        return term
-    if term.type == VOID:
-        return Term(DOUBLE, term.text, term.source, term.guards, const=term.const)
-    raise _wrong(name, term, "a number")
-
-
-def _wrong(name: str, term: Term, wanted: str) -> BadQueryError:
-    return BadQueryError(
-        f"'{name}' needs {wanted}, but {term.text} is {term.type}.", hint="CAST(x AS type) converts a value."
-    )
-
-
 # Strings
 
 
@@ -101,26 +78,43 @@ def _of_string(source: str) -> Build:
     def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
         (text,) = arguments
         expect(name, text, STRING)
-        return strict(STRING, call_text(name, arguments), f"({source.format(text.source)})", text)
+        return strict(STRING, call_text(name, arguments), f"({source.format(text.source)})", text, total=True)
 
     return build
+
+
+def _of_two_strings(kind: SqlType, source: str) -> Build:
+    """A function of two strings, as a Python expression over `{}` and `{}`."""
+
+    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+        sources = [expect(name, argument, STRING).source for argument in arguments]
+        return strict(kind, call_text(name, arguments), f"({source.format(*sources)})", *arguments, total=True)
+
+    return build
+
+
+def _starts_with(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    term = _of_two_strings(BOOLEAN, "{}.startswith({})")(scope, name, arguments)
+    prefix = arguments[1].const
+    return replace(term, needs=has_prefix(arguments[0], prefix) if isinstance(prefix, str) else ())
 
 
 def _length(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     (text,) = arguments
     expect(name, text, STRING, BINARY)
-    return strict(INT, call_text(name, arguments), f"len({text.source})", text)
+    return strict(INT, call_text(name, arguments), f"len({text.source})", text, total=True)
 
 
-def _substring(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
-    text, *numbers = arguments
-    expect(name, text, STRING)
-    for number in numbers:
-        if not number.type.integral and number.type != VOID:
-            raise _wrong(name, number, "an integer")
-    sources = ", ".join(argument.source for argument in arguments)
-    source = f"{scope.reference(substring)}({sources})"
-    return strict(STRING, call_text(name, arguments), source, *arguments)
+def _of_string_and_numbers(function: Callable[..., str]) -> Build:
+    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+        expect(name, arguments[0], STRING)
+        for number in arguments[1:]:
+            expect_whole(name, number)
+        sources = ", ".join(argument.source for argument in arguments)
+        source = f"{scope.reference(function)}({sources})"
+        return strict(STRING, call_text(name, arguments), source, *arguments, total=True)
+
+    return build
 
 
 def substring(text: str, position: int, length: int | None = None) -> str:
@@ -130,10 +124,34 @@ def substring(text: str, position: int, length: int | None = None) -> str:
     return text[max(start, 0) : max(end, 0)]
 
 
+def left(text: str, length: int) -> str:
+    return text[: max(length, 0)]
+
+
+def right(text: str, length: int) -> str:
+    return text[-length:] if length > 0 else ""
+
+
+def _replace(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    sources = ", ".join(expect(name, argument, STRING).source for argument in arguments)
+    source = f"{scope.reference(replaced)}({sources})"
+    return strict(STRING, call_text(name, arguments), source, *arguments)
+
+
+def replaced(text: str, old: str, new: str = "") -> str:
+    """Bounded, because a nest of these could make a text of any length."""
+    if not old:
+        return text
+    if len(text) + text.count(old) * (len(new) - len(old)) > MAX_TEXT:
+        raise OverflowError("a text of more than a million characters")
+    return text.replace(old, new)
+
+
 def concatenated(scope: Scope, text: str, arguments: Sequence[Term]) -> Term:
     for argument in arguments:
         expect("concat", argument, STRING)
-    return strict(STRING, text, f"({' + '.join(argument.source for argument in arguments)})", *arguments)
+    source = f"({' + '.join(argument.source for argument in arguments)})"
+    return strict(STRING, text, source, *arguments, total=True)
 
 
 def _concat(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
@@ -148,7 +166,25 @@ def _abs(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     source = f"{number.source}.copy_abs()" if number.type.kind == "decimal" else f"abs({number.source})"
     if number.type.integral:
         source = f"{scope.reference(fit_integer)}({source}, {number.type.kind!r})"
-    return strict(number.type, call_text(name, arguments), source, number)
+    return strict(number.type, call_text(name, arguments), source, number, total=not number.type.integral)
+
+
+def _sign(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    number = coerced(scope, expect_number(name, arguments[0]), DOUBLE)
+    return strict(DOUBLE, call_text(name, arguments), f"{scope.reference(sign)}({number.source})", number, total=True)
+
+
+def sign(value: float) -> float:
+    return value if value != value or value == 0 else math.copysign(1.0, value)
+
+
+def _sqrt(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    number = coerced(scope, expect_number(name, arguments[0]), DOUBLE)
+    return strict(DOUBLE, call_text(name, arguments), f"{scope.reference(sqrt)}({number.source})", number, total=True)
+
+
+def sqrt(value: float) -> float:
+    return math.nan if value < 0 else math.sqrt(value)
 
 
 def _round(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
@@ -188,10 +224,10 @@ def _whole(down: bool) -> Build:
     to_whole = math.floor if down else math.ceil
 
     def of_double(value: float) -> int:
-        """Java's conversion to long: NaN is 0, and what is too large is the largest."""
-        if not math.isfinite(value):
-            value = 0.0 if value != value else math.copysign(2.0**64, value)
-        return min(max(to_whole(value), -(2**63)), 2**63 - 1)
+        """NaN is 0, as Java's conversion has it; what does not fit a bigint raises."""
+        if value != value:
+            return 0
+        return fit_integer(to_whole(value), "bigint")
 
     def of_decimal(value: Decimal) -> Decimal:
         return value.to_integral_value(rounding)
@@ -205,20 +241,6 @@ def _whole(down: bool) -> Build:
             return strict(BIGINT, text, f"{scope.reference(of_double)}({number.source})", number)
         digits = decimal_type(min(kind.precision - kind.scale + 1, MAX_PRECISION), 0)
         return strict(digits, text, f"{scope.reference(of_decimal)}({number.source})", number)
-
-    return build
-
-
-# Time
-
-
-def _field(attribute: str, *kinds: SqlType) -> Build:
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
-        moment = arguments[0]
-        if moment.type == STRING and moment.is_const:
-            moment = coerced(scope, moment, TIMESTAMP)
-        expect(name, moment, *kinds)
-        return strict(INT, call_text(name, [moment]), f"{moment.source}.{attribute}", moment)
 
     return build
 
@@ -258,7 +280,52 @@ def choice(scope: Scope, text: str, branches: Sequence[tuple[str, Term]], defaul
 
 
 def _is_null(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
-    return is_null(f"({arguments[0].text} IS NULL)", arguments[0])
+    return replace(is_null(f"({arguments[0].text} IS NULL)", arguments[0]), needs=null_implied(arguments[0]))
+
+
+def _is_not_null(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    null = _is_null(scope, name, arguments)
+    return negated(f"(NOT {null.text})", null)
+
+
+def _is_nan(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    """FALSE for NULL, as Spark has it."""
+    number = coerced(scope, expect_number(name, arguments[0]), DOUBLE)
+    again = scope.temporary()
+    source = f"({again} is not None and {again} != {again})"
+    raw = f"(({again} := {number.value()}), {source})[1]"
+    return Term(BOOLEAN, call_text(name, arguments), raw, safe=number.safe)
+
+
+def _null_if(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    value = arguments[0]
+    again = scope.temporary()
+    kept = Term(value.type, value.text, again, (f"{again} is not None",), raw=again)
+    equal = compare(scope, "=", kept, arguments[1])
+    raw = f"(({again} := {value.value()}), None if {equal.truth()} else {again})[1]"
+    text = call_text(name, [value, comparable(scope, "=", value, arguments[1])[1]])
+    return nullable(scope, value.type, text, raw, total=value.safe and arguments[1].safe)
+
+
+def _extreme(most: Callable[..., Any]) -> Build:
+    """The greatest or least of the values that are not NULL; NaN is above every number."""
+
+    def choose(*values: Any) -> Any:
+        return most((value for value in values if value is not None), key=ascending_number, default=None)
+
+    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+        terms = unified(scope, name, arguments)
+        if not is_ordered(terms[0].type):
+            raise wrong(name, terms[0], "values that have an order")
+        raw = f"{scope.reference(choose)}({', '.join(term.value() for term in terms)})"
+        total = all(term.safe for term in terms)
+        return nullable(scope, terms[0].type, call_text(name, terms), raw, total=total)
+
+    return build
+
+
+def ascending_number(value: Any) -> tuple[bool, Any]:
+    return (True, 0) if value != value else (False, value)
 
 
 # Arrays
@@ -268,7 +335,7 @@ def array_contains(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     """TRUE if the array holds the value, NULL if it does not but holds a NULL, else FALSE."""
     array, wanted = arguments
     if array.type.kind != "array":
-        raise _wrong(name, array, "an array")
+        raise wrong(name, array, "an array")
     element = Term(array.type.args[0], f"an element of {array.text}", "e")
     kept, wanted = comparable(scope, "=", element, wanted)
     if kept.source != "e":
@@ -279,7 +346,8 @@ def array_contains(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     missing = f"({found} or (None if None in {array.source} else False))"
     answer = nullable(scope, BOOLEAN, text, missing, strict(BOOLEAN, text, "", array, wanted))
     yes = f"({' and '.join((*guards, found))})"
-    return Term(BOOLEAN, text, answer.source, answer.guards, answer.raw, yes=yes)
+    needs = has_element(array, wanted)
+    return replace(answer, raw=answer.raw, yes=yes, safe=array.safe and wanted.safe, needs=needs)
 
 
 def _found(scope: Scope, array: Term, wanted: Term) -> str:
@@ -295,13 +363,16 @@ def holds_double(values: Sequence[float | None], wanted: float) -> bool:
 def _size(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     (array,) = arguments
     if array.type.kind not in ("array", "map"):
-        raise _wrong(name, array, "an array or a map")
-    return strict(INT, call_text(name, arguments), f"len({array.source})", array)
+        raise wrong(name, array, "an array or a map")
+    return strict(INT, call_text(name, arguments), f"len({array.source})", array, total=True)
 
 
 # The table
 
 MANY: Final = 100  # more arguments than a filter of 500 parts has reason to pass
+
+
+MAX_TEXT: Final = 1_000_000
 
 
 def _table() -> dict[str, Function]:
@@ -311,24 +382,35 @@ def _table() -> dict[str, Function]:
         Function("trim", 1, 1, _of_string("{}.strip(' ')")),
         Function("ltrim", 1, 1, _of_string("{}.lstrip(' ')")),
         Function("rtrim", 1, 1, _of_string("{}.rstrip(' ')")),
+        Function("reverse", 1, 1, _of_string("{}[::-1]")),
         Function("length", 1, 1, _length),
-        Function("substring", 2, 3, _substring),
+        Function("substring", 2, 3, _of_string_and_numbers(substring)),
+        Function("left", 2, 2, _of_string_and_numbers(left)),
+        Function("right", 2, 2, _of_string_and_numbers(right)),
+        Function("replace", 2, 3, _replace),
         Function("concat", 1, MANY, _concat),
+        Function("startswith", 2, 2, _starts_with),
+        Function("endswith", 2, 2, _of_two_strings(BOOLEAN, "{}.endswith({})")),
+        Function("contains", 2, 2, _of_two_strings(BOOLEAN, "{1} in {0}")),
+        Function("instr", 2, 2, _of_two_strings(INT, "{}.find({}) + 1")),
         Function("abs", 1, 1, _abs),
+        Function("sign", 1, 1, _sign),
+        Function("sqrt", 1, 1, _sqrt),
         Function("round", 1, 2, _round),
         Function("floor", 1, 1, _whole(down=True)),
         Function("ceil", 1, 1, _whole(down=False)),
-        Function("year", 1, 1, _field("year", TIMESTAMP, LOCAL, DATE)),
-        Function("month", 1, 1, _field("month", TIMESTAMP, LOCAL, DATE)),
-        Function("day", 1, 1, _field("day", TIMESTAMP, LOCAL, DATE)),
-        Function("hour", 1, 1, _field("hour", TIMESTAMP, LOCAL)),
-        Function("minute", 1, 1, _field("minute", TIMESTAMP, LOCAL)),
-        Function("second", 1, 1, _field("second", TIMESTAMP, LOCAL)),
+        *(Function(name, *call) for name, call in TIME_FUNCTIONS.items()),
         Function("coalesce", 1, MANY, _coalesce),
+        Function("nullif", 2, 2, _null_if),
         Function("if", 3, 3, _if),
         Function("isnull", 1, 1, _is_null),
+        Function("isnotnull", 1, 1, _is_not_null),
+        Function("isnan", 1, 1, _is_nan),
+        Function("greatest", 2, MANY, _extreme(max)),
+        Function("least", 2, MANY, _extreme(min)),
         Function("array_contains", 2, 2, array_contains),
         Function("size", 1, 1, _size),
+        Function("distance", 4, 4, distance),
     ]
     return {function.name: function for function in functions}
 
@@ -344,6 +426,9 @@ ALIASES: Final = {
     "cardinality": "size",
     "lcase": "lower",
     "ucase": "upper",
+    "datediff": "date_diff",
+    "dateadd": "date_add",
+    "signum": "sign",
 }
 
 

@@ -8,21 +8,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import takewhile
 
 from penstock.errors import BadQueryError
-from penstock.views.where_functions import expect
+from penstock.views.where_arguments import expect
+from penstock.views.where_implied import equals, has_prefix
+from penstock.views.where_needs import Needs
 from penstock.views.where_terms import Scope, Term, once, strict
 from penstock.views.where_types import BOOLEAN, STRING
 
 
 def like(scope: Scope, text: str, value: Term, pattern: str, escape: str) -> Term:
     """`value LIKE pattern`, as the cheapest Python that decides it."""
-    value = once(scope, expect("LIKE", value, STRING))
-    parts = like_parts(pattern, escape)
+    alone = expect("LIKE", value, STRING)
+    value, parts = once(scope, alone), like_parts(pattern, escape)
     source = _simple_like(value.source, parts)
     if source is None:
         source = f"{scope.reference(like_matcher(parts))}({value.source})"
-    return strict(BOOLEAN, text, source, value)
+    return replace(strict(BOOLEAN, text, source, value, total=True), needs=_needs(alone, parts))
+
+
+def _needs(value: Term, parts: list[list[str | None]]) -> Needs:
+    """What comes before the first wildcard, or the whole of a pattern without one."""
+    first = parts[0]
+    prefix = "".join(char for char in takewhile(lambda char: char is not None, first) if char)
+    return equals(value, prefix) if len(parts) == 1 and None not in first else has_prefix(value, prefix)
 
 
 def like_parts(pattern: str, escape: str) -> list[list[str | None]]:

@@ -5,7 +5,8 @@ A visit checks the node's operands and returns its term. Nothing here sees a row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlglot import exp
@@ -13,7 +14,11 @@ from sqlglot import exp
 from penstock.errors import BadQueryError
 from penstock.views.where_arithmetic import arithmetic, minus
 from penstock.views.where_functions import array_contains, choice, concatenated, find_function, unified
+from penstock.views.where_implied import implied
+from penstock.views.where_implied import is_null as null_implied
 from penstock.views.where_like import like
+from penstock.views.where_needs import NEVER, all_of, any_of
+from penstock.views.where_parameters import typed_list, typed_parameter
 from penstock.views.where_syntax import HINT, chain, plain, quoted_name
 from penstock.views.where_terms import (
     Scope,
@@ -47,9 +52,10 @@ from penstock.views.where_types import (
 class Compiler:
     """Turns syntax nodes into terms. What has no entry in a table below is refused."""
 
-    def __init__(self, columns: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, columns: Sequence[tuple[str, str]], params: Mapping[str, Any] | None = None) -> None:
         self.scope = Scope()
         self.used: set[str] = set()
+        self._params = params or {}
         self._names = [name for name, _ in columns]
         self._types = [kind for _, kind in columns]
 
@@ -99,6 +105,22 @@ class Compiler:
         except ValueError:
             raise BadQueryError(f"X'{node.this}' is not a whole number of hexadecimal bytes.") from None
 
+    def _parameter(self, node: Any) -> Term:
+        name, value = self._bound(node)
+        if isinstance(value, (list, tuple)):
+            raise BadQueryError(f"The parameter ':{name}' is a list.", hint=f"Write `column = ANY(:{name})`.")
+        return literal(self.scope, *typed_parameter(name, value))
+
+    def _bound(self, node: Any) -> tuple[str, Any]:
+        """A parameter's name and value, which is never read as text of the filter."""
+        name = node.this
+        if not isinstance(name, str) or not name:
+            raise BadQueryError("A parameter needs a name.", hint='Write `rsvps > :least` and params={"least": 10}.')
+        if name not in self._params:
+            given = ", ".join(f"':{known}'" for known in self._params) or "none"
+            raise BadQueryError(f"There is no value for the parameter ':{name}'.", hint=f"Parameters given: {given}.")
+        return name, self._params[name]
+
     def _column(self, node: Any) -> Term:
         first, *fields = node.parts
         term = self._top_column(_name(first))
@@ -110,7 +132,7 @@ class Compiler:
         index = resolve(name, self._names)
         found = self._names[index]
         self.used.add(found)
-        return nullable(self.scope, parse_type(self._types[index]), quoted_name(found), f"r[{index}]")
+        return nullable(self.scope, parse_type(self._types[index]), quoted_name(found), f"r[{index}]", total=True)
 
     def _field(self, node: Any) -> Term:
         return self._field_of(self.term(node.this), _name(node.expression))
@@ -122,12 +144,12 @@ class Compiler:
             return self._entry(base, literal(self.scope, STRING, name))
         field, kind = _struct_field(base, base.type, name)
         text = f"{base.text}.{quoted_name(field)}"
-        return nullable(self.scope, kind, text, f"{base.source}[{field!r}]", base)
+        return nullable(self.scope, kind, text, f"{base.source}[{field!r}]", base, total=True)
 
     def _field_of_each(self, base: Term, name: str) -> Term:
         field, kind = _struct_field(base, base.type.args[0], name)
         source = f"[None if e is None else e[{field!r}] for e in {base.source}]"
-        return strict(SqlType("array", (kind,)), f"{base.text}.{quoted_name(field)}", source, base)
+        return strict(SqlType("array", (kind,)), f"{base.text}.{quoted_name(field)}", source, base, total=True)
 
     def _item(self, node: Any) -> Term:
         base = self.term(node.this)
@@ -155,28 +177,50 @@ class Compiler:
         if not key.is_const or key.is_null or sample.source != "e":
             raise BadQueryError(f"The key of {base.text} ({base.type}) must be written out, not {key.text}.")
         raw = f"{base.source}.get({key.source})"
-        return nullable(self.scope, base.type.args[1], f"{base.text}[{key.text}]", raw, base)
+        return nullable(self.scope, base.type.args[1], f"{base.text}[{key.text}]", raw, base, total=True)
 
     # Conditions
 
     def _comparison(self, operator: str, node: Any) -> Term:
         sides = plain(node.this), plain(node.expression)
+        if operator == "=" and isinstance(sides[0], exp.Any):
+            sides = sides[1], sides[0]
         if operator == "=" and isinstance(sides[1], exp.Any):
-            array, wanted = self.term(sides[1].this), self.term(sides[0])
-            return array_contains(self.scope, "array_contains", [array, wanted])
+            return self._any(sides[0], plain(sides[1].this))
         left, right = self.term(sides[0]), self.term(sides[1])
         if operator in ("<=>", "is distinct"):
+            left, right = (right, left) if left.is_const and not right.is_const else (left, right)
             equal = same(self.scope, left, right)
-            return equal if operator == "<=>" else negated(f"(NOT {equal.text})", equal)
-        return compare(self.scope, operator, left, right)
+            if operator == "is distinct":
+                return negated(f"(NOT {equal.text})", equal)
+            return replace(equal, needs=implied(self.scope, "<=>", left, right))
+        return replace(compare(self.scope, operator, left, right), needs=implied(self.scope, operator, left, right))
+
+    def _any(self, wanted: Any, array: Any) -> Term:
+        """`x = ANY(a)` is array_contains(a, x); of a list that is bound to a parameter that is x IN (its values)."""
+        if isinstance(array, exp.Placeholder):
+            name, values = self._bound(array)
+            if isinstance(values, (list, tuple)):
+                items = [literal(self.scope, *kind) for kind in typed_list(name, values)]
+                return self._among(self.term(wanted), items)
+        return array_contains(self.scope, "array_contains", [self.term(array), self.term(wanted)])
 
     def _and(self, node: Any) -> Term:
-        operands = [self.condition(operand) for operand in chain(node)]
-        return both(self.scope, f"({' AND '.join(operand.text for operand in operands)})", operands)
+        operands = self._operands(node)
+        return operands[0] if len(operands) == 1 else both(self.scope, _chained("AND", operands), operands)
 
     def _or(self, node: Any) -> Term:
+        operands = self._operands(node)
+        return operands[0] if len(operands) == 1 else either(self.scope, _chained("OR", operands), operands)
+
+    def _operands(self, node: Any) -> list[Term]:
+        """In the order of their texts, so that equal filters have equal texts; in their own where one may raise,
+        because then an earlier one may be there to keep it from that."""
         operands = [self.condition(operand) for operand in chain(node)]
-        return either(self.scope, f"({' OR '.join(operand.text for operand in operands)})", operands)
+        if not all(operand.safe for operand in operands):
+            return operands
+        by_text = {operand.text: operand for operand in operands}
+        return [by_text[text] for text in sorted(by_text)]
 
     def _not(self, node: Any) -> Term:
         term = self.condition(node.this)
@@ -189,44 +233,64 @@ class Compiler:
         wanted = plain(node.expression)
         if isinstance(wanted, exp.Null):
             term = self.term(node.this)
-            return is_null(f"({term.text} IS NULL)", term)
+            return replace(is_null(f"({term.text} IS NULL)", term), needs=null_implied(term))
         if not isinstance(wanted, exp.Boolean):
             raise BadQueryError("IS takes NULL, TRUE or FALSE.", hint=HINT)
         term = self.condition(node.this)
         source = term.truth() if wanted.this else term.falsity()
-        return Term(BOOLEAN, f"({term.text} IS {str(bool(wanted.this)).upper()})", f"({source})")
+        needs = term.needs if wanted.this else ()
+        text = f"({term.text} IS {str(bool(wanted.this)).upper()})"
+        return Term(BOOLEAN, text, f"({source})", safe=term.safe, needs=needs)
 
     def _between(self, node: Any) -> Term:
         if node.args.get("symmetric"):
             raise BadQueryError("A filter cannot contain BETWEEN SYMMETRIC.", hint=HINT)
-        value = once(self.scope, self.term(node.this))
-        low, high = (comparable(self.scope, "<", value, self.term(node.args[name]))[1] for name in ("low", "high"))
+        alone = self.term(node.this)
+        value, ends = once(self.scope, alone), [self.term(node.args[name]) for name in ("low", "high")]
+        low, high = (comparable(self.scope, "<", value, end)[1] for end in ends)
         bounds = [
             compare(self.scope, ">=", value.bare(), low),
             compare(self.scope, "<=", value.bare(), high),
         ]
         text = f"({value.text} BETWEEN {low.text} AND {high.text})"
-        return guarded(text, value, both(self.scope, text, bounds))
+        needs = all_of(implied(self.scope, word, alone, end) for word, end in zip((">=", "<="), ends, strict=True))
+        return replace(guarded(text, value, both(self.scope, text, bounds)), needs=needs)
 
     def _in(self, node: Any) -> Term:
         if not node.expressions:
-            raise BadQueryError("IN takes a list of values in brackets, not a query or a column.", hint=HINT)
-        value = once(self.scope, self.term(node.this))
-        items = self._terms(node.expressions)
+            raise BadQueryError(
+                "IN takes a list of values in brackets, not a query or a column.",
+                hint="Write `x IN (1, 2)`, or `x = ANY(:list)` with a list as the parameter.",
+            )
+        return self._among(self.term(node.this), self._terms(node.expressions))
+
+    def _among(self, alone: Term, items: Sequence[Term]) -> Term:
+        if not items:
+            return self._among_none(alone)
+        value = once(self.scope, alone)
         pairs = [comparable(self.scope, "=", value, item) for item in items]
-        text = f"({value.text} IN ({', '.join(item.text for _, item in pairs)}))"
+        needs = any_of([implied(self.scope, "=", alone, item) for item in items])
         if all(_hashable(item) and left.source == pairs[0][0].source for left, item in pairs):
-            return self._in_set(text, pairs[0][0], [item.const for _, item in pairs])
+            texts = sorted({item.text for _, item in pairs})
+            text = f"({value.text} IN ({', '.join(texts)}))"
+            return replace(self._in_set(text, pairs[0][0], [item.const for _, item in pairs]), needs=needs)
+        text = f"({value.text} IN ({', '.join(item.text for _, item in pairs)}))"
         equals = [compare(self.scope, "=", value.bare(), item) for item in items]
-        return guarded(text, value, either(self.scope, text, equals))
+        return replace(guarded(text, value, either(self.scope, text, equals)), needs=needs)
+
+    def _among_none(self, value: Term) -> Term:
+        """Nothing is in an empty list, but of NULL that is unknown."""
+        null = is_null(f"({value.text} IS NULL)", value)
+        operands = [null, literal(self.scope, VOID, None)]
+        return replace(both(self.scope, _chained("AND", operands), operands), needs=NEVER)
 
     def _in_set(self, text: str, value: Term, items: Sequence[Any]) -> Term:
         found = self.scope.reference(frozenset(items))
-        term = strict(BOOLEAN, text, f"({value.source} in {found})", value)
+        term = strict(BOOLEAN, text, f"({value.source} in {found})", value, total=True)
         if not value.raw or value.type.kind in ("struct", "array", "map"):
             return term
         yes = " and ".join((*value.guards[:-1], f"{value.raw} in {found}"))
-        return Term(BOOLEAN, text, term.source, term.guards, yes=f"({yes})")
+        return replace(term, yes=f"({yes})")
 
     def _escape(self, node: Any) -> Term:
         escape = self.term(node.expression).const
@@ -301,6 +365,10 @@ class Compiler:
         return strict(target, text, source, term)
 
 
+def _chained(word: str, operands: Sequence[Term]) -> str:
+    return f"({f' {word} '.join(operand.text for operand in operands)})"
+
+
 def _case_text(start: str, conditions: Sequence[str], values: Sequence[Term]) -> str:
     pairs = zip(conditions, values[:-1], strict=True)
     whens = " ".join(f"WHEN {condition} THEN {value.text}" for condition, value in pairs)
@@ -366,8 +434,7 @@ _SQL_WORDS: Final = {
     exp.Interval: "INTERVAL",
     exp.Star: "*",
     exp.Tuple: "a list of values outside IN",
-    exp.Placeholder: "a parameter",
-    exp.Parameter: "a parameter",
+    exp.Parameter: "a variable; a parameter is written `:name`",
 }
 
 _COMPARISONS: Final = {
@@ -389,6 +456,7 @@ _VISITS: Final[dict[Any, Callable[[Compiler, Any], Term]]] = {
     exp.Boolean: Compiler._boolean,
     exp.Null: Compiler._null,
     exp.HexString: Compiler._binary,
+    exp.Placeholder: Compiler._parameter,
     exp.Column: Compiler._column,
     exp.Dot: Compiler._field,
     exp.Bracket: Compiler._item,

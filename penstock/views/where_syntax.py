@@ -9,6 +9,7 @@ parsed, because nested ones (`struct(struct(...`) take it time that doubles with
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from sqlglot import exp
@@ -51,8 +52,12 @@ class FilterDialect(Spark):  # type: ignore[misc]
     Parser = FilterParser
 
 
+@lru_cache(64)
 def parse(text: str) -> Any:
-    """The syntax tree of one condition, within the bounds; anything else is a `BadQueryError`."""
+    """The syntax tree of one condition, within the bounds; anything else is a `BadQueryError`.
+
+    The tree is shared and must not be changed: many readers send one text, each with its own parameters.
+    """
     if len(text) > MAX_CHARS:
         raise BadQueryError(
             f"The filter has {len(text)} characters; {MAX_CHARS} are allowed.", hint="Use a shorter filter."
@@ -161,6 +166,7 @@ def chain(node: Any) -> list[Any]:
     return operands
 
 
+@lru_cache(1_000)
 def quoted_name(name: str) -> str:
     """A column's name as a filter must write it."""
     tokens = FilterDialect().tokenize(name) if name.isidentifier() and name.isascii() else []

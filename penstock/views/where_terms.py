@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.errors import BadQueryError
+from penstock.views.where_needs import Needs, On, all_of, any_of
 from penstock.views.where_types import (
     BIGINT,
     BITS,
@@ -56,6 +57,9 @@ class Term:
     const: Any = VARIABLE
     yes: str | None = None  # truth and falsity, where shorter than through the guards
     no: str | None = None
+    safe: bool = False  # cannot raise on a row whose values have the types of their columns
+    needs: Needs = ()  # what must hold of a row where this condition is true
+    centre: tuple[On, float, float] | None = None  # of a distance: latitude of the row and of the centre, km per degree
 
     @property
     def is_const(self) -> bool:
@@ -83,7 +87,7 @@ class Term:
 
     def bare(self) -> Term:
         """The same value, for use behind this term's guards."""
-        return replace(self, guards=(), raw=None, yes=None, no=None)
+        return replace(self, guards=(), raw=None, yes=None, no=None, needs=())
 
 
 class Scope:
@@ -118,19 +122,22 @@ class Scope:
 
 def literal(scope: Scope, kind: SqlType, value: Any) -> Term:
     guards = ("False",) if value is None else ()
-    return Term(kind, literal_text(kind, value), scope.constant(value), guards, const=value)
+    return Term(kind, literal_text(kind, value), scope.constant(value), guards, const=value, safe=True)
 
 
-def nullable(scope: Scope, kind: SqlType, text: str, raw: str, behind: Term | None = None) -> Term:
-    """A value that may be None although the guards of the term it is taken from hold."""
+def nullable(
+    scope: Scope, kind: SqlType, text: str, raw: str, behind: Term | None = None, *, total: bool = False
+) -> Term:
+    """A value that may be None although the guards of the term it is taken from hold; `total`: it never raises."""
     name = scope.temporary()
     guards = (*(behind.guards if behind else ()), f"({name} := {raw}) is not None")
-    return Term(kind, text, name, guards, raw=raw)
+    return Term(kind, text, name, guards, raw=raw, safe=total and (behind is None or behind.safe))
 
 
-def strict(kind: SqlType, text: str, source: str, *operands: Term) -> Term:
-    """A value that is NULL exactly when one of its operands is."""
-    return Term(kind, text, source, tuple(guard for operand in operands for guard in operand.guards))
+def strict(kind: SqlType, text: str, source: str, *operands: Term, total: bool = False) -> Term:
+    """A value that is NULL exactly when one of its operands is; `total`: of values it never raises."""
+    guards = tuple(guard for operand in operands for guard in operand.guards)
+    return Term(kind, text, source, guards, safe=total and all(operand.safe for operand in operands))
 
 
 def once(scope: Scope, term: Term) -> Term:
@@ -138,7 +145,8 @@ def once(scope: Scope, term: Term) -> Term:
     if term.is_const or term.source.isidentifier():
         return term
     name = scope.temporary()
-    return Term(term.type, term.text, name, (*term.guards, f"({name} := {term.source}) is not None"))
+    guards = (*term.guards, f"({name} := {term.source}) is not None")
+    return Term(term.type, term.text, name, guards, safe=term.safe)
 
 
 def _all(*conditions: str) -> str:
@@ -156,29 +164,34 @@ def both(scope: Scope, text: str, operands: Sequence[Term]) -> Term:
     """AND: FALSE if one is false, else NULL if one is, else TRUE."""
     yes = _all(*(operand.truth() for operand in operands))
     no = _any(*(operand.falsity() for operand in operands))
-    return _logical(scope, text, operands, yes, no, decisive=False)
+    return replace(
+        _logical(scope, text, operands, yes, no, decisive=False), needs=all_of(operand.needs for operand in operands)
+    )
 
 
 def either(scope: Scope, text: str, operands: Sequence[Term]) -> Term:
     """OR: TRUE if one is true, else NULL if one is, else FALSE."""
     yes = _any(*(operand.truth() for operand in operands))
     no = _all(*(operand.falsity() for operand in operands))
-    return _logical(scope, text, operands, yes, no, decisive=True)
+    return replace(
+        _logical(scope, text, operands, yes, no, decisive=True), needs=any_of([operand.needs for operand in operands])
+    )
 
 
 def _logical(scope: Scope, text: str, operands: Sequence[Term], yes: str, no: str, *, decisive: bool) -> Term:
+    safe = all(operand.safe for operand in operands)
     if not any(operand.guards for operand in operands):
-        return Term(BOOLEAN, text, yes, yes=yes, no=no)
+        return Term(BOOLEAN, text, yes, yes=yes, no=no, safe=safe)
     names = [scope.temporary() for _ in operands]
     values = [operand.value() for operand in operands]
     decided = _any(*(f"({name} := {value}) is {decisive}" for name, value in zip(names, values, strict=True)))
     unknown = _any(*(f"{name} is None" for name in names))
     raw = f"({decisive} if {decided} else None if {unknown} else {not decisive})"
-    return replace(nullable(scope, BOOLEAN, text, raw), yes=yes, no=no)
+    return replace(nullable(scope, BOOLEAN, text, raw, total=safe), yes=yes, no=no)
 
 
 def negated(text: str, term: Term) -> Term:
-    flipped = strict(BOOLEAN, text, f"(not {term.source})", term)
+    flipped = strict(BOOLEAN, text, f"(not {term.source})", term, total=True)
     return replace(flipped, yes=term.falsity(), no=term.truth())
 
 
@@ -191,18 +204,21 @@ def guarded(text: str, guard: Term, inner: Term) -> Term:
         (*guard.guards, *inner.guards),
         yes=_all(*guard.guards, inner.truth()),
         no=_all(*guard.guards, inner.falsity()),
+        safe=guard.safe and inner.safe,
     )
 
 
 def is_null(text: str, term: Term) -> Term:
     if not term.guards:
-        return Term(BOOLEAN, text, "False")
+        return Term(BOOLEAN, text, "False", safe=term.safe)
     if term.raw and len(term.guards) == 1:
-        return Term(BOOLEAN, text, f"(({term.raw}) is None)")
-    return Term(BOOLEAN, text, f"(not {_all(*term.guards)})")
+        return Term(BOOLEAN, text, f"(({term.raw}) is None)", safe=term.safe)
+    return Term(BOOLEAN, text, f"(not {_all(*term.guards)})", safe=term.safe)
 
 
 # Types that meet
+
+_TIMES: Final = frozenset({"date", "timestamp", "timestamp_ntz"})
 
 
 def mismatch(verb: str, left: Term, right: Term) -> BadQueryError:
@@ -221,7 +237,7 @@ def common_type(verb: str, left: Term, right: Term) -> SqlType:
         return two
     if one.numeric and two.numeric:
         return _common_number(left, right)
-    if (kinds := {one.kind, two.kind}) <= {"date", "timestamp", "timestamp_ntz"}:
+    if (kinds := {one.kind, two.kind}) <= _TIMES:
         return TIMESTAMP if "timestamp" in kinds else LOCAL
     if STRING in (one, two):
         text, other = (left, two) if one == STRING else (right, one)
@@ -252,7 +268,9 @@ def as_decimal(term: Term) -> SqlType:
 
 def coerced(scope: Scope, term: Term, target: SqlType) -> Term:
     """The term as a value of the target type: a constant now, anything else by a cast in the row's path."""
-    if term.type in (target, VOID) or (term.type.integral and target.integral):
+    if term.type == target:
+        return term
+    if term.type == VOID or (term.type.integral and target.integral):
         return replace(term, type=target)
     step = cast(term.type, target)
     if step is None:
@@ -261,7 +279,8 @@ def coerced(scope: Scope, term: Term, target: SqlType) -> Term:
         return literal(scope, target, folded(term, target))
     if target.kind == "decimal" and term.type.kind == "decimal":
         return replace(term, type=target)
-    return strict(target, term.text, f"{scope.reference(step)}({term.source})", term)
+    total = target == DOUBLE or {term.type.kind, target.kind} <= _TIMES
+    return strict(target, term.text, f"{scope.reference(step)}({term.source})", term, total=total)
 
 
 def folded(term: Term, target: SqlType) -> Any:
@@ -288,7 +307,7 @@ _EXAMPLES: Final = {
 # Comparisons
 
 _PYTHON: Final = {"=": "==", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ORDERED: Final = frozenset(
     {
         "boolean",
@@ -306,13 +325,18 @@ _ORDERED: Final = frozenset(
 )
 
 
+def is_ordered(kind: SqlType) -> bool:
+    """Whether < and > are defined between two values of this type."""
+    return kind.kind in _ORDERED
+
+
 def compare(scope: Scope, operator: str, left: Term, right: Term) -> Term:
     """`left operator right` for =, <>, <, <=, >, >=; NaN equals itself and is above every other number."""
     if left.is_const and not right.is_const:
-        operator, left, right = _FLIPPED[operator], right, left
+        operator, left, right = FLIPPED[operator], right, left
     left, right = comparable(scope, operator, left, right)
     source, left, right = _compared(scope, operator, left, right)
-    term = strict(BOOLEAN, f"({left.text} {operator} {right.text})", source, left, right)
+    term = strict(BOOLEAN, f"({left.text} {operator} {right.text})", source, left, right, total=True)
     if operator == "=" and left.raw and right.is_const and not right.is_null and not _maybe_nan(right):
         return replace(term, yes=_all(*left.guards[:-1], f"({left.raw} == {right.source})"))
     return term
@@ -320,7 +344,7 @@ def compare(scope: Scope, operator: str, left: Term, right: Term) -> Term:
 
 def comparable(scope: Scope, operator: str, left: Term, right: Term) -> tuple[Term, Term]:
     kind = common_type("compare", left, right)
-    ordered = kind.kind in _ORDERED or (operator in ("=", "<>") and kind.kind in ("struct", "array"))
+    ordered = is_ordered(kind) or (operator in ("=", "<>") and kind.kind in ("struct", "array"))
     if not ordered:
         raise mismatch("compare", left, right)
     if kind.kind == "decimal":
@@ -366,7 +390,7 @@ def same(scope: Scope, left: Term, right: Term) -> Term:
     one, two = scope.temporary(), scope.temporary()
     equal = _compared(scope, "=", _named(left, one), _named(right, two))[0]
     nulls = f"(({one} := {left.value()}) is None) is (({two} := {right.value()}) is None)"
-    return Term(BOOLEAN, text, f"({nulls} and ({one} is None or {equal}))")
+    return Term(BOOLEAN, text, f"({nulls} and ({one} is None or {equal}))", safe=left.safe and right.safe)
 
 
 def _named(term: Term, name: str) -> Term:

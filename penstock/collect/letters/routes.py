@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -64,16 +64,18 @@ class DeadLetterOffice:
         pulls: Iterable[PullDef] = (),
         room: Room | None = None,
         slow: SlowBodies | None = None,
+        filtered: Collection[str] = (),
     ) -> None:
         """`memory` is that of the edge's own log, `room` and `slow` those of its door; `pulls` are the app's, whose
-        letters are mapped again."""
+        letters are mapped again. `filtered` are the streams of which each reader sees its own events only: their
+        letters are an administrator's."""
         replayed = Replayed(memory)
         self._letters = StoredLetters(log, replayed)
         self._replayer = Replayer(self._letters, replayed, intakes, clock, LetterReader(pulls))
         self._limits, self._signals = limits, signals
         self._mask = mask or masked({name: intake.judge.stream.events.kind for name, intake in intakes.items()})
         self._room = room or Room(limits.unwritten_bytes, limits.unwritten_events, clock)
-        self._slow = slow
+        self._slow, self._filtered = slow, frozenset(filtered)
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/dead", self._guarded(self._list))
@@ -118,11 +120,22 @@ class DeadLetterOffice:
         try:
             asked = _asked(await _read(body))
             wishes = [Wish(a.letter, None if a.events is None else [bytes(e) for e in a.events]) for a in asked.letters]
-            done = await self._replayer.replay(wishes, sender, _may(request), dry_run=asked.dry_run)
+            done = await self._replayer.replay(wishes, sender, self._may(request), dry_run=asked.dry_run)
         finally:
             body.close()
         said = {"letters": [result.body() for result in done.results], "accepted": done.accepted}
         return json_reply(200, said | {"duplicates": done.duplicates, "acks": done.acks})
+
+    def _may(self, request: web.Request) -> Callable[[str], bool]:
+        """Whether the caller may know and settle the letters of a stream: to write there is not enough, because what
+        others sent would be told from a replay, or used up by it."""
+        credential = credential_of(request)
+
+        def may(stream: str) -> bool:
+            allowed = credential.may("write", stream) and credential.may("read", "dead")
+            return allowed and (stream not in self._filtered or credential.sees_all)
+
+        return may
 
     def _body(self, letter: StoredLetter, raw: bytes) -> dict[str, Any]:
         return {
@@ -137,13 +150,6 @@ class DeadLetterOffice:
             "cut": letter.cut,
             "raw": base64.b64encode(raw).decode(),
         }
-
-
-def _may(request: web.Request) -> Callable[[str], bool]:
-    """Whether the caller may know and settle the letters of a stream: to write there is not enough, because what others
-    sent would be told from a replay, or used up by it."""
-    credential = credential_of(request)
-    return lambda stream: credential.may("write", stream) and credential.may("read", "dead")
 
 
 async def _read(body: Body) -> bytes:

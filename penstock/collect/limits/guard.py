@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.collect.judging.arrival import Decoded
-from penstock.collect.limits.buckets import Buckets
 from penstock.collect.limits.room import Room
 from penstock.collect.limits.shedding import Shedder
 from penstock.collect.sender import Sender
 from penstock.declaration import StreamDef
 from penstock.errors import LaggingError, PenstockError
+from penstock.rights.buckets import Buckets
 
 _UNLIMITED = ("pull", "replay")
 """Ways without a rate: we read a source at our own pace, and replay what was counted before."""
@@ -33,7 +33,8 @@ class Guard:
         self.stream = stream.name
         self.lagging: LaggingError | None = None
         """Why senders must wait, while a view downstream lags."""
-        self.buckets = Buckets(stream.name, stream.rate, clock) if stream.rate else None
+        said = f"this sender sends more to '{stream.name}' than its rate allows"
+        self.buckets = Buckets(said, stream.rate, clock, unit="events") if stream.rate else None
         self.shedder = Shedder(stream, stream.shed, clock, random) if stream.shed else None
         self._room, self._shed_above = room, shed_above
 

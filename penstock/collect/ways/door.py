@@ -46,7 +46,7 @@ from penstock.errors import (
 from penstock.log.control import producer_key
 from penstock.log.log import Producer, Stream
 from penstock.position import Position
-from penstock.rights.credential import CREDENTIAL, NOBODY
+from penstock.rights.credential import NOBODY, credential_of, leave
 from penstock.rights.signatures import Signatures
 
 WaitAbsorbed = Callable[[Position, float], Awaitable[Mapping[str, Mapping[str, Any]]]]
@@ -139,11 +139,11 @@ class Door:
     async def _sender(self, request: web.Request, intake: Intake, body: Body, asked: Asked) -> Sender:
         """Raises `SignatureError` when only a signature could tell, and does not."""
         stream = intake.stream.name
-        if self._signatures and stream in self._signatures and request.get(CREDENTIAL, NOBODY) == NOBODY:
+        if self._signatures and stream in self._signatures and credential_of(request, NOBODY) == NOBODY:
             signed = (stream, request.headers, body.packed)
             inline = len(body.packed) < SLICE_BYTES
             check = self._signatures.check
-            request[CREDENTIAL] = check(*signed) if inline else await asyncio.to_thread(check, *signed)
+            leave(request, check(*signed) if inline else await asyncio.to_thread(check, *signed))
         return sender_of(request, "beacon" if body.form == "text" else "post", asked.sent_us)
 
     async def _take(
@@ -161,7 +161,9 @@ class Door:
         expected = self._expected(intake.stream, asked)
         if not outcome.accepted and not outcome.duplicates:
             return outcome_reply(outcome, "logged", expected)
-        more = await self._replies.body(asked.reply, intake, judged.decoded, outcome.position, asked.wait_s)
+        more = await self._replies.body(
+            credential_of(body.request), asked.reply, intake, judged.decoded, outcome.position, asked.wait_s
+        )
         return outcome_reply(outcome, "logged", expected, more, late=more is None)
 
     # Once by its key
@@ -190,7 +192,9 @@ class Door:
             return replayed_reply(known, "applied" if applied else "logged")
         judged = await self._reception.judged(intake, raw, body.form, sender)
         self._replies.check_one(judged.decoded)
-        more = await self._replies.body(asked.reply, intake, judged.decoded, position, asked.wait_s)
+        more = await self._replies.body(
+            credential_of(body.request), asked.reply, intake, judged.decoded, position, asked.wait_s
+        )
         return replayed_reply(known, "logged", more, late=more is None)
 
     def _settle(self, once: Once | None, outcome: Outcome) -> None:

@@ -49,7 +49,7 @@ class Body:
     def __init__(
         self, request: web.Request, limits: Limits, room: Room, account: str, slow: SlowBodies | None = None
     ) -> None:
-        self._request, self._limits, self._slow = request, limits, slow
+        self.request, self._limits, self._slow = request, limits, slow
         self.share = room.share(account)
         self.packed = b""
         """As it was sent."""
@@ -71,7 +71,7 @@ class Body:
         content = await self._unpacked()
         if len(content) > len(self.packed):
             self.share.grow(len(content) - len(self.packed))
-        return enveloped(self._request.headers, content) if self._enveloped else content
+        return enveloped(self.request.headers, content) if self._enveloped else content
 
     async def _unpacked(self) -> bytes:
         packed = self.packed
@@ -88,14 +88,14 @@ class Body:
         self.share.close()
 
     async def _read_packed(self) -> bytes:
-        request = self._request
+        request = self.request
         if self._slow is None or request.content.is_eof():
             return await self._read_on()
         with self._slow.watching(request.content):
             return await self._read_on()
 
     async def _read_on(self) -> bytes:
-        request = self._request
+        request = self.request
         length = request.content_length
         try:
             if length is not None and length > self._limits.body_bytes:

@@ -15,7 +15,7 @@ from penstock.collect.intake import Intake
 from penstock.collect.judging.arrival import Decoded
 from penstock.errors import BadRequestError
 from penstock.position import Position
-from penstock.rights.credential import credential_of
+from penstock.rights.credential import Credential, credential_of
 
 MayRead = Callable[[web.Request, str], None]
 """Raises what the sender is told when it may not read the view of that name."""
@@ -39,8 +39,14 @@ class Rows(Protocol):
         """The columns by which a view's rows are found. Raises `UnknownViewError`, and `BadRequestError` when the view
         does not read the stream."""
 
-    async def after(self, view: str, key: Mapping[str, Any], position: Position, wait_s: float) -> Answer | None:
-        """The row at the first commit that has absorbed `position`; None when that was not within `wait_s`."""
+    def rule(self, view: str, reader: Credential) -> object:
+        """Raises `ForbiddenError` when a claim is missing that decides what `reader` sees of the view."""
+
+    async def after(
+        self, view: str, key: Mapping[str, Any], position: Position, wait_s: float, reader: Credential
+    ) -> Answer | None:
+        """The row at the first commit that has absorbed `position`; None when that was not within `wait_s`. A row that
+        is hidden from `reader` is none."""
 
 
 class ViewReplies:
@@ -54,6 +60,7 @@ class ViewReplies:
         if self._rows is None:
             raise BadRequestError("this process has no views", hint="leave out reply=")
         self._may_read(request, view)
+        self._rows.rule(view, credential_of(request))
         fields = intake.judge.stream.events.names
         missing = [name for name in self._rows.key(view, intake.stream.name) if name not in fields]
         if missing:
@@ -70,7 +77,7 @@ class ViewReplies:
             )
 
     async def body(
-        self, view: str, intake: Intake, decoded: Decoded, position: Position, wait_s: float
+        self, reader: Credential, view: str, intake: Intake, decoded: Decoded, position: Position, wait_s: float
     ) -> dict[str, Any] | None:
         """What the reply has beside the outcome, once the view has absorbed `position`; None when the time is over."""
         assert self._rows is not None
@@ -78,7 +85,7 @@ class ViewReplies:
         columns = schema.columns(decoded.events) if decoded.columns is None else decoded.columns.columns
         event = {name: column[0].as_py() for name, column in zip(schema.names, columns, strict=True)}
         key = {name: event[name] for name in self._rows.key(view, intake.stream.name)}
-        answer = await self._rows.after(view, key, position, wait_s)
+        answer = await self._rows.after(view, key, position, wait_s, reader)
         return None if answer is None else {"view": view, "row": answer.row, "position": answer.position}
 
 

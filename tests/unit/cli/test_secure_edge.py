@@ -16,6 +16,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import jwt
 import pytest
@@ -39,6 +40,16 @@ class Order(Event):
     email: Private[str] = ""
 app.stream("orders", Order)
 app.stream("hooks", Order, signed=signed.github(secret_env="HOOK_SECRET"))
+"""
+SALES = """
+class Sale(Event):
+    user_id: str
+    amount: int = 0
+sales = app.stream("sales", Sale, visible_where="user_id = :sub")
+app.channel("large", sales, where="amount > 10", select=["amount"])
+@app.view(key="user_id", visible_where="user_id = ANY(:users)")
+def totals(sales):
+    return sales.groupBy("user_id").count()
 """
 HOOK = "hook-secret-5f1c"
 TOKEN_SECRET = "token-secret-of-at-least-32-bytes-77aa"
@@ -127,7 +138,7 @@ def test_a_server_for_other_machines_needs_a_key_and_keys_need_no_server(world):
     expiring = json.loads(world.keys("create", "--scope", "admin", "--expires", "30 days", "--json").stdout)
     assert expiring["expires"] > expiring["created"]
     slip = world.keys("create", "--scope", "write:ordres")
-    assert "no stream or view 'ordres'" in slip.stderr
+    assert "no stream, view or channel 'ordres'" in slip.stderr
     assert world.keys("create", "--scope", "wirte:orders").stderr.startswith(
         "bad_request: 'wirte:orders' is not a scope"
     )
@@ -142,6 +153,60 @@ def test_a_server_for_other_machines_needs_a_key_and_keys_need_no_server(world):
     assert world.code(key) == 200
     assert world.code(None) == "unauthorized"
     assert OPEN not in world.log.read_text()
+
+
+def test_keys_have_claims_columns_and_limits_and_a_ticket_outlives_its_edge(world):
+    world.file.write_text(SHOP + SALES)
+    ann = world.key("--scope", "read:sales", "--scope", "read:large", "--claim", "sub=ann", "--connections", "3")
+    writer, slow = (
+        world.key("--scope", "write:*"),
+        world.key("--scope", "write:*", "--rate", "1/hour", "--name", "till"),
+    )
+    listed = world.key("--scope", "read:totals(user_id)", "--claim", "users=ann", "--claim", "users=bob")
+    for words, said in (
+        (("--scope", "read:totals(count)"), "leaves out the key of the view, user_id"),
+        (("--scope", "read:sales", "--rate", "often"), "is not a rate"),
+        (
+            (
+                "--scope",
+                "read:sales()",
+            ),
+            "is not a scope",
+        ),
+        (("--scope", "read:sales", "--claim", "sub"), "is not a claim"),
+    ):
+        assert said in world.keys("create", *words).stderr
+    bodies = {k["name"]: k for k in json.loads(world.keys("list", "--json").stdout)["keys"]}
+    assert bodies["till"]["rate"] == "1/hour"
+    assert {"users": ["ann", "bob"]} in [body["claims"] for body in bodies.values()]
+    shown = world.keys("list").stdout
+    assert all(text in shown for text in ("sub=ann", "users=ann users=bob", "1/hour", "3 connections"))
+
+    world.edge("--key-rate", "1000/s", "--key-connections", "7", "--max-connections", "500")
+    for user in ("ann", "bob"):
+        sale = json.dumps({"user_id": user, "amount": 50}).encode()
+        assert world.code(writer, "POST", "/streams/sales", sale, Content_Type="application/json") == 200
+    assert world.code(listed, path="/streams/sales") == "forbidden"
+    with world.remote(ann) as remote:
+        assert [e["user_id"] for e in remote.get("/streams/sales")["events"]] == ["ann"]
+        assert [e["amount"] for e in remote.get("/channels/large")["events"]] == [50]
+        ticket = remote.request("POST", "/tickets", b'{"channel": "large"}', {}).body["ticket"]
+    world.code(slow, "POST", "/streams/sales", b"{}", Content_Type="application/json")
+    assert world.code(slow, "POST", "/streams/sales", b"{}", Content_Type="application/json") == "too_many"
+
+    world.edges[-1].kill()
+    world.edges[-1].wait()
+    world.edge()
+    with socket.create_connection((urlsplit(world.url()).hostname, urlsplit(world.url()).port)) as raw:
+        raw.settimeout(10)
+        raw.sendall(f"GET /channels/large/events?ticket={ticket} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        said = b""
+        while b"data:" not in said:
+            said += raw.recv(65_536)
+    assert b" 200 " in said
+    assert world.keys("revoke", bodies[next(n for n, b in bodies.items() if b["connections"])]["id"]).returncode == 0
+    assert world.code(None, path=f"/channels/large/events?ticket={ticket}") == "unauthorized"
+    assert ticket.split(".")[2] not in world.log.read_text()
 
 
 def test_a_running_edge_follows_within_a_second_and_a_stopped_one_is_told_of(world):

@@ -2,6 +2,8 @@
 
 import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from penstock.cli.securing import OPEN, PROBE, Security, is_loopback, refuse_ope
 from penstock.cli.terminal import Terminal
 from penstock.config import Folder
 from penstock.errors import BadRequestError, NoKeyError
-from penstock.rights.tokens import TokenOptions
+from penstock.rights.token_options import TokenOptions
 
 SHOP = "from penstock import App\napp = App('shop')\n"
 
@@ -93,3 +95,11 @@ def test_what_is_loopback(host, here):
 def test_options_that_cannot_be_meant_are_refused(wrong):
     with pytest.raises(BadRequestError):
         Security(**wrong)
+
+
+def test_a_command_starts_without_what_only_servers_need():
+    """Every one of these costs a tenth of a second, and more on a busy machine."""
+    heavy = ("aiohttp", "jwt", "cryptography", "sqlglot", "uvloop", "pyspark")
+    program = f"import sys, penstock.cli.main; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -8,10 +8,10 @@ from running_edge import running
 from shop_app import Order
 
 from penstock import App
-from penstock.collect.limits.buckets import Buckets
 from penstock.errors import DeclarationError, DiskFullError, TooManyError
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.overload import Rate
+from penstock.rights.buckets import Buckets
 
 
 def test_the_rate_holds_over_time_and_the_burst_at_once() -> None:

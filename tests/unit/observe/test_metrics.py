@@ -24,8 +24,8 @@ def test_a_signal_is_counted_and_logged_at_its_level(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.INFO, "penstock"):
         observer.emit(SubscriberCut("sse", 7))
         observer.emit(BatchApplied("topics", 3, None))
-    assert caplog.messages == ["SubscriberCut transport=sse bytes=7"]
-    assert observer.value("penstock_serve_subscribers_cut_total", transport="sse") == 1
+    assert caplog.messages == ["SubscriberCut transport=sse bytes=7 policy=conflate"]
+    assert observer.value("penstock_serve_subscribers_cut_total", transport="sse", policy="conflate") == 1
     assert observer.value("penstock_views_changes_applied_total", view="topics") == 3
     assert observer.value("penstock_views_freshness_seconds_count", view="topics") == 0
 

@@ -29,10 +29,12 @@ from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import make_key
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
-from penstock.rights.tokens import TokenOptions, Tokens
+from penstock.rights.token_options import TokenOptions
+from penstock.rights.tokens import Tokens
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
+from penstock.views.rows_after import RowsAfter
 
 HOOK_SECRET = "the secret of the hook"
 
@@ -79,8 +81,16 @@ class Clock(PlayedClock):
 
 
 class SecureEdge:
-    def __init__(self, path: Path, tokens: TokenOptions | None, cors: tuple[str, ...], supervisor: str | None) -> None:
-        self.application = shop().declared()
+    def __init__(
+        self,
+        path: Path,
+        tokens: TokenOptions | None,
+        cors: tuple[str, ...],
+        supervisor: str | None,
+        app: App,
+        **limits_of_keys: Any,
+    ) -> None:
+        self.application = app.declared()
         self.clock, self.observer = Clock(), Observer()
         self.folder = Folder(path)
         self.log = SqliteLog.open(self.folder.edge_db, app="small", clock=self.clock)
@@ -91,7 +101,14 @@ class SecureEdge:
         limits, emit = Limits(), self.observer.emit
         self.views = Views(self.application, self.reader.flows, limits=limits, clock=self.clock, observer=self.observer)
         self.collect = Collect(
-            self.application, self.log, self.group, self.views.wait_absorbed, limits, self.clock, emit
+            self.application,
+            self.log,
+            self.group,
+            self.views.wait_absorbed,
+            limits,
+            self.clock,
+            emit,
+            rows=RowsAfter(self.views),
         )
         self.rights = Rights(
             self.log.memory(),
@@ -101,6 +118,7 @@ class SecureEdge:
             supervisor=supervisor,
             clock=self.clock,
             signals=emit,
+            **limits_of_keys,
         )
         self.collect.publishing.still = lambda request: self.rights.still(credential_of(request))
         self.serving = Serving(
@@ -119,6 +137,7 @@ class SecureEdge:
             signatures=self.collect.signatures,
             signals=emit,
             on_refused=lambda name, code: emit(RequestRefused(name, code)),
+            filtered=self.application.filtered(),
         ).add_to(self.site)
         self.collect.add_routes(self.site)
         self.serving.add_routes(self.site)
@@ -128,10 +147,19 @@ class SecureEdge:
     async def _remember(self, values: Mapping[str, Any]) -> None:
         await asyncio.wrap_future(self.group.submit([], values))
 
-    async def key(self, *scopes: str, name: str = "k", seconds: float | None = None, **claims: str) -> str:
+    async def key(
+        self,
+        *scopes: str,
+        name: str = "k",
+        seconds: float | None = None,
+        rate: str | None = None,
+        connections: int | None = None,
+        **claims: str | list[str],
+    ) -> str:
         """A new key, as `penstock keys create` makes one on a running server."""
-        ends = None if seconds is None else self.clock.now_us() + round(seconds * 1e6)
-        key, record = make_key(name, scopes, claims, self.clock.now_us(), ends)
+        now_us = self.clock.now_us()
+        ends = None if seconds is None else now_us + round(seconds * 1e6)
+        key, record = make_key(name, scopes, claims, now_us, ends, rate=rate, connections=connections)
         self.inbox.post(Instruction("create", record.id, record))
         await self.rights.tick()
         return key
@@ -159,6 +187,13 @@ class SecureEdge:
         return self.observer.value("penstock_rights_refused_total", reason=reason)
 
 
+def _fill(edge: SecureEdge) -> None:
+    build = edge.flows.build("topics")
+    edge.flows.commit(build, [{"topic": "jazz", "rsvps": 3, "group": "a"}])
+    edge.flows.build("hidden")
+    edge.flows.build("buyers", pa.schema([("phone", pa.string()), ("orders", pa.int64())]), ["phone"])
+
+
 class Answer:
     def __init__(self, status: int, raw: bytes, headers: dict[str, str]) -> None:
         self.status, self.raw, self.headers = status, raw, headers
@@ -166,6 +201,10 @@ class Answer:
     @property
     def body(self) -> Any:
         return json.loads(self.raw)
+
+    @property
+    def tag(self) -> str:
+        return next(value for name, value in self.headers.items() if name.lower() == "etag")
 
     @property
     def code(self) -> str:
@@ -179,18 +218,19 @@ async def secure_edge(
     tokens: TokenOptions | None = None,
     cors: tuple[str, ...] = (),
     supervisor: str | None = None,
+    app: Callable[[], App] = shop,
     site: Callable[[SecureEdge], None] = lambda edge: None,
+    **limits_of_keys: Any,
 ) -> AsyncIterator[SecureEdge]:
+    """`site` is called before anything starts; `limits_of_keys` are those of `Rights`."""
     async with AsyncExitStack() as opened:
-        edge = SecureEdge(path, tokens, cors, supervisor)
+        edge = SecureEdge(path, tokens, cors, supervisor, app(), **limits_of_keys)
         opened.callback(edge.log.close)
         opened.callback(edge.reader.close)
         opened.callback(edge.flows.close)
         opened.push_async_callback(asyncio.to_thread, edge.group.close)
-        build = edge.flows.build("topics")
-        edge.flows.commit(build, [{"topic": "jazz", "rsvps": 3, "group": "a"}])
-        edge.flows.build("hidden")
-        edge.flows.build("buyers", pa.schema([("phone", pa.string()), ("orders", pa.int64())]), ["phone"])
+        if app is shop:
+            _fill(edge)
         site(edge)
         await edge.views.start()
         opened.push_async_callback(edge.views.stop)

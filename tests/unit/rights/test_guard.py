@@ -15,7 +15,7 @@ from secure_edge import HOOK_SECRET, secure_edge
 
 from penstock.rights.credential import Credential
 from penstock.rights.guard import PIXEL, need
-from penstock.rights.tokens import TokenOptions
+from penstock.rights.token_options import TokenOptions
 
 SECRET = "a shared secret of at least 32 bytes"
 OPEN = ("/healthz", "/readyz", "/")
@@ -49,7 +49,9 @@ async def test_every_route_but_the_open_ones_needs_a_credential_from_the_first_k
     assert len(routes) > 15
     for method, path in routes:
         answer = await edge.ask(
-            method, path.format(stream="orders", view="topics", flow="topics", token="x"), body=b"{}"
+            method,
+            path.format(stream="orders", view="topics", flow="topics", channel="c", token="x", name="n"),
+            body=b"{}",
         )
         file = "." in path.rpartition("/")[2] and path != "/openapi.json" and not path.endswith(PIXEL)
         if path in OPEN or file:
@@ -483,7 +485,7 @@ async def test_a_browsers_socket_shows_its_key_as_a_subprotocol(edge):
 
 async def test_the_description_of_the_interface_names_every_right(edge):
     spec = (await edge.get("/openapi.json", await edge.key("write:orders"))).body
-    assert set(spec["components"]["securitySchemes"]) == {"key", "token", "beacon"}
+    assert set(spec["components"]["securitySchemes"]) == {"key", "token", "beacon", "ticket"}
     paths = spec["paths"]
     assert "`write:orders`" in paths["/streams/orders"]["post"]["description"]
     assert {"beacon": []} in paths["/streams/orders"]["post"]["security"]

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiohttp import WSServerHandshakeError
-from secure_edge import HOOK_SECRET, SecureEdge, secure_edge
+from secure_edge import HOOK_SECRET, SecureEdge, secure_edge, shop
 
-from penstock.serve.visible import visible_status
+from penstock.rights.credential import Credential
+from penstock.rights.scope import Scope
+from penstock.serve.visible import Shown
 
 
 @pytest_asyncio.fixture
@@ -48,10 +50,7 @@ async def test_a_revoked_key_writes_nothing_more_over_a_socket_that_is_open(edge
 
 
 def test_status_says_who_waits_only_of_what_may_be_read() -> None:
-    class Reader:
-        def may(self, verb: str, name: str) -> bool:
-            return name == "rsvps"
-
+    reader = Credential("key/1", "reader", (Scope("read", "rsvps"),))
     body: dict[str, Any] = {
         "streams": [],
         "views": [],
@@ -63,7 +62,7 @@ def test_status_says_who_waits_only_of_what_may_be_read() -> None:
             "room": {"bytes": 5},
         },
     }
-    shown = visible_status(body, Reader())  # type: ignore[arg-type]
+    shown = Shown(shop().declared(), reader).status(body)
     assert shown["udp"] == [{"stream": "rsvps"}]
     assert shown["pressure"]["because"] == [{"stream": "rsvps", "shed": "random"}, {"room": "full"}]
     assert shown["pressure"]["room"] == {}

@@ -15,7 +15,8 @@ from playing import PlayedClock
 
 from penstock.errors import SecretError
 from penstock.rights.signals import JwksUnreadable
-from penstock.rights.tokens import TokenFault, TokenOptions, Tokens
+from penstock.rights.token_options import TokenFault, TokenOptions
+from penstock.rights.tokens import Tokens
 
 SECRET = "a shared secret of at least 32 bytes"
 RSA = rsa.generate_private_key(65537, 2048)

@@ -59,7 +59,12 @@ async def main() -> None:
                 print(
                     f"{total} messages of {ROWS} rows: {spent:.2f} CPU s, {took:.2f} s, {total / spent:.0f} per CPU s"
                 )
-                print("cut:", running.observer.value("penstock_serve_subscribers_cut_total", transport="websocket"))
+                print(
+                    "cut:",
+                    running.observer.value(
+                        "penstock_serve_subscribers_cut_total", transport="websocket", policy="conflate"
+                    ),
+                )
             finally:
                 clients.kill()
                 await clients.wait()

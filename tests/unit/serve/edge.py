@@ -14,6 +14,7 @@ from aiohttp import ClientSession, ClientTimeout, web
 from aiohttp.test_utils import TestServer
 from fake_flows import FakeFlows, small_app
 
+from penstock.app import App
 from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.log import Append, StreamSpec
@@ -29,15 +30,15 @@ DEADLINE_S = 20.0
 class Edge:
     """An edge process in miniature."""
 
-    def __init__(self, folder: Folder, limits: Limits, **options: Any) -> None:
-        self.application = small_app().declared()
+    def __init__(self, folder: Folder, limits: Limits, app: App | None = None, **options: Any) -> None:
+        self.application = (app or small_app()).declared()
         self.log = FolderLog(folder)
         self.observer = Observer()
         self.views = Views(self.application, self.log.flows, limits=limits, observer=self.observer)
         self.serving = Serving(self.application, self.views, self.log, folder=folder, **options)
-        app = web.Application(middlewares=[errors_as_json(self.observer)])
-        self.serving.add_routes(app)
-        self.server = TestServer(app)
+        made = web.Application(middlewares=[errors_as_json(self.observer)])
+        self.serving.add_routes(made)
+        self.server = TestServer(made)
         self.http: ClientSession
 
     async def start(self) -> None:

@@ -1,24 +1,30 @@
-"""A slow subscriber is cut, told so, and hurts nobody."""
+"""A slow subscriber gets merged batches, is told so, is cut in the end, and hurts nobody."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import WSMsgType
-from edge import Edge, Replica, eventually, flows_and_edge, follow_socket
+from aiohttp import ClientWebSocketResponse, WSMsgType
+from edge import DEADLINE_S, Door, Edge, Replica, eventually, flows_and_edge, follow_socket
 from fake_flows import topic
 
 from penstock.config import Limits
-from penstock.serve.delivery import Pipe, close_frame, socket_frame, sse_frame
+from penstock.serve import routes
+from penstock.serve.delivery import sse_frame
 from penstock.serve.messages import Message
 
-LIMITS = Limits(subscriber_bytes=256 * 1024)
+LIMITS = Limits(subscriber_bytes=256 * 1024, subscriber_stall_s=0.1, subscriber_cut_s=30)
+WIDE = "x" * 50_000
+EVENTS = b"GET /views/topics/events HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def _slow_connection(edge: Edge, request: bytes) -> socket.socket:
@@ -32,7 +38,7 @@ async def _slow_connection(edge: Edge, request: bytes) -> socket.socket:
     return raw
 
 
-def _upgrade(edge: Edge) -> bytes:
+def _upgrade() -> bytes:
     subscribe = b'{"type":"subscribe"}'
     mask = bytes(4)
     return (
@@ -44,28 +50,43 @@ def _upgrade(edge: Edge) -> bytes:
     )
 
 
-EVENTS = b"GET /views/topics/events HTTP/1.1\r\nHost: x\r\n\r\n"
+def _request(transport: str) -> bytes:
+    return EVENTS if transport == "sse" else _upgrade()
+
+
+def _cuts(edge: Edge, transport: str = "websocket", policy: str = "conflate") -> float:
+    return edge.observer.value("penstock_serve_subscribers_cut_total", transport=transport, policy=policy)
+
+
+def _subscribers(edge: Edge) -> float:
+    return edge.serving.hub._subscribers_by_view().get(("topics",), 0.0)
+
+
+@pytest.fixture
+def every_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a channel with this policy would do it."""
+    asked_in = routes.asked_in
+    monkeypatch.setattr(routes, "asked_in", lambda fields: replace(asked_in(fields), policy="every_change"))
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])
-async def test_a_subscriber_that_does_not_read_is_cut_while_others_get_everything(
+async def test_a_subscriber_that_does_not_read_is_cut_in_time_while_others_get_everything(
     tmp_path: Path, transport: str
 ) -> None:
-    async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
+    limits = replace(LIMITS, subscriber_cut_s=0.5)
+    async with flows_and_edge(tmp_path, limits) as (flows, running):
         stream = flows.build()
-        raw = await _slow_connection(running, EVENTS if transport == "sse" else _upgrade(running))
+        raw = await _slow_connection(running, _request(transport))
         replica = Replica()
         follower = asyncio.create_task(follow_socket(running, replica, lambda: len(replica.messages) == 81, {}))
-        subscribers = running.serving.hub._subscribers_by_view
-        await eventually(lambda: subscribers().get(("topics",)) == 2, "both have joined")
+        await eventually(lambda: _subscribers(running) == 2, "both have joined")
         for i in range(80):
-            await asyncio.to_thread(flows.commit, stream, [topic("wide", i, "x" * 50_000)])
+            await asyncio.to_thread(flows.commit, stream, [topic("wide", i, WIDE)])
         await follower
         assert replica.resets == 0
-        await eventually(
-            lambda: running.observer.value("penstock_serve_subscribers_cut_total", transport=transport) == 1, "cut"
-        )
-        await eventually(lambda: subscribers().get(("topics",)) in (None, 0), "forgotten")
+        await eventually(lambda: _cuts(running, transport) == 1, "cut")
+        assert running.observer.value("penstock_serve_stalls_total", view="topics", policy="conflate") == 1
+        await eventually(lambda: _subscribers(running) == 0, "forgotten")
         assert await _bytes_to_the_end(raw) < 2_000_000, "megabytes of stale updates hid in buffers"
         raw.close()
 
@@ -80,40 +101,190 @@ async def _bytes_to_the_end(raw: socket.socket) -> int:
     return count
 
 
-async def test_a_cut_socket_is_closed_with_4008_and_resumes_without_a_gap(tmp_path: Path) -> None:
+class Sleeper:
+    """A client on a socket that can stop reading, and then goes on."""
+
+    def __init__(self, ws: ClientWebSocketResponse, key: tuple[str, ...] = ("topic",)) -> None:
+        self.ws = ws
+        self.replica = Replica(key)
+        self.stalls: list[dict[str, Any]] = []
+        self._transport = ws._response.connection.transport  # type: ignore[union-attr]
+
+    def sleep(self) -> None:
+        self._transport.pause_reading()
+
+    def wake(self) -> None:
+        self._transport.resume_reading()
+
+    async def read(self) -> bool:
+        """Take one message; False when the socket was closed."""
+        message = await self.ws.receive(timeout=DEADLINE_S)
+        if message.type != WSMsgType.TEXT:
+            return False
+        body = json.loads(message.data)
+        body.pop("id", None)
+        if body["type"] == "stall":
+            self.stalls.append(body["behind"])
+        else:
+            self.replica.take(body)
+        return True
+
+    async def read_until(self, position: str) -> None:
+        while self.replica.position != position:
+            assert await self.read(), self.ws.close_code
+
+
+@asynccontextmanager
+async def sleeper(edge: Edge, **fields: Any) -> AsyncIterator[Sleeper]:
+    async with edge.http.ws_connect("/views/topics/socket", max_msg_size=0) as ws:
+        await ws.send_json({"type": "subscribe", "id": "s", **fields})
+        client = Sleeper(ws)
+        await client.read()
+        yield client
+
+
+QUERIES: dict[str, dict[str, Any]] = {
+    "all": {},
+    "where": {"where": "topic <> 'c'"},
+    "top": {"order_by": "-rsvps", "limit": 2},
+    "top of some": {"where": "rsvps > 10", "order_by": "topic", "limit": 3, "select": "rsvps,group"},
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+async def test_one_that_reads_again_gets_stall_and_one_merged_message_that_leads_to_the_present(
+    tmp_path: Path, query: str
+) -> None:
+    async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 50), topic("b", 50), topic("c", 1), topic("old", 60)])
+        async with sleeper(running, **QUERIES[query]) as client:
+            client.sleep()
+            for i in range(100):
+                changed = [topic("a", i, WIDE), topic("b", 100 - i, WIDE), topic("c", i % 7)]
+                passing = [topic("passing", 70, WIDE)] if i == 90 else []
+                gone = [{"topic": "passing"}] if i == 95 else [{"topic": "old"}] if i == 50 else []
+                offset = await asyncio.to_thread(flows.commit, stream, changed + passing, gone)
+            await running.at_offset(offset)
+            stalls = ("penstock_serve_stalls_total", {"view": "topics", "policy": "conflate"})
+            await eventually(lambda: running.observer.value(stalls[0], **stalls[1]) == 1, "stalled")
+            client.wake()
+            await client.read_until(stream.position((offset,)).token())
+            assert client.replica.resets == 0
+            assert len(client.replica.messages) < 60, "nothing was merged"
+            (behind,) = client.stalls
+            assert behind["batches"] > 40
+            assert behind["bytes"] >= 0
+            assert behind["seconds"] >= 0.1
+            wanted = await running.rows(**{k: str(v) for k, v in QUERIES[query].items()})
+            assert sorted(client.replica.rows.values(), key=str) == sorted(wanted, key=str)
+            flows.commit(stream, [topic("a", 500)])
+            await client.read_until(stream.position((offset + 1,)).token())
+        assert _cuts(running) == 0
+        merged = running.observer.value("penstock_serve_batches_conflated_total", view="topics", policy="conflate")
+        assert merged == behind["batches"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("query", QUERIES)
+async def test_whatever_a_client_reads_and_when_it_always_sees_a_state_that_the_view_had(
+    tmp_path: Path, query: str, seed: int
+) -> None:
+    """The sum over two rows of one batch is always 100, though a client sleeps and wakes at random."""
+    rng, params = random.Random(seed), QUERIES[query]
+    limits = replace(LIMITS, subscriber_bytes=rng.choice([0, 40_000, 200_000]), subscriber_stall_s=0.02)
+    async with flows_and_edge(tmp_path, limits) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 50, WIDE), topic("b", 50, WIDE)])
+        async with sleeper(running, **params) as client:
+            reading = asyncio.create_task(_look(client, params))
+            for i in range(60):
+                if i % 10 == 0:
+                    rng.choice([client.sleep, client.wake])()
+                share = rng.randrange(101)
+                others = [topic(f"t{rng.randrange(4)}", rng.randrange(60), "x" * rng.randrange(20_000))]
+                gone = [{"topic": f"t{rng.randrange(4)}"}]
+                kept = [row for row in others if row["topic"] != gone[0]["topic"]]
+                rows = [topic("a", share, WIDE), topic("b", 100 - share, WIDE), *kept]
+                offset = await asyncio.to_thread(flows.commit, stream, rows, gone)
+            end = stream.position((offset,)).token()
+            client.wake()
+            await running.at_offset(offset)
+            await eventually(lambda: client.replica.position == end or reading.done(), "read to the end")
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            if not reading.cancelled():
+                reading.result()
+            wanted = await running.rows(**{k: str(v) for k, v in params.items()})
+            assert sorted(client.replica.rows.values(), key=str) == sorted(wanted, key=str)
+            assert client.replica.resets == 0
+
+
+async def _look(client: Sleeper, params: dict[str, Any]) -> None:
+    while await client.read():
+        rows = {row["topic"]: row["rsvps"] for row in client.replica.rows.values()}
+        if not params or "limit" not in params:
+            assert rows["a"] + rows["b"] == 100, "half a batch was shown"
+
+
+async def test_one_that_slept_longer_than_history_reaches_is_reset_on_the_same_connection(tmp_path: Path) -> None:
+    limits = replace(LIMITS, history_bytes=0, history_us=0)
+    async with flows_and_edge(tmp_path, limits) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 1)])
+        async with sleeper(running) as client:
+            client.sleep()
+            for i in range(100):
+                offset = await asyncio.to_thread(flows.commit, stream, [topic("a", i + 2, WIDE)])
+            await running.at_offset(offset)
+            client.wake()
+            await client.read_until(stream.position((offset,)).token())
+            assert client.replica.resets == 1
+            assert client.replica.messages[-1]["type"] == "snapshot"
+        assert running.observer.value("penstock_serve_resets_total", view="topics", policy="conflate") == 1
+
+
+async def test_every_change_is_never_merged_but_cut_and_resumed(tmp_path: Path, every_change: None) -> None:
     async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
         stream = flows.build()
         flows.commit(stream, [topic("wide", 0)])
         replica = Replica()
-        async with running.http.ws_connect("/views/topics/socket", max_msg_size=0, autoping=True) as ws:
-            await ws.send_json({"type": "subscribe", "id": "s"})
-            replica.take(_without_id(await ws.receive_json()))
-            transport = ws._response.connection.transport  # type: ignore[union-attr]
-            transport.pause_reading()
+        async with sleeper(running) as client:
+            client.replica = replica
+            client.sleep()
             for i in range(120):
-                await asyncio.to_thread(flows.commit, stream, [topic("wide", i + 1, "x" * 50_000)])
-            await eventually(
-                lambda: running.observer.value("penstock_serve_subscribers_cut_total", transport="websocket") == 1,
-                "cut",
-            )
-            transport.resume_reading()
-            while (message := await ws.receive(timeout=10)).type == WSMsgType.TEXT:
-                replica.take(_without_id(json.loads(message.data)))
-            assert message.type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING, WSMsgType.ERROR)
-            assert ws.close_code in (4008, 1006), "1006 when it did not read its last words in time"
+                await asyncio.to_thread(flows.commit, stream, [topic("wide", i + 1, WIDE)])
+            await eventually(lambda: _cuts(running, policy="every_change") == 1, "cut")
+            client.wake()
+            while await client.read():
+                pass
+            assert client.ws.close_code in (4008, 1006), "1006 when it did not read its last words in time"
+            if client.ws.close_code == 4008:
+                assert len(client.stalls) == 1
+            await client.ws.send_json({"type": "ping"}) if not client.ws.closed else None
         await follow_socket(running, replica, lambda: replica.rows['["wide"]']["rsvps"] == 120, {})
         assert replica.resets == 0
+        seen = [row["rsvps"] for message in replica.messages for row in message.get("upserts", ())]
+        assert seen == list(range(1, 121)), "a change was left out"
+        assert running.observer.value("penstock_serve_batches_conflated_total", view="topics", policy="conflate") == 0
+
+
+async def test_every_change_cannot_be_paced(tmp_path: Path, every_change: None) -> None:
+    async with flows_and_edge(tmp_path) as (flows, running):
+        flows.commit(flows.build(), [topic("a", 1)])
+        async with sleeper(running) as client:
+            await client.ws.send_json({"type": "pace", "id": "s", "per_s": 1})
+            assert (await client.ws.receive_json(timeout=DEADLINE_S))["error"]["code"] == "every_change"
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])
 async def test_a_client_that_does_not_read_cannot_hold_up_a_shutdown(tmp_path: Path, transport: str) -> None:
     async with flows_and_edge(tmp_path, Limits(subscriber_bytes=10**9)) as (flows, running):
         stream = flows.build()
-        raw = await _slow_connection(running, EVENTS if transport == "sse" else _upgrade(running))
-        joined = running.serving.hub._subscribers_by_view
-        await eventually(lambda: joined().get(("topics",)) == 1, "joined")
+        raw = await _slow_connection(running, _request(transport))
+        await eventually(lambda: _subscribers(running) == 1, "joined")
         for i in range(60):
-            await asyncio.to_thread(flows.commit, stream, [topic("wide", i, "x" * 50_000)])
+            await asyncio.to_thread(flows.commit, stream, [topic("wide", i, WIDE)])
         await running.at_offset(60)
         async with asyncio.timeout(10):
             await running.server.close()
@@ -121,31 +292,63 @@ async def test_a_client_that_does_not_read_cannot_hold_up_a_shutdown(tmp_path: P
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])
-async def test_a_client_that_stalls_below_its_bound_is_cut_in_time(
-    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_that_stalls_in_its_snapshot_is_cut_in_time(tmp_path: Path, transport: str) -> None:
     """Its snapshot would pin the view's rows for as long as it liked."""
-    monkeypatch.setitem(Pipe.__init__.__kwdefaults__, "stalled_s", 0.3)
-    async with flows_and_edge(tmp_path, Limits(subscriber_bytes=10**9)) as (flows, running):
+    limits = Limits(subscriber_bytes=10**9, subscriber_cut_s=0.3)
+    async with flows_and_edge(tmp_path, limits) as (flows, running):
         flows.commit(flows.build(), [topic(f"t{i}", i, "x" * 1_000) for i in range(20_000)])
         await running.at_offset(1)
-        raw = await _slow_connection(running, EVENTS if transport == "sse" else _upgrade(running))
-        await eventually(
-            lambda: running.observer.value("penstock_serve_subscribers_cut_total", transport=transport) == 1, "cut"
-        )
+        raw = await _slow_connection(running, _request(transport))
+        await eventually(lambda: _cuts(running, transport) == 1, "cut")
         raw.close()
 
 
-def _without_id(message: dict[str, Any]) -> dict[str, Any]:
-    message.pop("id", None)
-    return message
+async def test_a_slow_reader_of_a_stream_is_told_so_and_misses_nothing(tmp_path: Path) -> None:
+    door = Door(tmp_path)
+    async with (
+        flows_and_edge(tmp_path, LIMITS) as (_, running),
+        running.http.ws_connect("/socket", max_msg_size=0) as ws,
+    ):
+        door.post("begin")
+        await ws.send_json({"type": "subscribe", "stream": "rsvps"})
+        client = Sleeper(ws)
+        got = [event["topic"] for event in (await ws.receive_json(timeout=DEADLINE_S))["events"]]
+        client.sleep()
+        sent = ["begin"]
+        for i in range(100):
+            sent.append(f"{i}" + WIDE)
+            await asyncio.to_thread(door.post, sent[-1])
+        stalls = ("penstock_serve_stalls_total", {"view": "rsvps", "policy": "stream"})
+        await eventually(lambda: running.observer.value(stalls[0], **stalls[1]) == 1, "stalled")
+        client.wake()
+        while len(got) < len(sent):
+            message = await ws.receive_json(timeout=DEADLINE_S)
+            if message["type"] == "stall":
+                assert message["behind"]["events"] > 10
+                client.stalls.append(message)
+            else:
+                got += [event["topic"] for event in message["events"]]
+        assert got == sent
+        assert len(client.stalls) == 1
+    door.log.close()
 
 
-def test_frames_have_the_header_that_their_length_needs() -> None:
-    assert socket_frame(b"x" * 125)[:2] == bytes((0x81, 125))
-    assert socket_frame(b"x" * 126)[:4] == bytes((0x81, 126, 0, 126))
-    assert socket_frame(b"x" * 65536)[:10] == bytes((0x81, 127, 0, 0, 0, 0, 0, 1, 0, 0))
-    assert close_frame(4008, "a") == bytes((0x88, 3, 0x0F, 0xA8)) + b"a"
+async def test_a_client_that_does_not_read_answers_is_not_read_from(tmp_path: Path) -> None:
+    """A flood of questions must not become a pile of answers."""
+    async with flows_and_edge(tmp_path, LIMITS) as (_, running):
+        raw = await _slow_connection(running, _upgrade())
+        loop, ping = asyncio.get_running_loop(), b'{"type":"ping","id":"' + b"p" * 80 + b'"}'
+        frame = bytes((0x81, 0x80 | len(ping))) + bytes(4) + ping
+        sent = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                for _ in range(1_000):
+                    await loop.sock_sendall(raw, frame * 100)
+                    sent += 100
+        assert sent < 100_000, "everything was taken though nothing was read"
+        (pipe,) = running.serving._pipes
+        assert pipe.unsent_bytes < LIMITS.subscriber_bytes + 400_000
+        raw.close()
 
 
 def test_an_event_of_a_partial_snapshot_has_no_id_to_resume_from() -> None:

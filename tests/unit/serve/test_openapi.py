@@ -16,6 +16,7 @@ from edge import eventually
 from fake_flows import FakeFlows, small_app, topic
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from penstock.app import App
 from penstock.cli.edge import _open, _remember
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
@@ -30,6 +31,7 @@ from penstock.rights.guard import Guard
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
 from penstock.rights.rights import Rights
+from penstock.rights.tickets import Tickets
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.testing.contracts.log_backends import BACKENDS
@@ -44,11 +46,20 @@ OPEN = ("/", "/healthz", "/readyz")
 LIMITS = Limits(body_bytes=100_000, view_bytes=200_000, body_pause_s=0.2)
 
 
+def described_app() -> App:
+    """The small app with a channel of a view and one of a stream."""
+    app = small_app()
+    app.channel("jazz", "topics", where="topic = 'jazz'")
+    app.channel("yeses", "yes")
+    app.channel("over", "elsewhere")
+    return app
+
+
 class Edge:
     """All that an edge is made of, within reach."""
 
     def __init__(self, folder: Folder) -> None:
-        self.application = small_app().declared()
+        self.application = described_app().declared()
         self.observer = Observer()
         self.flows = FakeFlows(folder.flows_db)
         self.log = SqliteLog.open(folder.edge_db, app="small")
@@ -68,9 +79,19 @@ class Edge:
         )
         checks = {"collect": lambda: self.group.problem or True}
         remember = _remember(self.group)
-        serving = Serving(self.application, self.views, self.reader, folder=folder, checks=checks, remember=remember)
+        self.rights = Rights()  # keys are made when the log is gone; tickets need it
+        self.rights.tickets = Tickets({}, clock, remember)
+        serving = Serving(
+            self.application,
+            self.views,
+            self.reader,
+            folder=folder,
+            checks=checks,
+            remember=remember,
+            rights=self.rights,
+            memory=self.log.memory(),
+        )
         self.web = web.Application(middlewares=[errors_as_json(self.observer)])
-        self.rights = Rights()
         Guard(self.rights).add_to(self.web)
         self.collect.add_routes(self.web)
         DeadLetterOffice(
@@ -137,7 +158,7 @@ async def test_it_is_valid(tmp_path: Path) -> None:
 
 async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> None:
     async with AsyncExitStack() as opened:
-        app = await _open(small_app().declared(), Folder(tmp_path), opened)
+        app = await _open(described_app().declared(), Folder(tmp_path), opened)
         async with TestClient(TestServer(app)) as client, client.get("/openapi.json") as reply:
             described = await reply.json()
         there = set()
@@ -178,15 +199,18 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
         ack = await post_all_kinds(edge)
         await read_views(edge, ack)
         await read_streams(edge)
+        await read_channels(edge)
         await look_at_dead_letters(edge)
         await subscribe(edge)
         await when_the_log_fails(edge)
         await without_a_right(edge, spec)
+        await above_the_limit(edge, spec)
         described, seen = by_route(spec, edge.seen)
         assert seen == described
         for (method, path), statuses in edge.seen.items():
             template = "/acks/{token}" if path.startswith("/acks/") else path
             template = "/dead/{letter}" if path.startswith("/dead/0-") else template
+            template = "/subscribers/{name}" if path.startswith("/subscribers/") else template
             assert statuses <= {int(status) for status in spec["paths"][template][method]["responses"]}, path
 
 
@@ -197,13 +221,28 @@ async def without_a_right(edge: Edge, spec: Spec) -> None:
         await edge.expect(
             403,
             method.upper(),
-            path.replace("{token}", "t").replace("{letter}", "0-0"),
+            path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n"),
             headers={"Host": "evil.example"},
         )
     _, record = make_key("", ("read:*",), {}, 0, None)
     await edge.rights.obey(Instruction("create", record.id, record))
     for method, path in closed:
-        await edge.expect(401, method.upper(), path.replace("{token}", "t").replace("{letter}", "0-0"))
+        await edge.expect(
+            401, method.upper(), path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n")
+        )
+
+
+async def above_the_limit(edge: Edge, spec: Spec) -> None:
+    """Everything that needs a right, under a key that has asked already."""
+    key, record = make_key("", ("admin",), {}, 0, None, rate="1/day")
+    await edge.rights.obey(Instruction("create", record.id, record))
+    shown = {"Authorization": f"Bearer {key}"}
+    async with edge.http.get("/status", headers=shown) as reply:
+        assert reply.status == 200
+    for path, item in spec["paths"].items():
+        for method in item if path not in OPEN else ():
+            asked = path.replace("{token}", "t").replace("{letter}", "0-0").replace("{name}", "n")
+            await edge.expect(429, method.upper(), asked, headers=shown)
 
 
 async def ask_for_the_state_of_things(edge: Edge) -> None:
@@ -239,7 +278,8 @@ async def post_all_kinds(edge: Edge) -> str:
 
 async def read_views(edge: Edge, ack: str) -> None:
     path = "/views/topics"
-    await edge.expect(503, "GET", path, params={"wait": 0})
+    for loading in (path, "/channels/jazz"):
+        await edge.expect(503, "GET", loading, params={"wait": 0})
     old = edge.flows.build()
     edge.flows.commit(old, [topic("a", 1)])
     at_old = (await edge.expect(200, "GET", path))["position"]
@@ -252,7 +292,9 @@ async def read_views(edge: Edge, ack: str) -> None:
     new = edge.flows.build()
     edge.flows.commit(new, [topic("a", 1)])
     await eventually(lambda: edge.views.view("topics").content.epoch == new.epoch, "rebuilt")  # type: ignore[union-attr]
-    await edge.expect(410, "GET", path, params={"at_least": at_old, "wait": 0})
+    for at in (path, f"{path}/events"):
+        await edge.expect(410, "GET", at, params={"at_least": at_old, "wait": 0})
+        await edge.expect(504, "GET", at, params={"after": ack, "wait": 0})
     large = edge.flows.build("elsewhere", key=("topic", "group"))
     edge.flows.commit(large, [topic(f"t{i}", i, "g" * 100) for i in range(5_000)])
     await eventually(lambda: edge.views.view("elsewhere").problem is not None, "over its budget")
@@ -275,6 +317,36 @@ async def read_streams(edge: Edge) -> None:
     edge.flows.flow()
     await edge.expect(410, "GET", "/streams/yes", params={"after": gone})
     await edge.expect(400, "GET", "/streams/yes", params={"after": position})
+
+
+async def read_channels(edge: Edge) -> None:
+    await edge.expect(200, "GET", "/channels")
+    path = "/channels/jazz"
+    old = (await edge.expect(200, "GET", path))["position"]
+    await edge.expect(204, "GET", path, params={"since": old, "wait": 0})
+    await edge.expect(400, "GET", path, params={"where": "nonsense("})
+    gone = Position("view", "topics", "another", (1,)).token()
+    for at in (path, f"{path}/events"):
+        await edge.expect(504, "GET", at, params={"at_least": _later(old), "wait": 0})
+        await edge.expect(410, "GET", at, params={"at_least": gone, "wait": 0})
+    async with edge.http.get(path) as reply:
+        etag = reply.headers["ETag"]
+    await edge.expect(304, "GET", path, headers={"If-None-Match": etag})
+    await edge.expect(200, "GET", f"{path}/events")
+    await edge.expect(400, "GET", f"{path}/events", params={"where": "nonsense("})
+    await edge.expect(507, "GET", "/channels/over")
+    await edge.expect(507, "GET", "/channels/over/events")
+    await edge.expect(200, "GET", "/channels/yeses")
+    await edge.expect(200, "GET", "/channels/yeses/events")
+    ticket = {"channel": "jazz"}
+    await edge.expect(201, "POST", "/tickets", ticket)
+    await edge.expect(400, "POST", "/tickets", {"views": "jazz"})
+    await edge.expect(404, "POST", "/tickets", {"view": "nope"})
+
+
+def _later(token: str) -> str:
+    position = Position.parse(token)
+    return Position(position.kind, position.name, position.epoch, (position.offsets[0] + 9,)).token()
 
 
 MENDED = {"letters": [{"letter": "0-0", "events": [{"topic": "a" * 50_000}]}]}
@@ -301,11 +373,22 @@ async def subscribe(edge: Edge) -> None:
     await edge.expect(400, "GET", "/views/topics/events", params={"where": "nonsense("})
     await edge.expect(200, "GET", "/streams/rsvps/events")
     await edge.expect(400, "GET", "/streams/rsvps/events", params={"after": "nonsense"})
-    for path in ("/views/topics/socket", "/streams/rsvps/socket", "/streams/rsvps/publish", "/socket"):
-        await edge.expect(400, "GET", path)
+    sockets = ("/views/topics/socket", "/streams/rsvps/socket", "/channels/jazz/socket")
+    for path in (*sockets, "/streams/rsvps/publish", "/socket"):
+        broken = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        await edge.expect(400, "GET", path, headers=broken)
+        if not path.endswith("publish"):
+            await edge.expect(426, "GET", path)
         async with edge.http.ws_connect(path) as socket:
             edge.seen["get", path].add(101)
             await socket.close()
+    async with edge.http.ws_connect("/socket") as socket:
+        for name in ("n", "kept"):
+            await socket.send_json({"type": "subscribe", "id": name, "view": "topics", "name": name})
+            assert (await socket.receive_json())["type"] == "snapshot"
+    await edge.expect(200, "GET", "/subscribers")
+    await edge.expect(200, "DELETE", "/subscribers/n")
+    await edge.expect(404, "DELETE", "/subscribers/n")
 
 
 async def when_the_log_fails(edge: Edge) -> None:
@@ -317,13 +400,20 @@ async def when_the_log_fails(edge: Edge) -> None:
             await edge.ask("POST", "/streams/rsvps", {"topic": "a" * 50_000})
         await edge.expect(507, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a" * 5_000})
         await edge.expect(507, "POST", "/dead/replay", MENDED)
+        while 507 not in edge.seen["post", "/tickets"]:
+            edge.rights.tickets._secrets.clear()  # the next ticket needs a new one, and that must be in the log first
+            await edge.ask("POST", "/tickets", {"channel": "jazz"})
         for path in rebuilds:
             async with asyncio.timeout(20):
                 while 507 not in edge.seen["post", path]:
                     await edge.ask("POST", path)
+        await edge.expect(507, "DELETE", "/subscribers/kept")
     await asyncio.to_thread(edge.group.close)
     await edge.expect(503, "POST", "/streams/rsvps", {"topic": "a"})
     await edge.expect(503, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a"})
     await edge.expect(503, "POST", "/dead/replay", MENDED)
+    edge.rights.tickets._secrets.clear()
+    await edge.expect(503, "POST", "/tickets", {"channel": "jazz"})
     for path in rebuilds:
         await edge.expect(503, "POST", path)
+    await edge.expect(503, "DELETE", "/subscribers/kept")

@@ -1,4 +1,4 @@
-"""Holds senders to a stream's declared rate: a bucket of tokens for each account, one token for each event.
+"""Holds accounts to a rate, a stream's or a key's: a bucket of tokens for each, one token for each event or request.
 
 A bucket fills at the rate, up to the burst. A request of more events than the burst needs a full bucket and leaves a
 debt, which is paid off before the next: the rate holds, and no size of request is refused for ever. Buckets that are
@@ -15,16 +15,20 @@ from penstock.errors import TooManyError
 from penstock.overload import Rate
 
 MOST_ACCOUNTS = 10_000
-"""Buckets of one stream: about 2 MB."""
+"""Buckets of one stream, or of one rate of requests: about 2 MB."""
 SWEEP_ACCOUNTS = 1_000
 """With as many buckets the full ones are looked for, at most once a second."""
 
 
 class Buckets:
-    """The accounts of one stream; lives on the edge's loop."""
+    """The accounts of one stream, or of one rate of requests; lives on the edge's loop."""
 
-    def __init__(self, stream: str, rate: Rate, clock: Clock, most: int = MOST_ACCOUNTS) -> None:
-        self._stream, self._rate, self._clock, self._most = stream, rate, clock, most
+    def __init__(
+        self, message: str, rate: Rate, clock: Clock, most: int = MOST_ACCOUNTS, *, unit: str = "requests"
+    ) -> None:
+        """`message` is what an account above its rate is told; `unit` what is counted."""
+        self._message, self._unit = message, unit
+        self._rate, self._clock, self._most = rate, clock, most
         self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._swept_s = 0.0
 
@@ -60,8 +64,8 @@ class Buckets:
         wait_s = self.wait_s(account, events)
         if wait_s > 1e-9:
             raise TooManyError(
-                f"this sender sends more to '{self._stream}' than its rate allows",
-                detail=f"{self._rate.per_s:g} events per second, {self._rate.burst} at once; {events} were sent",
+                self._message,
+                detail=f"{self._rate.per_s:g} {self._unit} per second, {self._rate.burst} at once; {events} came",
                 hint="send the same request again after the time in Retry-After",
             ).after(wait_s)
         return self._now(account)

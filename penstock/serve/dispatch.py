@@ -1,0 +1,158 @@
+"""Takes each batch of a view to the queries that it can matter to, so that ten thousand others cost nothing.
+
+Every build of a view has one `Dispatch`. It looks each change up once in an index of all filters (`views/where_index`)
+and gives every group that is found the changes that it was found for. The others are not woken: their cursor is read
+off the dispatch's offset.
+
+1. A group gets every change that can matter to it: those that its filters pass on the row before or the row after.
+2. What is due to all groups is noted in the step of the loop in which `offset` moves, so that no cursor ever runs ahead
+   of what its group was given.
+3. A row becomes JSON once per batch for all groups that select the same columns.
+4. The loop is given back after some hundred changes looked up or messages written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from penstock.change import Change
+from penstock.observe.metrics import Observer
+from penstock.observe.signals import GroupFailed, MessagesSent
+from penstock.serve.messages import BatchJson, RowCodec
+from penstock.views.history import Batch
+from penstock.views.query import Query
+from penstock.views.store import Content, View
+from penstock.views.where_index import FilterIndex
+
+LOOKED_UP = 200
+"""Changes that are looked up between two steps of the loop: about 1 ms."""
+WRITTEN = 200
+"""Messages that are evaluated and written between two steps of the loop: about 2 ms."""
+FAILED_S = 1.0
+"""How long a group, or all of a view, waits after a failure before its subscribers begin again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What one batch is to one group."""
+
+    batch: Batch
+    changes: Sequence[Change]
+    """Those that can matter to it, in order."""
+    json: BatchJson
+
+
+class Follows(Protocol):
+    """A group, as a dispatch uses it on the edge's loop."""
+
+    query: Query
+
+    def take(self, due: Due) -> None:
+        """Note what is due. Must not wait, and must not call back."""
+        ...
+
+    def advance(self) -> int:
+        """Do what is due, as far as it is little; returns how many messages were handed to connections."""
+        ...
+
+    def end(self) -> None:
+        """The build was replaced, or nothing more can be followed."""
+        ...
+
+
+class Dispatch:
+    """The batches of one build of a view on their way to the groups. Belongs to the edge's loop."""
+
+    def __init__(self, view: View, content: Content, observer: Observer) -> None:
+        self.view, self.content = view, content
+        self.offset = content.offset
+        """Every batch up to here was given to the groups that it can matter to."""
+        self.ended = False
+        self._observer = observer
+        self._index: FilterIndex[Follows] = FilterIndex(view.filter_errors)
+        self._codecs: WeakValueDictionary[tuple[str, ...] | None, RowCodec] = WeakValueDictionary()
+        self._woken = asyncio.Event()
+        self._unlisten = view.listen(self._woken.set)
+        self._task = asyncio.create_task(self._run(), name=f"dispatch {view.name}")
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def unindexed(self) -> int:
+        """Groups that every change is tried on."""
+        return len(self._index.everywhere)
+
+    def add(self, group: Follows) -> None:
+        """Give it every batch behind the content's present offset."""
+        self._index.add(group, group.query.filters)
+
+    def remove(self, group: Follows) -> None:
+        self._index.remove(group)
+
+    def codec(self, query: Query) -> RowCodec:
+        """The one that all queries share which select the same columns."""
+        codec = self._codecs.get(query.select)
+        if codec is None:
+            codec = self._codecs[query.select] = RowCodec(query)
+        return codec
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._end()  # a task that was cancelled before it began did not
+
+    async def _run(self) -> None:
+        try:
+            while self.view.content is self.content:
+                self._woken.clear()
+                while (batch := self.content.history.next(self.offset)) is not None:
+                    if batch.start != self.offset:
+                        return  # history has outrun it: everyone begins again
+                    await self._hand_on(batch)
+                await self._woken.wait()
+        except Exception as error:
+            self._observer.emit(GroupFailed(self.view.name, f"{type(error).__name__}: {error}"))
+            await asyncio.sleep(FAILED_S)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._unlisten()
+        self.ended = True
+        for group in self._index.items():
+            group.end()
+
+    async def _hand_on(self, batch: Batch) -> None:
+        found = await self._found(batch.changes)
+        json = BatchJson(self.view.name, self.content.at(batch.end), batch)
+        groups = [*found, *self._index.everywhere] if batch.changes else []
+        for group in groups:
+            group.take(Due(batch, found.get(group, batch.changes), json))
+        self.offset = batch.end
+        await self._advance(groups)
+
+    async def _found(self, changes: Sequence[Change]) -> dict[Follows, list[Change]]:
+        """The changes by group. Who is added meanwhile starts behind this batch and takes nothing of it."""
+        found: dict[Follows, list[Change]] = {}
+        if len(self._index) > self.unindexed:
+            for start in range(0, len(changes), LOOKED_UP):
+                if start:
+                    await asyncio.sleep(0)
+                self._index.touched(changes[start : start + LOOKED_UP], found)
+        return found
+
+    async def _advance(self, groups: Sequence[Follows]) -> None:
+        sent = encoded = written = 0
+        for group in groups:
+            handed = group.advance()
+            sent, encoded, written = sent + handed, encoded + (handed > 0), written + handed + 1
+            if written >= WRITTEN:
+                written = 0
+                await asyncio.sleep(0)
+        if encoded:
+            self._observer.emit(MessagesSent(self.view.name, sent, encoded))

@@ -1,0 +1,92 @@
+"""Whom messages go to: what a group asks of each of its subscribers, and those at the end of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.serve.delivery import Pipe
+from penstock.serve.messages import Message
+
+
+class Receiver(Protocol):
+    """The way to one subscriber, as a group uses it on the edge's loop. `offer` and `send` keep the order."""
+
+    transport: str
+    deflates: bool
+    """It takes compressed frames."""
+    pace_s: float | None
+    """At least so long from one message to the next, the batches between merged; None: as they come."""
+    on_pace: Callable[[], None]
+    """Set by the group that it is in; called when `pace_s` has changed."""
+
+    def offer(self, message: Message) -> bool:
+        """Take it without waiting. False when enough waits for this subscriber: do not offer more until `drained`."""
+        ...
+
+    async def send(self, message: Message) -> None:
+        """Wait until everything before it is written, then write it. Raises `ConnectionError` when it is gone."""
+        ...
+
+    async def drained(self) -> None:
+        """Return when everything is written. Raises `ConnectionError` when the subscriber is gone."""
+        ...
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Held by one of the subscriptions on a connection while it catches up."""
+        ...
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+    def stall(self, made: Callable[[], Message]) -> None:
+        """Say that it is behind; `made` is called when the subscriber gets to read it."""
+        ...
+
+    def cut(self, policy: str, last: Message) -> None:
+        """End the connection, saying this last."""
+        ...
+
+
+def _nobody() -> None:
+    """Nobody is told."""
+
+
+class PipeReceiver:
+    """A subscriber at the end of a connection; how a message looks there is its transport's to say."""
+
+    transport = ""
+    deflates = False
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self.pace_s: float | None = None
+        self.on_pace: Callable[[], None] = _nobody
+
+    def frame(self, message: Message) -> bytes:
+        raise NotImplementedError
+
+    def offer(self, message: Message) -> bool:
+        return self._pipe.offer(self.frame(message))
+
+    async def send(self, message: Message) -> None:
+        await self._pipe.send(self.frame(message))
+
+    async def drained(self) -> None:
+        await self._pipe.drained()
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        return self._pipe.turn
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._pipe.unsent_bytes
+
+    def stall(self, made: Callable[[], Message]) -> None:
+        self._pipe.offer(lambda: self.frame(made()))
+
+    def cut(self, policy: str, last: Message) -> None:
+        self._pipe.cut(policy, self.frame(last))

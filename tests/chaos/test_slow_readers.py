@@ -1,0 +1,24 @@
+"""A few slow clients among two hundred; `python -m tests.chaos.slow_readers --clients 2000` plays it in full."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from penstock.config import Limits
+from tests.chaos.slow_readers import Play, play
+
+LEAST_P99_S = 0.1
+"""Below this a change of the 99th percentile says more about the machine that runs the tests."""
+
+
+def test_stopped_and_crawling_clients_hurt_nobody_and_come_to_the_present(tmp_path: Path) -> None:
+    limits = Limits(subscriber_bytes=64 * 1024, subscriber_stall_s=1.0, subscriber_cut_s=4.0)
+    what = Play(200, 4, 4, per_s=10, message_bytes=16_000, quiet_s=2.0, limits=limits)
+    found = asyncio.run(play(what, tmp_path / "data"))
+    assert found.wrong == []
+    before, during = found.p99
+    assert during < 2 * max(before, LEAST_P99_S)
+    assert len(found.slow) == 8
+    assert sum("stall" in seen for seen in found.slow) >= 2, "who went on in time was told so"
+    assert sum("connections" in seen for seen in found.slow) >= 2, "who did not was cut"

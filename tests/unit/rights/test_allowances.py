@@ -1,0 +1,88 @@
+"""A credential that asks too often or holds too much open is told when to come back; nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import WSServerHandshakeError
+from market import world
+from secure_edge import secure_edge
+
+from penstock.overload import Rate
+
+
+@pytest.fixture(autouse=True)
+def hook_secret(monkeypatch):
+    monkeypatch.setenv("HOOK_SECRET", "s")
+
+
+def limited(edge, limit):
+    return edge.observer.value("penstock_rights_limited_total", limit=limit)
+
+
+async def test_a_key_above_its_rate_waits_and_another_does_not(tmp_path):
+    async with secure_edge(tmp_path) as edge:
+        slow, other = await edge.key("read:topics", rate="2/s"), await edge.key("read:topics")
+        statuses = [(await edge.get("/views/topics", slow)).status for _ in range(4)]
+        assert statuses[:2] == [200, 200]
+        assert 429 in statuses[2:]
+        refused = await edge.get("/views/topics", slow)
+        assert (refused.status, refused.code, refused.headers["Retry-After"]) == (429, "too_many", "1")
+        assert (await edge.get("/views/topics", other)).status == 200
+        assert limited(edge, "rate") >= 2
+        await asyncio.sleep(1.0)
+        assert (await edge.get("/views/topics", slow)).status == 200
+
+
+async def test_the_servers_rate_is_for_keys_without_their_own_and_not_for_what_is_open_to_all(tmp_path):
+    async with secure_edge(tmp_path, rate=Rate(0.01, 1), supervisor="its parent") as edge:
+        assert [(await edge.get("/views/topics")).status for _ in range(5)] == [200] * 5, "no key, no limit"
+        plain, fast = await edge.key("read:topics"), await edge.key("read:topics", rate="1000/s")
+        assert [(await edge.get("/views/topics", plain)).status for _ in range(2)] == [200, 429]
+        assert [(await edge.get("/views/topics", fast)).status for _ in range(5)] == [200] * 5
+        assert [(await edge.get("/healthz")).status for _ in range(5)] == [200] * 5
+        assert [(await edge.get("/status", "its parent")).status for _ in range(5)] == [200] * 5
+
+
+async def test_a_write_above_the_rate_is_counted_as_refused(tmp_path):
+    async with secure_edge(tmp_path) as edge:
+        key = await edge.key("write:orders", rate="1/minute")
+        assert [(await edge.post("orders", key)).status for _ in range(2)] == [200, 429]
+        refused = edge.observer.value("penstock_collect_requests_refused_total", stream="orders", reason="too_many")
+        assert refused == 1
+
+
+async def test_connections_above_the_limit_are_refused_until_one_ends(tmp_path):
+    async with world(tmp_path, connections=9) as edge:
+        key = await edge.key("read:orders", connections=2, sub="ann")
+        shown = {"Authorization": f"Bearer {key}"}
+        async with (
+            edge.http.ws_connect(f"{edge.url}/views/orders/socket", headers=shown) as first,
+            edge.http.get(f"{edge.url}/views/orders/events", headers=shown) as events,
+        ):
+            assert events.status == 200
+            with pytest.raises(WSServerHandshakeError) as refused:
+                await edge.http.ws_connect(f"{edge.url}/socket", headers=shown)
+            assert refused.value.status == 429
+            again = await edge.get("/views/orders/events", key)
+            assert (again.status, again.code, again.headers["Retry-After"]) == (429, "too_many", "5")
+            assert (await edge.get("/views/orders", key)).status == 200, "reads are not connections that stay"
+            assert limited(edge, "connections") == 2
+            ticket = (await edge.ask("POST", "/tickets", key, b'{"view": "orders"}')).body["ticket"]
+            assert (await edge.get(f"/views/orders/events?ticket={ticket}")).status == 429, "a ticket is its key's"
+            async with edge.http.ws_connect(f"{edge.url}/socket", headers={"Authorization": f"Bearer {edge.ann}"}):
+                assert edge.rights.allowances.open == 3
+            await first.close()
+            async with edge.http.ws_connect(f"{edge.url}/views/orders/socket", headers=shown):
+                pass
+        for _ in range(5):  # a client that left is not counted, also where the server has not noticed it yet
+            async with edge.http.get(f"{edge.url}/views/orders/events", headers=shown) as events:
+                assert events.status == 200
+
+
+async def test_a_key_that_may_hold_none_holds_none(tmp_path):
+    async with world(tmp_path) as edge:
+        key = await edge.key("read:orders", connections=0, sub="ann")
+        assert (await edge.get("/views/orders/events", key)).status == 429
+        assert (await edge.get("/views/orders", key)).status == 200
