@@ -6,6 +6,7 @@ import json
 import subprocess
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.pretended import ROOT, Pretended
 from tests.unit.views.fake_flows import topic
 
 CLIENT = ROOT / "client"
+PATIENCE_S = 60.0
 APP = """
 from tests.unit.views.fake_flows import small_app
 
@@ -65,12 +67,13 @@ def key(edge: Pretended) -> str:
 def node(edge: Pretended, key: str, code: str) -> list[Any]:
     """What a program of Node prints, line by line as JSON."""
     with running(edge, key, code) as process:
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors
     return [json.loads(line) for line in out.splitlines()]
 
 
-def running(edge: Pretended, key: str, code: str) -> subprocess.Popen[str]:
+@contextmanager
+def running(edge: Pretended, key: str, code: str) -> Iterator[subprocess.Popen[str]]:
     head = f"""
         import {{ connect, MemoryStore }} from "@penstock/client";
         const [url, key] = [{edge.url!r}, {key!r}];
@@ -78,7 +81,11 @@ def running(edge: Pretended, key: str, code: str) -> subprocess.Popen[str]:
     """
     program = textwrap.dedent(head) + SOURCE + textwrap.dedent(code)
     words = ["node", "--experimental-websocket", "--no-warnings", "--input-type=module", "--eval", program]
-    return subprocess.Popen(words, cwd=CLIENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(words, cwd=CLIENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def told(process: subprocess.Popen[str]) -> Any:

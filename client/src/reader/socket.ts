@@ -36,7 +36,6 @@ export class SocketLink implements Link {
     this.#byId.set(subscription.id, subscription);
     subscription.begin();
     this.tell(subscription.fields());
-    if (subscription.manner.pace !== undefined) this.tell({ type: "pace", id: subscription.id, per_s: subscription.manner.pace });
     this.tell({ type: "ping", id: subscription.id }); // there may be no news: the pong says that it was heard
   }
 
@@ -105,8 +104,15 @@ export class SocketLink implements Link {
     this.owner.heard();
     const subscription = this.#byId.get(message.id ?? "");
     if (message.type === "error") this.#problem(subscription, message.id, new ClientError(message.error));
-    else if (message.type === "pong") subscription?.confirm();
+    else if (message.type === "pong") this.#there(subscription);
     else subscription?.take(message, text.length); // else an answer to one that was ended meanwhile
+  }
+
+  /** Its pace is told only now: before, the server did not know whether it can have one. */
+  #there(subscription: Subscription | undefined): void {
+    const { id, manner } = subscription ?? {};
+    if (manner?.pace !== undefined) this.tell({ type: "pace", id, per_s: manner.pace });
+    subscription?.confirm();
   }
 
   /** One without an id is about the connection: the server says why it is going to close it. */
