@@ -2,11 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PAGE := penstock/serve/page/index.html
-PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
+PAGE_SOURCES := $(shell find dashboard client/src -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
 .PHONY: setup demo test lint bench clean
-.PHONY: chaos chaos-producer chaos-counting chaos-readers chaos-royalties chaos-slow chaos-webhooks
+.PHONY: chaos chaos-producer chaos-counting chaos-js-readers chaos-readers chaos-royalties chaos-slow chaos-webhooks
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -73,6 +73,10 @@ chaos-producer: setup $(CLIENT)
 # Thousands of readers, some of them stopped
 chaos-slow: setup
 	$(BIN)/python -m tests.chaos.slow_readers --clients 2000
+
+# The copies of the JavaScript client, compared batch by batch: make chaos-js-readers ROUNDS=200 SEED=1
+chaos-js-readers: setup $(CLIENT)
+	$(BIN)/python -m tests.chaos.js_readers --rounds $(ROUNDS) --seed $(SEED)
 
 # Every event counted, by every way in, while the edge is killed: make chaos-counting KILLS=50 SEED=1
 chaos-counting: setup

@@ -1,1 +1,1 @@
-export function bundle(): Promise<string>;
+export function bundle(path?: string): Promise<string>;

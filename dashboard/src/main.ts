@@ -6,20 +6,27 @@ import "./styles/panels.css";
 import "./styles/view.css";
 import "./styles/pipeline.css";
 import { Page } from "./page";
-import { offered } from "./wire/credential";
+import { connect } from "./server/client";
+import { key } from "./server/credential";
 
-function socketAddress(): URL {
-  const address = new URL("socket", document.baseURI);
-  address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
-  return address;
+/** The key lives as long as the tab, and so does what it opens; what anybody may see is kept for the next visit. */
+function storageOf(held: string | null): Storage | null {
+  try {
+    return held ? sessionStorage : localStorage;
+  } catch {
+    return null; // the browser allows none
+  }
 }
 
-new Page({
-  open: () => new WebSocket(socketAddress(), offered()),
-  random: Math.random,
-  later: (run, ms) => {
-    const timer = setTimeout(run, ms);
-    return () => clearTimeout(timer);
-  },
-  hidden: () => document.hidden,
-}).start();
+const held = key();
+const page: Page = new Page(
+  connect(new URL(".", document.baseURI), {
+    ...(held && { key: held }),
+    store: held ? "session" : "indexeddb",
+    restWhenHidden: true,
+    onState: () => page.became(),
+  }),
+  storageOf(held),
+);
+page.start();
+addEventListener("hashchange", () => location.hash.startsWith("#key=") && location.reload());

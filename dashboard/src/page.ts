@@ -10,10 +10,10 @@ import { PressurePanel } from "./panels/pressure";
 import { StreamsPanel } from "./panels/streams";
 import { ViewCard } from "./panels/view-card";
 import { VitalsPanel } from "./panels/vitals";
-import type { Graph, Status, View } from "./wire/contract";
-import { Feed, type Connection, type Surroundings } from "./wire/feed";
-import { isRefused, read } from "./wire/read";
-import { readStatus } from "./wire/read-status";
+import type { Client } from "./server/client";
+import { type Definitions, type Place, readDefinitions, rememberedDefinitions } from "./server/definitions";
+import type { Status, View } from "./server/documents";
+import { readStatus } from "./server/status";
 
 const POLL_MS = 2_000;
 const FIGURES_MS = 500;
@@ -28,11 +28,9 @@ export class Page {
   private readonly pipeline = new PipelinePanel();
   private readonly pressure = new PressurePanel();
   private readonly cards = new Map<string, { definition: string; card: ViewCard }>();
-  private readonly feed: Feed;
-  private connectedOnce = false;
 
-  constructor(world: Surroundings) {
-    this.feed = new Feed(world, (state) => this.became(state));
+  /** `storage` is where what the app declares is kept for the next page; null: nowhere. */
+  constructor(private readonly client: Client, private readonly storage: Place | null) {
     place("connection", this.connection.root);
     place("vitals", this.vitals.root);
     place("problems", this.pressure.root);
@@ -43,51 +41,46 @@ export class Page {
   }
 
   start(): void {
-    this.feed.connect();
-    const wake = () => {
-      if (document.hidden) return;
-      this.feed.connect();
-      void this.poll();
-    };
-    document.addEventListener("visibilitychange", wake);
-    window.addEventListener("online", wake);
+    const known = rememberedDefinitions(this.storage);
+    if (known) this.showDefinitions(known);
+    this.client.connect();
+    document.addEventListener("visibilitychange", () => void this.poll());
     setInterval(() => void this.poll(), POLL_MS);
     setInterval(() => this.painter.request(() => this.vitals.freshness(this.freshness.percentiles())), FIGURES_MS);
   }
 
-  private became(state: Connection): void {
+  /** Called by the client whenever its state is another one. */
+  became(): void {
+    const { state, error } = this.client;
     this.connection.show(state);
-    if (state === "connected") void this.define();
-    if (state === "offline" && !this.connectedOnce) void this.askWhy();
-    this.connectedOnce ||= state !== "connecting"; // whatever it was, it is asked once
-  }
-
-  /** A browser does not tell why a WebSocket was refused; a plain request does. */
-  private async askWhy(): Promise<void> {
-    if (await isRefused("views")) this.connection.refused();
+    if (state === "live") void this.define();
+    if (error?.code === "unauthorized" || error?.code === "forbidden") this.connection.refused();
   }
 
   /** The server may be a new one with another app: definitions are read anew at each connection. */
   private async define(): Promise<void> {
     try {
-      const [views, graph] = await Promise.all([read<{ views: View[] }>("views"), read<Graph>("graph")]);
-      this.name(graph.app);
-      this.showViews(views.views);
-      this.pipeline.show(graph);
+      this.showDefinitions(await readDefinitions(this.client, this.storage));
       await this.poll();
     } catch {
-      this.feed.suspect();
+      this.client.check();
     }
   }
 
   private async poll(): Promise<void> {
-    if (document.hidden || this.feed.state !== "connected") return;
+    if (document.hidden || this.client.state !== "live") return;
     try {
-      const status = await readStatus();
+      const status = await readStatus(this.client);
       this.painter.request(() => this.showStatus(status));
     } catch {
-      this.feed.suspect();
+      this.client.check();
     }
+  }
+
+  private showDefinitions({ views, graph }: Definitions): void {
+    this.name(graph.app);
+    this.showViews(views);
+    this.pipeline.show(graph);
   }
 
   private name(app: string): void {
@@ -103,7 +96,7 @@ export class Page {
       const held = this.cards.get(view.view);
       if (held?.definition === definition) continue;
       held?.card.close();
-      this.cards.set(view.view, { definition, card: new ViewCard(view, this.feed, this.painter, this.freshness) });
+      this.cards.set(view.view, { definition, card: new ViewCard(view, this.client, this.painter, this.freshness) });
     }
     const cards = views.map((view) => this.cards.get(view.view)?.card.root).filter((root) => root !== undefined);
     const none = element("p", { class: "card empty" }, "This app declares no view. A function under @app.view becomes one.");

@@ -2,8 +2,8 @@
 import { expect, test } from "vitest";
 import { chartsOf, type LineChart } from "../src/logic/chart-choice";
 import { barsOf, leadersOf, linesOf } from "../src/logic/series";
-import { historySubscription, orderOf, tableSubscription } from "../src/logic/subscriptions";
-import type { View } from "../src/wire/contract";
+import { historyQuestion, orderOf, tableQuestion } from "../src/logic/subscriptions";
+import type { View } from "../src/server/documents";
 
 const WINDOW = "struct<start:timestamp,end:timestamp>";
 
@@ -43,17 +43,18 @@ test("no number, no chart", () => {
   expect(chartsOf(view(["a"], { a: "string", b: "array<int>" }))).toEqual([]);
 });
 
-test("a view with a limit is subscribed with its defaults, one without is bounded, newest first", () => {
-  expect(tableSubscription(trending)).toEqual({ view: "v" });
+test("a view with a limit is asked for with its own defaults, one without is bounded, newest first", () => {
+  expect(tableQuestion(trending)).toEqual({ orderBy: ["-window", "-rsvps"], limit: 10 });
+  expect(tableQuestion(view(["a"], { a: "string" }, { limit: 3 }))).toEqual({ orderBy: ["a"], limit: 3 });
   const open = view(["window", "a"], { window: WINDOW, a: "string", n: "int" });
   expect(orderOf(open)).toEqual(["-window", "a"]);
-  expect(tableSubscription(open)).toEqual({ view: "v", order_by: ["-window", "a"], limit: 200 });
+  expect(tableQuestion(open)).toEqual({ orderBy: ["-window", "a"], limit: 200 });
 });
 
 test("the history asks for the leaders by name, with quotes made safe", () => {
   const chart = chartsOf(trending)[0] as LineChart;
-  const asked = historySubscription(trending, chart, [{ topic: "O'Reilly" }, { topic: null }]);
-  expect(asked).toEqual({ view: "v", where: "topic = 'O''Reilly' OR topic IS NULL", order_by: ["-window", "topic"], limit: 360 });
+  const asked = historyQuestion(chart, [{ topic: "O'Reilly" }, { topic: null }]);
+  expect(asked).toEqual({ where: "topic = 'O''Reilly' OR topic IS NULL", orderBy: ["-window", "topic"], limit: 360 });
 });
 
 test("leaders are the names with the highest numbers, each once", () => {

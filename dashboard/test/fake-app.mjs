@@ -92,6 +92,7 @@ export class FakeApp {
   }
 
   take(socket, message) {
+    if (message.type === "ping") return socket.send(JSON.stringify({ ...message, type: "pong" }));
     this.asked.push(message);
     const list = this.subscriptions.get(socket) ?? new Map();
     this.subscriptions.set(socket, list);

@@ -4,7 +4,7 @@ import * as format from "../src/logic/format";
 import { Freshness } from "../src/logic/freshness";
 import { layout } from "../src/logic/layout";
 import { ordering } from "../src/logic/order";
-import type { Row } from "../src/wire/contract";
+import type { Row } from "../src/server/documents";
 
 const columns = [{ name: "n", type: "decimal(10,2)" }, { name: "name", type: "string" }];
 const sorted = (orderBy: string[], rows: Row[]) => [...rows].sort(ordering(orderBy, ["name"], columns)).map((row) => row.name);

@@ -1,5 +1,5 @@
 // Sends batch after batch, each until the door has it.
-import { Backoff } from "./backoff.js";
+import { Backoff } from "../backoff.js";
 import type { Batch } from "./batch.js";
 import { ProducerError } from "./errors.js";
 import type { Outbox } from "./outbox.js";

@@ -3,7 +3,7 @@
 // 1. A batch is settled only by an answer that proves to come from the door: a page of a hotel's network settles nothing.
 // 2. Whatever is not settled is sent again, made smaller, numbered anew, or stops the producer; nothing is dropped.
 // 3. An answer that leaves open whether the batch was taken makes it doubtful: then its events stay under its number.
-import { askedMs } from "./backoff.js";
+import { askedMs } from "../backoff.js";
 import type { Receipt } from "./batch.js";
 import { ProducerError } from "./errors.js";
 

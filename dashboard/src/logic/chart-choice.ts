@@ -1,5 +1,5 @@
 // Chooses how a view is drawn, from its key and its columns alone, so that any view of any app gets a fitting chart.
-import type { Column, View } from "../wire/contract";
+import type { Column, View } from "../server/documents";
 import { roleOf, type Role } from "./columns";
 
 export interface LineChart {

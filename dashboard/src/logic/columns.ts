@@ -1,5 +1,5 @@
 // Says what a column is for, from its Spark type: a time, a number, a name, or something only a table can show.
-import type { Column, Json } from "../wire/contract";
+import type { Column, Json } from "../server/documents";
 
 const MASK = "***";
 

@@ -1,5 +1,5 @@
 // Prints values for people: numbers with separators, times in the reader's own zone, durations in fitting units.
-import type { Json } from "../wire/contract";
+import type { Json } from "../server/documents";
 import { isWindow } from "./columns";
 
 export const NOTHING = "–";

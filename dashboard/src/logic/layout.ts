@@ -1,5 +1,5 @@
 // Lays the graph out in layers, sources first, so that data is seen to flow one way with few crossings.
-import type { Graph, GraphNode } from "../wire/contract";
+import type { Graph, GraphNode } from "../server/documents";
 
 export interface Placed {
   node: GraphNode;

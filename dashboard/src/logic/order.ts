@@ -1,5 +1,5 @@
 // Sorts rows as the server does for `order_by`, so that the page shows the same top n.
-import type { Column, Json, Row } from "../wire/contract";
+import type { Column, Json, Row } from "../server/documents";
 import { isWindow, numberOf, roleOf } from "./columns";
 
 export type Compare = (a: Row, b: Row) => number;

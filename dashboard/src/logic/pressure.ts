@@ -1,5 +1,5 @@
 // Says in words why senders wait: the server names the stream, the view, the room or the rule; people read a sentence.
-import type { Pressure } from "../wire/contract";
+import type { Pressure } from "../server/documents";
 import * as format from "./format";
 
 export interface Told {

@@ -1,9 +1,9 @@
 // Arranges rows as a chart draws them: leaders by rank, lines on one time axis, bars by length.
-import type { Row } from "../wire/contract";
+import type { Row } from "../server/documents";
 import type { BarChart, LineChart } from "./chart-choice";
 import { numberOf, timeOf } from "./columns";
 import { cell } from "./format";
-import { canonical } from "./key";
+import { canonical } from "../server/client";
 
 export interface Line {
   label: string;

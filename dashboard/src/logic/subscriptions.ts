@@ -1,5 +1,6 @@
 // Decides what the page asks the server for: the table's top n, and the bounded history that a line chart draws.
-import type { Row, Subscription, View } from "../wire/contract";
+import type { Question } from "../server/client";
+import type { Row, View } from "../server/documents";
 import { roleOf } from "./columns";
 import type { LineChart } from "./chart-choice";
 
@@ -16,17 +17,22 @@ export function orderOf(view: View): string[] {
   return view.key.map((name) => (descends(name) ? `-${name}` : name));
 }
 
-export function tableSubscription(view: View): Subscription {
-  if (view.limit !== null && view.limit <= TABLE_ROWS) return { view: view.view };
-  return { view: view.view, order_by: orderOf(view), limit: TABLE_ROWS };
+/** The view's own defaults are spelled out: rows that were kept answer exactly this, also when the app's defaults have changed since. */
+export function tableQuestion(view: View): Question {
+  if (view.limit === null || view.limit > TABLE_ROWS) return { orderBy: orderOf(view), limit: TABLE_ROWS };
+  return { orderBy: view.order_by?.length ? view.order_by : view.key, limit: view.limit };
+}
+
+/** What the page only shows as stars it does not leave behind in the browser either. */
+export function mayBeKept(view: View): boolean {
+  return !view.columns.some((column) => column.private);
 }
 
 /** The history of the leading names; with no names in the key, of the view itself. */
-export function historySubscription(view: View, chart: LineChart, leaders: Row[]): Subscription {
+export function historyQuestion(chart: LineChart, leaders: Row[]): Question {
   const lines = Math.max(1, chart.names.length === 0 ? 1 : leaders.length);
-  const bounds = { order_by: [`-${chart.time}`, ...chart.names], limit: HISTORY_POINTS * lines };
-  if (chart.names.length === 0) return { view: view.view, ...bounds };
-  return { view: view.view, where: leaders.map((row) => predicate(row, chart.names)).join(" OR "), ...bounds };
+  const bounds = { orderBy: [`-${chart.time}`, ...chart.names], limit: HISTORY_POINTS * lines };
+  return chart.names.length === 0 ? bounds : { where: leaders.map((row) => predicate(row, chart.names)).join(" OR "), ...bounds };
 }
 
 function predicate(row: Row, names: string[]): string {

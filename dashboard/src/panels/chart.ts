@@ -3,8 +3,8 @@ import { element } from "../element";
 import { chartsOf, type Chart } from "../logic/chart-choice";
 import { roleOf } from "../logic/columns";
 import { barsOf } from "../logic/series";
-import type { Row, View } from "../wire/contract";
-import type { Feed } from "../wire/feed";
+import type { Client } from "../server/client";
+import type { Row, View } from "../server/documents";
 import { BARS, BarsPanel } from "./bars";
 import { History } from "./history";
 import { LinesPanel } from "./lines";
@@ -24,7 +24,7 @@ export class ChartPanel {
   private readonly place = element("div", { class: "chart-place" });
   readonly root: HTMLElement | null;
 
-  constructor(private readonly view: View, private readonly feed: Feed, private readonly repaint: (job: () => void) => void) {
+  constructor(private readonly view: View, private readonly client: Client, private readonly repaint: (job: () => void) => void) {
     this.charts = chartsOf(view);
     const first = this.charts[0];
     this.root = first ? element("figure", { class: "chart", "data-chart": first.kind }, this.caption(), this.place) : null;
@@ -58,7 +58,7 @@ export class ChartPanel {
     const by = chart.names.length > 0 ? ` by ${chart.names.join(" and ")}` : "";
     const panel = new LinesPanel(`${chart.number}${by} over time; the table holds the same numbers`, open);
     const draw = () => panel.show(history.lines());
-    const history = new History(this.view, chart, this.feed, () => this.repaint(draw));
+    const history = new History(this.view, chart, this.client, () => this.repaint(draw));
     return { root: panel.root, show: (rows) => history.follow(rows, performance.now()), close: () => (history.close(), panel.close()) };
   }
 

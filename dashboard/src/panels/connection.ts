@@ -1,9 +1,9 @@
 // Shows whether the page is live, to eyes and to screen readers, and dims what may be out of date.
 import { element, mark, write } from "../element";
-import type { Connection } from "../wire/feed";
+import type { Connected } from "../server/client";
 
-const WORDS: Record<Connection, string> = {
-  connected: "Live",
+const WORDS: Record<Connected, string> = {
+  live: "Live",
   connecting: "Connecting",
   offline: "Offline, retrying",
 };
@@ -17,8 +17,8 @@ export class ConnectionPanel {
     this.text,
   );
 
-  show(state: Connection): void {
-    mark(this.root, "data-connection", state);
+  show(state: Connected): void {
+    mark(this.root, "data-connection", state === "live" ? "connected" : state);
     write(this.text, WORDS[state]);
     mark(document.documentElement, "data-offline", state === "offline" ? "" : null);
   }

@@ -1,7 +1,7 @@
 // Lists the flows with their state, pace and lag, and shows in full what stopped the ones that do not run.
 import { element, mark, write } from "../element";
 import * as format from "../logic/format";
-import type { Flow, Status } from "../wire/contract";
+import type { Flow, Status } from "../server/documents";
 import { problemText } from "./problem";
 import { StateBadge } from "./state-badge";
 

@@ -2,7 +2,7 @@
 import { drawing, element, mark, write } from "../element";
 import { layout, type Placed } from "../logic/layout";
 import * as format from "../logic/format";
-import type { Graph, Status } from "../wire/contract";
+import type { Graph, Status } from "../server/documents";
 
 const BOX = { width: 176, height: 62, least: 98 };
 const GAP = { along: 64, across: 18 };

@@ -1,7 +1,7 @@
 // A strip that is there only while senders are held back or events are dropped, with the reason and what to do.
 import { element, mark, write } from "../element";
 import { tell } from "../logic/pressure";
-import type { Status } from "../wire/contract";
+import type { Status } from "../server/documents";
 
 export class PressurePanel {
   private readonly headline = element("strong");

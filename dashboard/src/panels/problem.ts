@@ -1,6 +1,6 @@
 // Shows one error of the server as the paragraph it was written to be: what failed, the facts, what helps.
 import { element } from "../element";
-import type { Problem } from "../wire/contract";
+import type { Problem } from "../server/documents";
 
 export function problemText(problem: Problem): HTMLElement {
   return element(

@@ -1,7 +1,7 @@
 // Shows each stream with its pace and its counts: what came in, what was refused, what was late.
 import { element, mark, write } from "../element";
 import * as format from "../logic/format";
-import type { Status, Stream } from "../wire/contract";
+import type { Status, Stream } from "../server/documents";
 import { Sparkline } from "./sparkline";
 
 type Count = "accepted" | "duplicates" | "dead" | "shed" | "late";

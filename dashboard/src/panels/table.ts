@@ -2,8 +2,8 @@
 import { element, mark, write } from "../element";
 import { roleOf, shownOf } from "../logic/columns";
 import * as format from "../logic/format";
-import { canonical, keyOf } from "../logic/key";
-import type { Column, Row, View } from "../wire/contract";
+import { canonical, keyOf } from "../server/client";
+import type { Column, Row, View } from "../server/documents";
 
 const SHOWN_MS = 1_400; // how long a changed row stays marked; the fade in CSS is as long
 

@@ -1,13 +1,13 @@
 // Shows one view: what it says, how well it can be proved, its chart and its rows, kept current by one subscription.
 import { element, mark, write } from "../element";
 import * as format from "../logic/format";
+import { Fresh } from "../logic/fresh";
 import type { Freshness } from "../logic/freshness";
 import { ordering } from "../logic/order";
-import { Replica } from "../logic/replica";
-import { orderOf, TABLE_ROWS, tableSubscription } from "../logic/subscriptions";
+import { mayBeKept, orderOf, TABLE_ROWS, tableQuestion } from "../logic/subscriptions";
 import type { Painter } from "../painter";
-import type { Problem, View } from "../wire/contract";
-import type { Feed } from "../wire/feed";
+import type { Batch, Client, Live } from "../server/client";
+import type { Problem, View } from "../server/documents";
 import { ChartPanel } from "./chart";
 import { problemText } from "./problem";
 import { StateBadge } from "./state-badge";
@@ -20,32 +20,26 @@ const CLASSES: Record<string, string> = {
 };
 
 export class ViewCard {
-  private readonly replica: Replica;
+  private readonly live: Live;
+  private readonly fresh: Fresh;
   private readonly table: TablePanel;
   private readonly chart: ChartPanel;
   private readonly badge = new StateBadge();
   private readonly count = element("span", { class: "count" });
   private readonly trouble = element("div", { class: "problem", hidden: true });
-  private readonly end: () => void;
   private readonly paint = () => this.show();
+  private liveSince = Infinity;
   private total: number | null;
   readonly root: HTMLElement;
 
-  constructor(private readonly view: View, feed: Feed, private readonly painter: Painter, private readonly freshness: Freshness) {
+  constructor(private readonly view: View, client: Client, private readonly painter: Painter, private readonly freshness: Freshness) {
     this.total = view.rows ?? null;
-    this.replica = new Replica(view.key);
+    this.fresh = new Fresh(view.key);
     this.table = new TablePanel(view, orderOf(view));
-    this.chart = new ChartPanel(view, feed, (job) => painter.request(job));
+    this.chart = new ChartPanel(view, client, (job) => painter.request(job));
     this.root = this.build();
-    this.end = feed.subscribe(tableSubscription(view), {
-      snapshot: (rows) => this.changed(() => this.replica.snapshot(rows)),
-      changes: (upserts, deletes, accepted) => {
-        this.changed(() => this.replica.changes(upserts, deletes));
-        if (accepted !== null) this.measure(Date.parse(accepted));
-      },
-      stall: () => mark(this.root, "data-stalled", ""),
-      error: (problem) => this.fail(problem),
-    });
+    this.live = client.live(view.view, { ...tableQuestion(view), key: view.key, keep: mayBeKept(view) });
+    this.live.subscribe((batch) => this.told(batch));
   }
 
   /** Takes the counts and the health that /status reports. */
@@ -56,21 +50,28 @@ export class ViewCard {
   }
 
   close(): void {
-    this.end();
+    this.live.close();
     this.chart.close();
     this.root.remove();
   }
 
-  private changed(apply: () => void): void {
-    apply();
-    mark(this.root, "data-stalled", null);
+  private told(batch: Batch | null): void {
+    const { state, error } = this.live;
+    mark(this.root, "data-stalled", state === "stalled" ? "" : null);
+    if (error) this.fail(error.problem);
+    if (state !== "live") this.liveSince = Infinity;
+    else this.liveSince = Math.min(this.liveSince, Date.now());
+    if (!batch) return;
+    this.fresh.take(batch);
     mark(this.trouble, "hidden", "");
     this.painter.request(this.paint);
+    if (batch.accepted !== null) this.measure(Date.parse(batch.accepted));
   }
 
-  /** A hidden tab paints nothing, so what arrives then has no time at which it was shown. */
+  /** What was missed while nobody was here is old for that reason, and a hidden tab paints nothing: neither says how fresh the page is. */
   private measure(acceptedMs: number): void {
-    if (!document.hidden) this.painter.onceShown((atMs) => this.freshness.shown(acceptedMs, atMs));
+    if (document.hidden || acceptedMs < this.liveSince) return;
+    this.painter.onceShown((atMs) => this.freshness.shown(acceptedMs, atMs));
   }
 
   private fail(problem: Problem): void {
@@ -80,9 +81,9 @@ export class ViewCard {
 
   private show(): void {
     const { view } = this;
-    const rows = [...this.replica.rows.values()].sort(ordering(orderOf(view), view.key, view.columns));
+    const rows = [...this.live.values()].sort(ordering(orderOf(view), view.key, view.columns));
     const shown = rows.slice(0, Math.min(view.limit ?? TABLE_ROWS, TABLE_ROWS));
-    this.table.show(shown, this.replica.takeFresh());
+    this.table.show(shown, this.fresh.takeFresh());
     this.chart.show(rows);
     const total = Math.max(this.total ?? 0, shown.length);
     const rowsWord = total === 1 ? "row" : "rows";

@@ -2,7 +2,7 @@
 import { element, mark, write } from "../element";
 import * as format from "../logic/format";
 import type { Percentiles } from "../logic/freshness";
-import type { Status } from "../wire/contract";
+import type { Status } from "../server/documents";
 import { Sparkline } from "./sparkline";
 
 export class VitalsPanel {

@@ -1,11 +1,11 @@
 // Reads /status and fills in what a server that is still starting leaves out, so that no panel has to guard itself.
-import type { Status, Stream } from "./contract";
-import { read } from "./read";
+import type { Client } from "./client";
+import type { Status, Stream } from "./documents";
 
 type Sparse = Partial<Omit<Status, "streams">> & { streams?: (Partial<Stream> & { stream: string })[] };
 
-export async function readStatus(): Promise<Status> {
-  return complete(await read<Sparse>("status"));
+export async function readStatus(client: Client): Promise<Status> {
+  return complete(await client.read<Sparse>("status"));
 }
 
 export function complete(status: Sparse): Status {

@@ -1,7 +1,7 @@
 // Turns the key of a row into one text, the same for an upsert and a delete, so that rows can be kept in a Map.
-import type { Json, Row } from "../wire/contract";
+import type { Json, Row } from "./contract.js";
 
-export function keyOf(row: Row, key: string[]): string {
+export function keyOf(row: Row, key: readonly string[]): string {
   return `{${key.map((name) => `${JSON.stringify(name)}:${canonical(row[name] ?? null)}`).join(",")}}`;
 }
 

@@ -26,15 +26,3 @@ export function key(place: Place = here): string | null {
   }
   return given ?? place.store.getItem(NAME);
 }
-
-/** Headers of a request. */
-export function shown(place: Place = here): Record<string, string> {
-  const held = key(place);
-  return held ? { authorization: `Bearer ${held}` } : {};
-}
-
-/** Subprotocols of a WebSocket, on which a page can set no header. */
-export function offered(place: Place = here): string[] {
-  const held = key(place);
-  return held ? ["penstock", `bearer.${held}`] : [];
-}

@@ -1,15 +1,7 @@
-// The part of the wire contract that the page uses, as types; nothing else of the server is known here.
+// The documents of the server that the page reads beside its views, as types; nothing else of the server is known here.
+import type { Position, Problem } from "./client";
 
-export type Json = null | boolean | number | string | Json[] | { [name: string]: Json };
-export type Row = Record<string, Json>;
-export type Position = string;
-
-export interface Problem {
-  code: string;
-  message: string;
-  detail?: unknown;
-  hint?: string | null;
-}
+export type { Json, Problem, Row } from "./client";
 
 export interface Column {
   name: string;
@@ -95,18 +87,3 @@ export interface Graph {
   nodes: GraphNode[];
   edges: { from: string; to: string }[];
 }
-
-export interface Subscription {
-  view: string;
-  where?: string;
-  order_by?: string[];
-  limit?: number;
-}
-
-export type Message =
-  | { type: "snapshot"; id: string; position: Position; rows: Row[]; part?: number; parts?: number }
-  | { type: "changes"; id: string; position: Position; upserts: Row[]; deletes: Row[]; accepted?: string }
-  | { type: "position"; id: string; position: Position }
-  | { type: "reset"; id: string; reason?: string }
-  | { type: "stall"; id: string }
-  | { type: "error"; id?: string; error: Problem };
