@@ -174,6 +174,17 @@ def test_ranges_are_found_as_if_each_were_looked_at(
     assert len(intervals) == len(kept)
 
 
+@pytest.mark.parametrize("operator", ["=", "<=>", ">=", "<="])
+def test_a_filter_for_nan_finds_it(operator: str) -> None:
+    columns = [Column("x", "double")]
+    index = FilterIndex[str]()
+    index.add("low", [compile_where("x BETWEEN 1 AND 2", columns)])
+    where = compile_where(f"x {operator} :nan", columns, params={"nan": float("nan")})
+    index.add("nan", [where])
+    assert where((float("nan"),))
+    assert "nan" in {*index.touched([change(None, (float("nan"),))]), *index.everywhere}
+
+
 def test_nan_lies_above_every_number() -> None:
     intervals = Intervals[str]()
     for name, low, high in (("above", 3, None), ("below", None, 3), ("between", 1, 3), ("all", None, None)):
