@@ -5,7 +5,7 @@ PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
 
-.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting chaos-readers clean
+.PHONY: setup demo test lint bench chaos chaos-producer chaos-counting chaos-readers chaos-webhooks clean
 
 setup: .venv/.installed .venv/.warm $(PAGE)
 
@@ -72,6 +72,10 @@ chaos-readers: setup
 # Every event counted, by every way in, while the edge is killed: make chaos-counting KILLS=50 SEED=1
 chaos-counting: setup
 	$(BIN)/python -m tests.chaos.counting --kills $(KILLS) --seed $(SEED)
+
+# An edge that is killed right after endpoints of webhooks said 2xx: make chaos-webhooks KILLS=50 SEED=1
+chaos-webhooks: setup
+	$(BIN)/python -m tests.chaos.webhook_harness --kills $(KILLS) --seed $(SEED)
 
 bench: setup chromium
 	$(BIN)/python -m bench

@@ -32,9 +32,10 @@ export class StreamsPanel {
     write(card.rate, format.rate(stream.rates.accepted));
     card.spark.add(stream.rates.accepted);
     for (const [count, target] of card.counts) {
-      write(target, format.number(stream.totals[count]));
-      mark(target, "data-some", stream.totals[count] > 0 ? "" : null);
-      if (count === "shed" && target.parentElement) mark(target.parentElement, "hidden", stream.totals[count] > 0 ? null : "");
+      const total = stream.totals[count];
+      write(target, total === null ? format.NOTHING : format.number(total));
+      mark(target, "data-some", (total ?? 0) > 0 ? "" : null);
+      if (count === "shed" && target.parentElement) mark(target.parentElement, "hidden", (total ?? 0) > 0 ? null : "");
     }
   }
 

@@ -29,10 +29,10 @@ export class VitalsPanel {
     const doors = streams.filter((stream) => stream.kind === "stream");
     const sum = (from: typeof streams, read: (s: (typeof streams)[number]) => number) => from.reduce((n, s) => n + read(s), 0);
     const rate = sum(doors, (stream) => stream.rates.accepted);
-    const rejected = sum(streams, (stream) => stream.totals.dead);
-    const late = sum(streams, (stream) => stream.totals.late);
+    const rejected = sum(streams, (stream) => stream.totals.dead ?? 0);
+    const late = sum(streams, (stream) => stream.totals.late ?? 0);
     write(this.rate, format.rate(rate));
-    write(this.accepted, format.compact(sum(doors, (stream) => stream.totals.accepted)));
+    write(this.accepted, format.compact(sum(doors, (stream) => stream.totals.accepted ?? 0)));
     write(this.rejected, format.compact(rejected));
     write(this.late, format.compact(late));
     mark(this.rejected, "data-some", rejected > 0 ? "" : null);

@@ -33,15 +33,18 @@ export interface View {
   limit: number | null;
   keep?: string | null;
   class?: string;
-  rows?: number;
+  rows?: number | null;
   position?: Position | null;
   flow?: Health | null;
 }
 
+/** Null where each reader sees its own rows only: how many there are in all is not told. */
+export type Count = number | null;
+
 export interface Stream {
   stream: string;
   kind: string;
-  totals: { accepted: number; duplicates: number; dead: number; shed: number; late: number };
+  totals: { accepted: Count; duplicates: Count; dead: Count; shed: Count; late: Count };
   rates: { accepted: number };
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import web
 
 from penstock.rights.credential import Credential, credential_of
@@ -19,6 +21,8 @@ from penstock.serve.webhooks.webhook_request import (
 )
 
 _NO_STORE = {"Cache-Control": "no-store"}
+_AT_ONCE = 200
+"""Webhooks that are listed between two steps of the loop."""
 
 
 class WebhookRoutes:
@@ -48,8 +52,12 @@ class WebhookRoutes:
         return json_reply(endpoint.body() | {"secret": secret}, 201, _NO_STORE)
 
     async def _list(self, request: web.Request) -> web.Response:
-        mine = self._webhooks.of(credential_of(request))
-        return json_reply({"webhooks": [endpoint.body() for endpoint in mine]}, headers=_NO_STORE)
+        bodies = []
+        for number, endpoint in enumerate(self._webhooks.of(credential_of(request)), 1):
+            bodies.append(endpoint.body())
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return json_reply({"webhooks": bodies}, headers=_NO_STORE)
 
     async def _show(self, request: web.Request) -> web.Response:
         return json_reply(self._found(request).body(), headers=_NO_STORE)

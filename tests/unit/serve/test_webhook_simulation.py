@@ -219,6 +219,7 @@ async def play(path: Path, seed: int) -> dict[str, int]:
             receiver.rows = {} if "stream" in fields or fields.get("since") else world.truth(fields)
             endpoint, _ = await world.hooks.create(wish, ANONYMOUS)
             world.ids[str(number)] = endpoint.webhook.id
+            world.trouble[str(number)] = world.random.choice([0.0, 0.3, 0.6])
         happened = {"crashes": 0, "rebuilds": 0, "switches": 0}
         for number in range(ROUNDS):
             dice = world.random.random()
@@ -226,22 +227,22 @@ async def play(path: Path, seed: int) -> dict[str, int]:
                 world.batch(flows, build)
             elif dice < 0.65:
                 world.event(number)
-            elif dice < 0.75:
+            elif dice < 0.7:
                 world.trouble[str(world.random.randrange(len(HOOKS)))] = world.random.choice([0.0, 0.3, 0.9, 1.0])
-            elif dice < 0.85:
+            elif dice < 0.78:
                 await world.crash()
                 happened["crashes"] += 1
-            elif dice < 0.87:
+            elif dice < 0.8:
                 build = flows.build()
                 flows.commit(build, [topic(key, world.random.randrange(10)) for key in TOPICS])
                 happened["rebuilds"] += 1
-            elif dice < 0.92:
+            elif dice < 0.84:
                 id = world.ids[str(world.random.randrange(len(HOOKS)))]
                 on = world.random.random() < 0.6
                 await world.hooks.change(id, ANONYMOUS, ChangedWebhook(enabled=on))
                 happened["switches"] += 1
             else:
-                await clock.advance(world.random.choice([1, 10, 100, 1_000]), world.quiet)
+                await clock.advance(world.random.choice([1, 10, 10, 40, 1_000]), world.quiet)
             for _ in range(world.random.randrange(20)):
                 await asyncio.sleep(0.0005)
         world.trouble.clear()
