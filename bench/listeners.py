@@ -30,6 +30,7 @@ POSITION = re.compile(rb'"position":"([^"]+)"')
 TAIL = 64
 """Bytes that may hold the beginning of a match."""
 MOST_TIMES = 400_000
+PATIENCE_S = 10.0
 SAME = "volume >= 0"
 
 
@@ -42,7 +43,7 @@ class Listener:
         self._where = where
         self._since = b""
         self.begun = False
-        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket = _connected(port)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(self._hello())
         self.socket.setblocking(False)
@@ -105,6 +106,18 @@ class Listener:
             self._begin()
         query = urlencode({**_query(self._where[0]), "since": self._since.decode(), "wait": 30})
         self.socket.send(f"GET /views/quotes?{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+
+
+def _connected(port: int) -> socket.socket:
+    """A connection; the edge may need a moment before it takes more."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _asked(filters: str, number: int) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from penstock.change import Change
@@ -40,8 +39,7 @@ FAILED_S = 1.0
 """How long a group, or all of a view, waits after a failure before its subscribers begin again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(NamedTuple):
     """What one batch is to one group."""
 
     batch: Batch
