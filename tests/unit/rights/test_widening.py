@@ -64,7 +64,7 @@ async def sse(edge: SecureEdge, path: str, **query: Any) -> Seen:
         return 200, None
 
 
-async def socket(edge: SecureEdge, path: str, messages: list[dict[str, Any]]) -> list[Any]:
+async def socket(edge: SecureEdge, path: str, messages: list[dict[str, Any]], quiet_s: float = QUIET_S) -> list[Any]:
     """What comes to each of these subscriptions on one socket."""
     seen: dict[str, Any] = {}
     shown = {"Authorization": f"Bearer {edge.ann}"}  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ async def socket(edge: SecureEdge, path: str, messages: list[dict[str, Any]]) ->
             await connection.send_json({"type": "subscribe", "id": str(number)} | message)
         try:
             while len(seen) < len(messages):
-                message = json.loads((await connection.receive(timeout=QUIET_S if seen else 10.0)).data)
+                message = json.loads((await connection.receive(timeout=quiet_s if seen else 10.0)).data)
                 seen.setdefault(message.pop("id"), plain(message))
         except TimeoutError:
             pass

@@ -34,7 +34,9 @@ def numbers(taker: Taker) -> list[int]:
     return [body["row"]["rsvps"] for body in taker.bodies]
 
 
-@pytest.mark.parametrize("wrong", [500, 404, 429, hang, hang_up, redirect], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [500, 404, 429, hang, hang_up, redirect], ids=lambda how: getattr(how, "__name__", str(how))
+)
 async def test_what_was_not_taken_is_repeated_with_the_same_id_before_anything_else(tmp_path: Path, wrong: Any) -> None:
     clock = PlayedClock()
     running = hooked(tmp_path, clock=clock, timeout_s=0.3)
