@@ -263,12 +263,14 @@ class Serving:
         if since is not None and not isinstance(since, str):
             raise BadRequestError("'since' must be a position or null", hint="pass a token as the server gave it")
         if view is None:
-            receiver.of, receiver.paceable = ("stream", target), never_conflated("a stream")
+            receiver.of = "stream", target
+            receiver.refuse_pace(never_conflated("a stream"))
             await self._name(credential, fields, receiver)
             await self._follow_stream(target, fields, asked, receiver)
         else:
             receiver.of = "view", view.name
-            receiver.paceable = never_conflated("every_change") if asked.policy == "every_change" else None
+            if asked.policy == "every_change":
+                receiver.refuse_pace(never_conflated("every_change"))
             asked.query(view, await view.loaded())
             await self._name(credential, fields, receiver)
             resumed = since or (receiver.named.position if receiver.named else None)

@@ -59,8 +59,7 @@ class SocketReceiver(PipeReceiver):
         super().__init__(pipe)
         self.id = id
         self.deflates = deflates
-        self.paceable: PenstockError | None = None
-        """Why it cannot be given a pace; None: it can."""
+        self._unpaced: PenstockError | None = None
         self.of: tuple[str, str] | None = None
         """What it is of: `("view", name)` or `("stream", name)`."""
         self.named: Named | None = None
@@ -91,10 +90,17 @@ class SocketReceiver(PipeReceiver):
         """What one that takes its place must know; one that had not begun passes on what it was given."""
         return self.before if self.of is None else (self.of, self.reached)
 
+    def refuse_pace(self, why: PenstockError) -> None:
+        """It cannot be given a pace; one that was asked for before this was known is refused now."""
+        self._unpaced = why
+        if self.pace_s is not None:
+            self.pace_s = None
+            self._pipe.offer(error(why.body()).socket(self.id))
+
     def pace(self, per_s: object) -> None:
         """At most so many messages a second; None: as they come."""
-        if self.paceable is not None:
-            raise self.paceable
+        if self._unpaced is not None:
+            raise self._unpaced
         self.pace_s = None if per_s is None else 1 / _per_s(per_s)
         self.on_pace()
 

@@ -238,6 +238,13 @@ async def test_a_pace_that_cannot_be_kept_is_an_error(tmp_path: Path, what: str)
             assert (await ws.receive_json(timeout=DEADLINE_S))["error"]["code"] == code
 
 
+async def test_a_pace_that_comes_together_with_its_subscription_is_refused_too(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path) as (_, running), running.http.ws_connect("/socket") as ws:
+        await ws.send_json({"type": "subscribe", "id": "e", "stream": "rsvps"})
+        await ws.send_json({"type": "pace", "id": "e", "per_s": 2})
+        assert (await ws.receive_json(timeout=DEADLINE_S))["error"]["code"] == "every_change"
+
+
 async def test_a_subscription_begins_when_the_view_has_what_the_client_wrote_or_saw(tmp_path: Path) -> None:
     door = Door(tmp_path)
     async with flows_and_edge(tmp_path) as (flows, running):
