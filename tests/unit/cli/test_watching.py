@@ -45,7 +45,9 @@ class Watching:
         command = [sys.executable, "-m", "penstock.cli.main", "watch", "topics"]
         url = str(self.edge.server.make_url("")).rstrip("/")
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        self.process = await asyncio.create_subprocess_exec(*command, "--url", url, *words, **streams)
+        self.process = await asyncio.create_subprocess_exec(
+            *command, "--url", url, *words, **streams, preexec_fn=_heed_ctrl_c
+        )
 
     async def line(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -55,8 +57,14 @@ class Watching:
     async def end(self) -> tuple[int, str]:
         """The exit code, and what was said on stderr."""
         assert self.process.stderr is not None
-        said = (await self.process.stderr.read()).decode()
-        return await self.process.wait(), said
+        async with asyncio.timeout(60):
+            said = (await self.process.stderr.read()).decode()
+            return await self.process.wait(), said
+
+
+def _heed_ctrl_c() -> None:
+    """A shell that runs the tests in the background has its children ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
