@@ -306,7 +306,10 @@ class Processor:
         self._due_us.pop(task.number, None)
         try:
             replay = await in_thread(Replay, task, wiring)
-            await self._call(task, replay, wiring.term)
+            try:
+                await self._call(task, replay, wiring.term)
+            finally:
+                await replay.close()
             replay.check_done()
         except StoreFencedError:
             raise

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -252,6 +253,52 @@ def test_confirm_is_not_asked_about_a_call_that_was_refused(path: Path, bank: Ba
     )
     assert [type(error) for error in errors] == [CallRefusedError] * 2
     assert len(bank.charges) == 1
+
+
+def test_a_call_under_way_when_the_handler_fails_is_waited_for_and_not_sent_twice(path: Path, bank: Bank) -> None:
+    """`gather` leaves the handler with the first failure; the other call goes on."""
+    sent: list[str] = []
+    errors: list[BaseException] = []
+
+    def slow(call: Call) -> str:
+        sent.append(call.key)
+        time.sleep(0.3)
+        return "done"
+
+    async def pay(change: KeyChange, ctx: Any) -> None:
+        await asyncio.gather(ctx.call(bank.url, {}), ctx.call(slow, 1))
+
+    bank.next.append(402)
+    done = run(
+        path,
+        feed(("a", "1")),
+        pay,
+        confirm=lambda call: NOT_APPLIED,
+        on_error=lambda task, error, tries: errors.append(error),
+    )
+    assert [type(error) for error in errors] == [CallRefusedError]
+    assert (len(sent), len(bank.charges), done.waiting) == (1, 1, 0)
+
+
+def test_what_a_handler_leaves_behind_can_make_no_more_calls(path: Path, bank: Bank) -> None:
+    left: list[asyncio.Task[Any]] = []
+
+    async def later(ctx: Any) -> None:
+        await asyncio.sleep(0.01)
+        await ctx.call(bank.url, {})
+
+    async def pay(change: KeyChange, ctx: Any) -> None:
+        left.append(asyncio.create_task(later(ctx)))
+
+    async def last(change: KeyChange, ctx: Any) -> None:
+        if change.key["song"] == "a":
+            await pay(change, ctx)
+        else:
+            with pytest.raises(BadRequestError, match="has ended"):
+                await left[0]
+
+    assert run(path, feed(("a", "1"), ("b", "1")), last, give_up_after=1).failed == 0
+    assert bank.asked == []
 
 
 def test_a_service_that_is_away_is_tried_until_it_is_there(path: Path) -> None:
