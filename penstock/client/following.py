@@ -142,6 +142,8 @@ class Following(Generic[Item]):
         """`seen` is called with every position."""
         self.given: str | None = None
         """The position of the item that was given last; `position` moves on where nothing is to be given."""
+        self.before = since
+        """Where `position` was before that item was given."""
         self._seen = seen
         self._connections = Connections(asking, since, means, assembly)
         self._ready: deque[tuple[str, Item | None]] = deque()
@@ -176,6 +178,7 @@ class Following(Generic[Item]):
             while self._ready:
                 position, item = self._ready.popleft()
                 if item is not None:
+                    self.before = self._connections.position
                     self.given = position
                 self._connections.position = position
                 self._seen(position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from random import Random
 from typing import Any
@@ -337,6 +338,29 @@ def test_a_thread_that_gives_up_waiting_in_the_very_moment_loses_nothing() -> No
         except TimeoutError:
             given_up += 1
         assert seen[-1:] in ([], [at(len(seen))]), "one is missing"
+        assert watch.position == (seen[-1] if seen else None), "one that nobody got would be left out by who resumes"
     assert given_up > 50
     watch.close()
     background.close(played.watch.aclose())
+
+
+def test_a_thread_that_gave_up_waiting_resumes_before_what_came_then() -> None:
+    background = Background()
+    played = Played([whole(1), {"type": "position", "position": at(3)}, go := asyncio.Event(), batch(4)])
+    watch = Watch(played.watch, background)
+    assert watch.next(5).position == watch.position == at(1)
+    with pytest.raises(TimeoutError):
+        watch.next(0.05)
+    assert watch.position == at(3), "a batch that changed nothing for this reader"
+    background.run(_set(go))
+    while played.watch.position != at(4):
+        time.sleep(0.001)
+    assert watch.position == at(3)
+    assert watch.next(5).position == watch.position == at(4)
+    watch.close()
+    assert watch.position == at(4)
+    background.close(played.watch.aclose())
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
