@@ -31,6 +31,7 @@ from penstock.errors import (
     UnreachableError,
 )
 from penstock.position import Position
+from penstock.protocol import stall
 
 
 def at(offset: int, epoch: str = "e") -> str:
@@ -232,7 +233,8 @@ async def test_how_far_behind_is_told() -> None:
         [
             whole(1),
             batch(2, accepted="2023-11-14T22:13:18.500Z"),
-            {"type": "stall", "batches": 3, "bytes": 9, "seconds": 4.5},
+            stall({"batches": 3, "bytes": 9, "seconds": 4.5}),
+            go := asyncio.Event(),
             batch(3),
             Passing(UnreachableError("cut").after(30.0)),
         ],
@@ -243,15 +245,25 @@ async def test_how_far_behind_is_told() -> None:
     assert (watch.lag_s, watch.connected) == (None, True)
     await played.next()
     assert watch.lag_s == pytest.approx(1.5)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(watch), 0.05)
+    assert watch.lag_s == pytest.approx(4.5)
+    go.set()
     await played.next()
     assert watch.lag_s is None, "the stall is over, and nobody said how old this batch is"
-    assert [notice.kind for notice in played.told] == ["stalled"]
+    assert [(notice.kind, notice.text) for notice in played.told] == [("stalled", "too slow by 3 batches, 4.5 s")]
     await played.next()
     assert played.time.slept[0] >= 30
     assert watch.connected
     await watch.aclose()
     assert not watch.connected
     assert played.script.open == 0
+
+
+async def test_a_slow_reader_of_a_stream_is_told_of_events() -> None:
+    played = Played([stall({"events": 7, "bytes": 9, "seconds": 2.0}), whole(1)])
+    await played.next()
+    assert [notice.text for notice in played.told] == ["too slow by 7 events, 2.0 s"]
 
 
 async def test_while_it_is_cut_off_a_reader_falls_behind() -> None:
