@@ -255,6 +255,19 @@ def test_confirm_is_not_asked_about_a_call_that_was_refused(path: Path, bank: Ba
     assert len(bank.charges) == 1
 
 
+@pytest.mark.parametrize("status", [303, 409])
+def test_a_redirect_and_a_conflict_may_be_told_of_what_took_effect(path: Path, bank: Bank, status: int) -> None:
+    asked: list[Call] = []
+
+    def confirm(call: Call) -> Any:
+        asked.append(call)
+        return {"charge": "found"}
+
+    bank.next.append(status)
+    run(path, feed(("a", "1")), lambda change, ctx: ctx.call(bank.url, {}), confirm=confirm)
+    assert (len(asked), len(bank.asked)) == (1, 1)
+
+
 def test_a_call_under_way_when_the_handler_fails_is_waited_for_and_not_sent_twice(path: Path, bank: Bank) -> None:
     """`gather` leaves the handler with the first failure; the other call goes on."""
     sent: list[str] = []
