@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from os import PathLike
 from random import Random
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -23,6 +24,7 @@ from penstock.client.notice import Notify, logged
 from penstock.client.parts import Options as ProducerOptions
 from penstock.client.processing.client_feed import ClientFeed
 from penstock.client.processing.processor import Handler, Options, ProcessOptions, Processor
+from penstock.client.processing.run_context import in_thread
 from penstock.client.processing.stores.choice import LEASE_S, open_store
 from penstock.client.processing.work import Progress
 from penstock.client.processing.work_store import WorkStore
@@ -247,13 +249,14 @@ class AsyncClient:
         """
         asked = asking("view", view, where, params, select, limit=None)
         feed = ClientFeed(asked, lambda: self._key_of(view), lambda since: self._watch(asked, since, None), self._get)
-        kept = open_store(store, name or view, lease_s=lease_s) if isinstance(store, str | PathLike) else store
+        opened = partial(open_store, lease_s=lease_s)
+        kept = await in_thread(opened, store, name or view) if isinstance(store, str | PathLike) else store
         try:
             processor = Processor(feed, handler, kept, Options(**options))
             return await processor.run(asked.where, asked.params, asked.select)
         finally:
             if kept is not store:
-                kept.close()
+                await in_thread(kept.close)
 
     def producer(self, stream: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer to the same server, with the same key."""

@@ -14,6 +14,7 @@ from served import FAST, Served, serving
 
 from penstock.client import AsyncClient, Client
 from penstock.client.processing import KeyChange, Progress, open_store
+from penstock.client.processing.stores.sqlite import SqliteStore
 from penstock.client.refusing import Passing
 from penstock.errors import (
     BadQueryError,
@@ -119,6 +120,27 @@ async def test_while_no_server_is_there_a_job_fails_and_a_service_waits_until_it
         assert not running.done()
         stop.set()
         assert (await running).received is None
+
+
+async def test_a_store_is_opened_and_closed_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that is away, or somebody who looks at the file, would hold up everything else on the loop."""
+    where: list[int] = []
+
+    class Noted(SqliteStore):
+        def __init__(self, *values: Any) -> None:
+            where.append(threading.get_ident())
+            super().__init__(*values)
+
+        def close(self) -> None:
+            where.append(threading.get_ident())
+            super().close()
+
+    monkeypatch.setattr("penstock.client.processing.stores.choice.SqliteStore", Noted)
+    async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served:
+        await served.show(topic("a", 1))
+        await once(served, Seen())
+    assert len(where) == 2
+    assert threading.get_ident() not in where
 
 
 async def test_a_server_that_is_too_busy_to_say_the_key_is_asked_again(tmp_path: Path) -> None:
