@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -27,9 +28,11 @@ from penstock.errors import (
     BadRequestError,
     CallCutOffError,
     CallRefusedError,
+    DiskFullError,
     HandlerDivergedError,
     StoreHeldError,
     StoreMismatchError,
+    StoreUnavailableError,
     UnreachableError,
 )
 
@@ -487,6 +490,34 @@ def test_a_store_has_one_owner_and_another_can_stand_by(path: Path) -> None:
 
     asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
     assert seen == ["first", "second"]
+
+
+def test_a_store_has_one_owner_however_its_path_is_spelled(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = Question("royalties", ("song",))
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    with closing(open_store(path, "pay")) as first:
+        assert first.acquire(question)
+        for spelled in (link, Path("work.db"), tmp_path / ".." / tmp_path.name / "work.db"):
+            with closing(open_store(spelled, "pay")) as second:
+                assert second.acquire(question) is None
+
+
+def test_a_store_that_somebody_locks_does_not_say_that_the_disk_is_full(path: Path) -> None:
+    with closing(open_store(path, "pay")) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        store._db.execute("PRAGMA busy_timeout = 0")  # type: ignore[attr-defined]
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailableError):
+            store.acquire(Question("royalties", ("song",)))
+        other.execute("ROLLBACK")
+        store._db.execute("PRAGMA max_page_count = 1")  # type: ignore[attr-defined]
+        with pytest.raises(DiskFullError):
+            store._transact(  # type: ignore[attr-defined]
+                lambda sql: sql.run("CREATE TABLE large AS SELECT zeroblob(1000000) AS content")
+            )
 
 
 def test_an_owner_that_was_replaced_stands_by_and_goes_on_when_it_is_its_turn_again(path: Path) -> None:
