@@ -13,13 +13,14 @@ from urllib.parse import urlencode
 import jwt
 import pytest
 import pytest_asyncio
-from market import BOBS, CAROLS, EPOCH, SECRET, SECRETS, world
+from market import BOBS, CAROLS, EPOCH, SECRET, SECRETS, market, world
 from secure_edge import SecureEdge
 from widenings import ORDERS, PARAMS, SELECTS, WHERES
 
 from penstock.position import Position
 from penstock.serve import readable
 from penstock.views import rows_after
+from penstock.views.reading_terms import shown_epoch
 from penstock.views.rule import ReadRule
 
 Seen = tuple[int, Any]
@@ -88,7 +89,10 @@ def plain(value: Any) -> Any:
 
 
 def position(offset: int) -> str:
-    return Position("view", "orders", EPOCH, (offset,)).token()
+    application = market().declared()
+    view = application.view("orders")
+    assert view is not None
+    return Position("view", "orders", shown_epoch(EPOCH, application, view), (offset,)).token()
 
 
 # The table
