@@ -89,13 +89,13 @@ def _first_run(app: Running) -> str:
     assert (taken["accepted"], taken["duplicates"], len(taken["rejected"])) == (3, 0, 1)
     again = app.json("/streams/orders", order(1, "NL", 20))
     assert (again["accepted"], again["duplicates"]) == (0, 1)
-    read = app.json(f"/views/countries?after={taken['ack']}&wait=30")
+    read = app.json(f"/views/countries?after={taken['ack']}&wait=60")
     assert {row["country"]: row["orders"] for row in read["rows"]} == {"NL": 1, "DE": 1}
     small = app.json("/streams/orders", order(4, "FR", 2))  # filtered out by the first flow of the chain
-    after = app.json(f"/views/countries?after={small['ack']}&wait=30")
+    after = app.json(f"/views/countries?after={small['ack']}&wait=60")
     assert "error" not in after
     assert {row["country"] for row in after["rows"]} == {"NL", "DE"}
-    turnover = app.json(f"/views/turnover?after={small['ack']}&wait=30")
+    turnover = app.json(f"/views/turnover?after={small['ack']}&wait=60")
     assert {row["country"]: row["turnover"] for row in turnover["rows"]} == {"NL": 25.0, "DE": 30.0, "FR": 2.0}
     (letter,) = app.json("/streams/dead")["events"]
     assert letter["reason"] == "wrong_type"
@@ -112,7 +112,7 @@ def _second_run(app: Running, position: str) -> None:
     rows = {row["country"]: (row["orders"], row["largest"]) for row in messages[-1]["rows"]}
     assert rows == {"NL": (2, 20.0), "DE": (1, 30.0), "FR": (1, 2.0)}
     sales = app.json("/streams/orders", order(5, "NL", 1) | {"channel": "shop"})
-    read = app.json(f"/views/sales?after={sales['ack']}&wait=30")
+    read = app.json(f"/views/sales?after={sales['ack']}&wait=60")
     assert {row["country"]: row["turnover"] for row in read["rows"]} == {"NL": 52.0, "DE": 60.0, "FR": 4.0}
     assert app.json("/views/turnover")["error"]["code"] == "unknown_view"
     events = app.json("/streams/orders")["events"]
