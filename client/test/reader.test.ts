@@ -199,6 +199,15 @@ describe("watch", () => {
     await until(() => wire.last.said.some(({ type }) => type === "unsubscribe"));
   });
 
+  test("asks for the question and the pace that it was given before it had begun", async () => {
+    const watch = open().watch("topics", { where: "n > 1", since: "p1" });
+    watch.changeFilter({ where: "n > 5" });
+    watch.pace(3);
+    const said = await asked();
+    expect([said["where"], said["since"]]).toEqual(["n > 5", null]);
+    await until(() => said.peer.said.some(({ type, per_s }) => type === "pace" && per_s === 3));
+  });
+
   test("keeps its position over a reload, as far as batches were handled", async () => {
     const store = new MemoryStore();
     serve([]);
@@ -290,6 +299,20 @@ describe("live", () => {
     await until(() => live.position === "p9");
     expect([...live.keys()]).toEqual(["new"]);
     expect(wire.peers).toHaveLength(1);
+  });
+
+  test("batches that wait for the key are given up with the filter that they answer", async () => {
+    let told: (() => void) | undefined;
+    wire.answer = ({ response }) => void (told = () => response.writeHead(200, { "Content-Type": "application/json" }).end('{"views":[{"view":"topics","key":["topic"]}]}'));
+    serve([row("a", 1)]);
+    const live = open().live("topics");
+    await until(() => told);
+    wire.heard = () => {};
+    live.changeFilter({ where: "n > 5" });
+    await until(() => wire.last.asked()?.["where"]);
+    told!();
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    expect([live.size, live.position]).toEqual([0, null]);
   });
 
   test("a listener that throws harms nobody", async () => {

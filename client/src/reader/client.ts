@@ -178,11 +178,12 @@ export class Client {
   live<R extends Row = Row>(view: Named, options: LiveOptions = {}): Live<R> {
     const target = targetOf(view);
     const name = (question: Question): string => this.#entryName(target, question);
+    let asked: Question = options;
     const live = new Live<R>(
       {
-        begin: (reader, known) => this.#begin(target, options, known?.position ?? null, { pace: options.pace }, reader),
+        begin: (reader, known) => this.#begin(target, asked, known?.position ?? null, { pace: options.pace }, reader),
         end: (subscription) => (this.#connection.remove(subscription), this.#open.delete(live)),
-        change: (subscription, question) => this.#change(subscription, question),
+        change: (subscription, question) => this.#change(subscription, (asked = question)),
         key: () => this.#keyOf(target),
         keeping: (known) => (this.#who === null || options.keep === false ? null : new Keeping(this.#store, name(options), this.#http.world, known)),
         entryName: name,
@@ -223,12 +224,14 @@ export class Client {
   #watch<B extends Told>(target: Target, options: Question & Manner & Following<B> & { ack?: "handled" | "manual" }): Watch<B> {
     const { name, pace, keep, since = target.events && name === undefined ? "start" : null } = options;
     const manner: Manner = { name, pace };
+    let asked: Question = options;
     const { world } = this.#http;
     const known = (): { position: Position } | null => (watch.position === null ? null : { position: watch.position });
     const keeping = keep === undefined ? null : new Keeping(this.#store, this.#entryName(target, {}, keep), world, known);
     const begin = async (reader: Reader): Promise<Subscription | null> => {
-      const from = (await keeping?.load())?.position ?? since;
-      return this.#begin(target, options, from === "end" ? await this.#endOf(target) : from, manner, reader);
+      const kept = (await keeping?.load())?.position ?? since;
+      const from = kept === "end" ? await this.#endOf(target) : kept;
+      return this.#begin(target, asked, asked === options ? from : null, manner, reader);
     };
     const connection = this.#connection;
     const watch: Watch<B> = new Watch<B>(
@@ -237,10 +240,11 @@ export class Client {
         end: (subscription) => (connection.remove(subscription), this.#open.delete(watch)),
         rest: (subscription) => connection.remove(subscription),
         goOn: (subscription) => connection.add(subscription),
-        change: (subscription, question) => this.#change(subscription, question),
+        change: (subscription, question) => this.#change(subscription, (asked = question)),
         tell: (fields) => connection.tell(fields),
         later: (run, ms) => world.later(run, ms),
         keeping,
+        manner,
       },
       options.queueBytes ?? QUEUE_BYTES,
       name !== undefined && options.ack !== "manual",
@@ -258,7 +262,8 @@ export class Client {
   }
 
   /** Under a new id, so that a late answer to the old question cannot be taken for one to the new. */
-  #change(subscription: Subscription, question: Question): void {
+  #change(subscription: Subscription | null, question: Question): void {
+    if (!subscription) return;
     this.#connection.remove(subscription);
     subscription.change(question);
     this.#connection.add(subscription);

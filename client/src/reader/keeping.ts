@@ -35,12 +35,14 @@ export class Keeping {
     private readonly known: () => Known | null,
   ) {}
 
+  /** What was found under a name that it does not have any more is not its own. */
   async load(): Promise<Known | null> {
+    const { name } = this;
     let cancel = (): void => {};
     const late = new Promise<null>((resolve) => (cancel = this.world.later(() => resolve(null), LOAD_MS)));
     try {
-      const text = await Promise.race([this.store.get(this.name), late]);
-      return text === null ? null : readKnown(text);
+      const text = await Promise.race([this.store.get(name), late]);
+      return text === null || name !== this.name ? null : readKnown(text);
     } catch {
       return null;
     } finally {

@@ -19,7 +19,8 @@ export type Listener<R extends Row> = (batch: Batch<R> | null, live: Live<R>) =>
 export interface LiveHost {
   begin(reader: Reader, known: Known | null): Subscription;
   end(subscription: Subscription): void;
-  change(subscription: Subscription, question: Question): void;
+  /** Without a subscription: what `begin` is going to ask for. */
+  change(subscription: Subscription | null, question: Question): void;
   /** The view's key columns, as the server has them now. Asks until it is told or refused. */
   key(): Promise<string[]>;
   keeping(known: () => Known | null): Keeping | null;
@@ -83,7 +84,8 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
     this.#keeping?.save();
     this.#keeping?.rename(this.host.entryName(question));
     this.#changing = true;
-    if (this.#subscription) this.host.change(this.#subscription, question);
+    this.#waiting = [];
+    this.host.change(this.#subscription, question);
   }
 
   /** Writes down what is known, now. */

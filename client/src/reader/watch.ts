@@ -8,7 +8,7 @@ import type { ClientError } from "./errors.js";
 import type { Keeping } from "./keeping.js";
 import type { Question } from "./question.js";
 import { quietly } from "./quietly.js";
-import type { Reader, State, Subscription, Told } from "./subscription.js";
+import type { Manner, Reader, State, Subscription, Told } from "./subscription.js";
 
 const ACK_MS = 1000; // the server writes each one down
 
@@ -20,10 +20,12 @@ export interface WatchHost {
   rest(subscription: Subscription): void;
   /** Goes on from its position. */
   goOn(subscription: Subscription): void;
-  change(subscription: Subscription, question: Question): void;
+  /** Without a subscription: what `begin` is going to ask for. */
+  change(subscription: Subscription | null, question: Question): void;
   tell(fields: Record<string, unknown>): void;
   later(run: () => void, ms: number): () => void;
   keeping: Keeping | null;
+  manner: Manner;
 }
 
 export class Watch<B extends Told> implements AsyncIterableIterator<B> {
@@ -80,7 +82,7 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
     this.#queue = [];
     this.#bytes = 0;
     this.#resting = false;
-    if (this.#subscription) this.host.change(this.#subscription, question);
+    this.host.change(this.#subscription, question);
   }
 
   /** Lets the server remember, under the subscription's name, that everything up to here is done; without one the last handled. */
@@ -90,9 +92,8 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
 
   /** At most so many messages a second from now on; null: as they come. */
   pace(perSecond: number | null): void {
-    if (!this.#subscription) return;
-    this.#subscription.manner.pace = perSecond ?? undefined;
-    this.host.tell({ type: "pace", id: this.#subscription.id, per_s: perSecond });
+    this.host.manner.pace = perSecond ?? undefined;
+    if (this.#subscription) this.host.tell({ type: "pace", id: this.#subscription.id, per_s: perSecond });
   }
 
   async next(): Promise<IteratorResult<B, undefined>> {
