@@ -330,6 +330,19 @@ describe("live", () => {
     told.mockRestore();
   });
 
+  test("that was refused a filter can be given another one", async () => {
+    wire.heard = (peer, { type, id, where }) => {
+      if (type !== "subscribe") return;
+      if (where === "(") peer.say({ type: "error", id, error: { code: "bad_query", message: "no" } });
+      else peer.say({ type: "snapshot", id, position: "p1", rows: [row("a", 1)] });
+    };
+    const live = open().live("topics", { where: "(" });
+    await expect(live.ready).rejects.toMatchObject({ code: "bad_query" });
+    live.changeFilter({});
+    await until(() => live.state === "live");
+    expect([live.size, live.error]).toEqual([1, null]);
+  });
+
   test("that is refused says why and keeps nothing", async () => {
     const store = new MemoryStore();
     serve([row("a", 1)]);
@@ -337,9 +350,13 @@ describe("live", () => {
     await first.live("topics").ready;
     first.close();
     wire.heard = (peer, said) => said.type === "subscribe" && peer.say({ type: "error", id: said.id, error: { code: "forbidden", message: "no" } });
-    const second = open({ store }).live("topics");
+    const client = open({ store });
+    const second = client.live("topics");
     await expect(second.ready).rejects.toMatchObject({ code: "forbidden" });
     expect([second.size, second.state]).toEqual([1, "offline"]);
+    second.save();
+    client.close();
+    second.close();
     const third = open({ store }).live("topics");
     await expect(third.ready).rejects.toMatchObject({ code: "forbidden" });
     expect(third.size).toBe(0);

@@ -183,7 +183,7 @@ export class Client {
       {
         begin: (reader, known) => this.#begin(target, asked, known?.position ?? null, { pace: options.pace }, reader),
         end: (subscription) => (this.#connection.remove(subscription), this.#open.delete(live)),
-        change: (subscription, question) => this.#change(subscription, (asked = question)),
+        change: (subscription, question) => (this.#open.add(live), this.#change(subscription, (asked = question))),
         key: () => this.#keyOf(target),
         keeping: (known) => (this.#who === null || options.keep === false ? null : new Keeping(this.#store, name(options), this.#http.world, known)),
         entryName: name,

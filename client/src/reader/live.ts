@@ -81,7 +81,9 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
 
   /** Asks for other rows on the same connection; the old ones stay until the new ones are here. */
   changeFilter(question: Question): void {
+    if (this.#closed) return;
     this.#keeping?.save();
+    this.error = null;
     this.#keeping?.rename(this.host.entryName(question));
     this.#changing = true;
     this.#waiting = [];
@@ -98,7 +100,7 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
     if (this.#closed) return;
     this.#closed = true;
     this.#keeping?.save();
-    if (this.#subscription) this.host.end(this.#subscription);
+    this.#end();
   }
 
   // As a Map
@@ -174,7 +176,6 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
       this.#key = key;
       this.#apply();
     } catch (error) {
-      if (this.#subscription) this.host.end(this.#subscription);
       this.#fail(error as ClientError);
     }
   }
@@ -205,8 +206,13 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
     this.#tell(null);
   }
 
+  #end(): void {
+    if (this.#subscription) this.host.end(this.#subscription);
+  }
+
   #fail(error: ClientError): void {
     this.error = error;
+    this.#end();
     if (error.code !== "closed") this.#keeping?.forget(); // what one may not read is not kept either
     this.#settle.reject(error);
     this.#tell(null);
@@ -217,7 +223,7 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
   }
 
   #known(): Known | null {
-    if (this.#position === null || !this.#key || this.#changing) return null;
+    if (this.#position === null || !this.#key || this.#changing || this.error) return null;
     return { position: this.#position, key: this.#key, rows: [...this.#rows.values()] };
   }
 
