@@ -199,6 +199,19 @@ describe("watch", () => {
     await until(() => wire.last.said.some(({ type }) => type === "unsubscribe"));
   });
 
+  test("an ack that fails ends nothing and asks nothing anew", async () => {
+    serve([]);
+    const told = vi.spyOn(console, "error").mockImplementation(() => {});
+    const watch = open().watch("topics", { name: "mine", onBatch: () => {} });
+    await until(() => watch.position === "p1");
+    for (const code of ["bad_request", "bad_position", "disk_full"]) wire.last.say({ type: "error", id: "s1", to: "ack", error: { code, message: "no" } });
+    wire.last.say({ type: "changes", id: "s1", position: "p2", upserts: [], deletes: [] });
+    await until(() => watch.position === "p2");
+    expect([watch.state, wire.last.said.length]).toEqual(["live", 1]);
+    expect(told).toHaveBeenCalledTimes(3);
+    told.mockRestore();
+  });
+
   test("asks for the question and the pace that it was given before it had begun", async () => {
     const watch = open().watch("topics", { where: "n > 1", since: "p1" });
     watch.changeFilter({ where: "n > 5" });
