@@ -1,6 +1,6 @@
 // Watching and live views over one WebSocket, against a server that does what only a bad day brings.
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { type Batch, type Client, type ClientOptions, connect, MemoryStore, type Row, type State } from "../src/reader/client.js";
+import { type Batch, type Client, type ClientOptions, connect, MemoryStore, type Row, type State, type Store } from "../src/reader/client.js";
 import { type Peer, refuse, type Said, Wire } from "./wire.js";
 
 let wire: Wire;
@@ -233,6 +233,36 @@ describe("watch", () => {
     open({ store }).watch("topics", { keep: "mails" });
     expect((await asked("topics", 2))["since"]).toBe("p2");
   });
+
+  test("goes on only with the question whose batches were handled, and for the same person", async () => {
+    const store = new MemoryStore();
+    serve([]);
+    const first = open({ store });
+    const watch = first.watch("topics", { keep: "mails", onBatch: () => {} });
+    await until(() => watch.position === "p1");
+    wire.heard = () => {};
+    watch.changeFilter({ where: "n > 5" });
+    await until(() => wire.last.asked()?.["where"]);
+    first.close();
+    open({ store }).watch("topics", { keep: "mails", where: "n > 5" });
+    expect((await asked("topics", 2))["since"]).toBe(null);
+    open({ store, key: () => undefined }).watch("topics", { keep: "mails" });
+    expect((await asked("topics", 3))["since"]).toBe(null);
+    open({ store }).watch("topics", { keep: "mails" });
+    expect((await asked("topics", 4))["since"]).toBe("p1");
+  });
+
+  test("waits for a slow store, whose position is not to be overwritten", async () => {
+    const store = new MemoryStore();
+    serve([]);
+    const first = open({ store });
+    const watch = first.watch("topics", { keep: "mails", onBatch: () => {} });
+    await until(() => watch.position === "p1");
+    first.close();
+    const slow: Store = { get: async (name) => (await new Promise((resolve) => setTimeout(resolve, 1200)), store.get(name)), set: (...entry) => store.set(...entry), delete: (name) => store.delete(name) };
+    open({ store: slow }).watch("topics", { keep: "mails" });
+    expect((await asked("topics", 2))["since"]).toBe("p1");
+  });
 });
 
 describe("a stream", () => {
@@ -352,8 +382,8 @@ describe("live", () => {
     const live = open().live("topics", { where: "(" });
     await expect(live.ready).rejects.toMatchObject({ code: "bad_query" });
     live.changeFilter({});
-    await until(() => live.state === "live");
-    expect([live.size, live.error]).toEqual([1, null]);
+    await until(() => live.size === 1);
+    expect([live.state, live.error]).toEqual(["live", null]);
   });
 
   test("that is refused says why and keeps nothing", async () => {

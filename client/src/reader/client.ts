@@ -5,7 +5,7 @@ import type { Batch, EventBatch, Position, Row } from "./contract.js";
 import { ClientError } from "./errors.js";
 import { Http, type Key } from "./http.js";
 import { IndexedDbStore } from "./indexed-db-store.js";
-import { entryName, Keeping } from "./keeping.js";
+import { entryName, Keeping, type Known } from "./keeping.js";
 import type { Timing, Transport } from "./link.js";
 import { Live } from "./live.js";
 import { pathOf, type Question, queryOf, type Since, type Target } from "./question.js";
@@ -177,7 +177,6 @@ export class Client {
   /** The view's rows as a Map that is kept current. */
   live<R extends Row = Row>(view: Named, options: LiveOptions = {}): Live<R> {
     const target = targetOf(view);
-    const name = (question: Question): string => this.#entryName(target, question);
     let asked: Question = options;
     const live = new Live<R>(
       {
@@ -185,8 +184,8 @@ export class Client {
         end: (subscription) => (this.#connection.remove(subscription), this.#open.delete(live)),
         change: (subscription, question) => (this.#open.add(live), this.#change(subscription, (asked = question))),
         key: () => this.#keyOf(target),
-        keeping: (known) => (this.#who === null || options.keep === false ? null : new Keeping(this.#store, name(options), this.#http.world, known)),
-        entryName: name,
+        keeping: (known) => this.#keeping(known, options.keep === false ? undefined : "", target, options),
+        entryName: (question) => this.#entryName(target, question),
       },
       options.key,
     );
@@ -227,9 +226,9 @@ export class Client {
     let asked: Question = options;
     const { world } = this.#http;
     const known = (): { position: Position } | null => (watch.position === null ? null : { position: watch.position });
-    const keeping = keep === undefined ? null : new Keeping(this.#store, this.#entryName(target, {}, keep), world, known);
+    const keeping = this.#keeping(known, keep, target, options);
     const begin = async (reader: Reader): Promise<Subscription | null> => {
-      const kept = (await keeping?.load())?.position ?? since;
+      const kept = (await keeping?.load(true))?.position ?? since;
       const from = kept === "end" ? await this.#endOf(target) : kept;
       return this.#begin(target, asked, asked === options ? from : null, manner, reader);
     };
@@ -240,7 +239,7 @@ export class Client {
         end: (subscription) => (connection.remove(subscription), this.#open.delete(watch)),
         rest: (subscription) => connection.remove(subscription),
         goOn: (subscription) => connection.add(subscription),
-        change: (subscription, question) => this.#change(subscription, (asked = question)),
+        change: (subscription, question) => (keeping?.rename(this.#entryName(target, question, keep)), this.#change(subscription, (asked = question))),
         tell: (fields) => connection.tell(fields),
         later: (run, ms) => world.later(run, ms),
         keeping,
@@ -294,8 +293,14 @@ export class Client {
     }
   }
 
+  /** None without a name, and none where nobody knows whose it would be. */
+  #keeping(known: () => Known | null, name: string | undefined, target: Target, question: Question): Keeping | null {
+    if (this.#who === null || name === undefined) return null;
+    return new Keeping(this.#store, this.#entryName(target, question, name), this.#http.world, known);
+  }
+
   #entryName(target: Target, question: Question, name?: string): string {
-    return entryName(this.#http.base, this.#who ?? "", target, question, name);
+    return entryName(this.#http.base, this.#who!, target, question, name);
   }
 }
 

@@ -35,11 +35,11 @@ export class Keeping {
     private readonly known: () => Known | null,
   ) {}
 
-  /** What was found under a name that it does not have any more is not its own. */
-  async load(): Promise<Known | null> {
+  /** What was found under a name that it does not have any more is not its own. Who is `patient` waits for a slow store. */
+  async load(patient = false): Promise<Known | null> {
     const { name } = this;
     let cancel = (): void => {};
-    const late = new Promise<null>((resolve) => (cancel = this.world.later(() => resolve(null), LOAD_MS)));
+    const late = new Promise<null>((resolve) => patient || (cancel = this.world.later(() => resolve(null), LOAD_MS)));
     try {
       const text = await Promise.race([this.store.get(name), late]);
       return text === null || name !== this.name ? null : readKnown(text);

@@ -79,6 +79,8 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
 
   /** Asks for other rows on the same connection: a snapshot follows. What waits of the old question is given up. */
   changeFilter(question: Question): void {
+    this.save();
+    this.#handled = this.#given = null; // they lead on in the old question only
     this.#queue = [];
     this.#bytes = 0;
     this.#resting = false;
