@@ -93,7 +93,7 @@ export class Connection implements Owner {
     this.#closed = true;
     this.#unlisten();
     this.#stop();
-    for (const subscription of [...this.#subscriptions]) (this.#subscriptions.delete(subscription), subscription.fail(closedError()));
+    this.#failAll(closedError());
   }
 
   /** Connects now, unless it is or is about to be. */
@@ -224,8 +224,12 @@ export class Connection implements Owner {
       return this.#pause(error);
     }
     this.#become("offline", error);
-    for (const subscription of [...this.#subscriptions]) (this.#subscriptions.delete(subscription), subscription.fail(error));
+    this.#failAll(error);
     this.#stop();
+  }
+
+  #failAll(error: ClientError): void {
+    for (const subscription of [...this.#subscriptions]) (this.#subscriptions.delete(subscription), subscription.fail(error));
   }
 
   #askAgain(subscription: Subscription): void {

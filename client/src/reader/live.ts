@@ -82,7 +82,7 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
   /** Asks for other rows on the same connection; the old ones stay until the new ones are here. */
   changeFilter(question: Question): void {
     if (this.#closed) return;
-    this.#keeping?.save();
+    this.save();
     this.error = null;
     this.#keeping?.rename(this.host.entryName(question));
     this.#changing = true;
@@ -99,7 +99,7 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    this.#keeping?.save();
+    this.save();
     this.#end();
   }
 

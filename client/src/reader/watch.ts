@@ -127,7 +127,7 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
     this.#queue = [];
     this.#acknowledge();
     if (this.#subscription) this.host.end(this.#subscription);
-    this.host.keeping?.save();
+    this.save();
     this.#end(null);
   }
 
