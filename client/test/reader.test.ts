@@ -328,6 +328,20 @@ describe("live", () => {
     expect([...live.keys()]).toEqual([1, 2]);
   });
 
+  test("is read by the old key while the new one is asked for", async () => {
+    serve([row("a", 1)]);
+    const live = await open().live("topics").ready;
+    let told: (() => void) | undefined;
+    wire.answer = ({ response }) => void (told = () => response.writeHead(200, { "Content-Type": "application/json" }).end('{"views":[{"view":"topics","key":["n"]}]}'));
+    wire.last.say({ type: "reset", id: "s1", reason: "rebuilt" });
+    wire.last.say({ type: "snapshot", id: "s1", position: "q1", rows: [row("a", 2)] });
+    await until(() => told);
+    expect([live.get("a"), live.has("a"), [...live.keys()], live.position]).toEqual([row("a", 1), true, ["a"], "p1"]);
+    told!();
+    await until(() => live.position === "q1");
+    expect([live.get(2), [...live.keys()]]).toEqual([row("a", 2), [2]]);
+  });
+
   test("takes another filter on the open socket, and no late answer to the old one", async () => {
     serve([row("a", 1)]);
     const live = await open().live("topics").ready;

@@ -8,7 +8,7 @@ import type { World } from "./world.js";
 
 export interface Known {
   readonly position: Position;
-  readonly key?: string[];
+  readonly key?: readonly string[];
   readonly rows?: Row[];
 }
 
