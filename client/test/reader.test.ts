@@ -171,6 +171,20 @@ describe("watch", () => {
     expect(wire.peers).toHaveLength(1);
   });
 
+  test("what is asked again has a new id, so that nothing that is on its way comes twice", async () => {
+    const seen: string[] = [];
+    open().watch("topics", { onBatch: ({ position }) => void seen.push(position) });
+    const { peer } = await asked();
+    peer.say({ type: "snapshot", id: "s1", position: "p1", rows: [] });
+    peer.say({ type: "error", id: "s1", error: { code: "lagging", message: "no" } });
+    await until(() => peer.said.filter(({ type }) => type === "subscribe").length === 2);
+    const { id, since } = peer.asked()!;
+    for (const from of ["s1", id]) for (const position of ["p2", "p3"]) peer.say({ type: "changes", id: from, position, upserts: [], deletes: [] });
+    await until(() => seen.length >= 3);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect([id, since, seen]).toEqual(["s2", "p1", ["p1", "p2", "p3"]]);
+  });
+
   test("rests when too much waits for a slow reader, and goes on without a gap", async () => {
     const last = 60;
     wire.heard = (peer, said) => {

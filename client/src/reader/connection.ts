@@ -149,7 +149,7 @@ export class Connection implements Owner {
     if (!this.#subscriptions.has(subscription)) return;
     if (error.lostPosition && subscription.position !== null) {
       subscription.lose(error.message);
-      this.#link?.ask(subscription);
+      this.#askAgain(subscription);
     } else if (error.passing) {
       subscription.connected("offline");
       this.#pauses.set(subscription, this.http.world.later(() => this.#askAgain(subscription), this.#backoff.pauseMs(error.afterMs ?? 1000)));
@@ -232,9 +232,10 @@ export class Connection implements Owner {
     for (const subscription of [...this.#subscriptions]) (this.#subscriptions.delete(subscription), subscription.fail(error));
   }
 
+  /** Under a new id, so that nothing of the old one that is on its way can come twice. */
   #askAgain(subscription: Subscription): void {
     this.#pauses.delete(subscription);
-    if (this.#up) this.#link?.ask(subscription);
+    if (this.#up) (this.remove(subscription), this.add(subscription));
   }
 
   #rest(): void {
