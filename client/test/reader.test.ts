@@ -342,6 +342,25 @@ describe("live", () => {
     expect([...live.keys()]).toEqual([1, 2]);
   });
 
+  test("asks for its key ever more seldom, and not at all once the client is closed", async () => {
+    serve([row("a", 1)]);
+    wire.answer = (request) => refuse(request, 503, "not_ready");
+    const pauses: number[] = [];
+    const later = (run: () => void, ms: number): (() => void) => {
+      if (ms < 1000) pauses.push(ms);
+      const timer = setTimeout(run, ms < 1000 ? 5 : ms);
+      return () => clearTimeout(timer);
+    };
+    const client = open({ world: { later, random: () => 1 }, backoffMostMs: 900 });
+    client.live("topics", { keep: false });
+    await until(() => wire.requests.length > 4);
+    expect(pauses.slice(0, 4)).toEqual([100, 200, 400, 800]);
+    client.close();
+    const { length } = wire.requests;
+    await new Promise((resolve) => setTimeout(resolve, 60));
+    expect(wire.requests.length).toBeLessThanOrEqual(length + 1);
+  });
+
   test("is read by the old key while the new one is asked for", async () => {
     serve([row("a", 1)]);
     const live = await open().live("topics").ready;

@@ -18,7 +18,7 @@ export type Listener<R extends Row> = (batch: Batch<R> | null, live: Live<R>) =>
 /** What a live view needs of its client. */
 export interface LiveHost {
   begin(reader: Reader, known: Known | null): Subscription;
-  end(subscription: Subscription): void;
+  end(subscription: Subscription | null): void;
   /** Without a subscription: what `begin` is going to ask for. */
   change(subscription: Subscription | null, question: Question): void;
   /** The view's key columns, as the server has them now. Asks until it is told or refused. */
@@ -102,7 +102,7 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
     if (this.#closed) return;
     this.#closed = true;
     this.save();
-    this.#end();
+    this.host.end(this.#subscription);
   }
 
   // As a Map
@@ -181,7 +181,7 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
       this.#learning = false;
       this.#apply();
     } catch (error) {
-      this.#fail(error as ClientError);
+      if (!this.#closed) this.#fail(error as ClientError);
     }
   }
 
@@ -211,13 +211,9 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
     this.#tell(null);
   }
 
-  #end(): void {
-    if (this.#subscription) this.host.end(this.#subscription);
-  }
-
   #fail(error: ClientError): void {
     this.error = error;
-    this.#end();
+    this.host.end(this.#subscription);
     if (error.code !== "closed") this.#keeping?.forget(); // what one may not read is not kept either
     this.#settle.reject(error);
     this.#tell(null);

@@ -14,8 +14,8 @@ const ACK_MS = 1000; // the server writes each one down
 
 /** What a watch needs of its client. */
 export interface WatchHost {
-  begin(reader: Reader): Promise<Subscription | null>;
-  end(subscription: Subscription): void;
+  begin(reader: Reader): Promise<Subscription>;
+  end(subscription: Subscription | null): void;
   /** Ends it for a while. */
   rest(subscription: Subscription): void;
   /** Goes on from its position. */
@@ -126,7 +126,7 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
     if (this.#over !== undefined) return;
     this.#queue = [];
     this.#acknowledge();
-    if (this.#subscription) this.host.end(this.#subscription);
+    this.host.end(this.#subscription);
     this.save();
     this.#end(null);
   }
@@ -136,16 +136,16 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
     this.host.keeping?.save();
   }
 
-  #begun(subscription: Subscription | null): void {
+  #begun(subscription: Subscription): void {
     this.#subscription = subscription;
-    if (subscription && this.#over !== undefined) this.host.end(subscription);
+    if (this.#over !== undefined) this.host.end(subscription);
   }
 
   async #run(act: (batch: B) => void | Promise<void>): Promise<void> {
     try {
       for (let given = await this.next(); !given.done; given = await this.next()) await act(given.value);
     } catch (error) {
-      if (this.#subscription) this.host.end(this.#subscription);
+      this.host.end(this.#subscription);
       this.#end(error as Error);
     }
   }
