@@ -208,7 +208,7 @@ class StoreFencedError(PenstockError):
 
 
 class StoreUnavailableError(PenstockError):
-    """The database that holds a processor's work does not answer."""
+    """The database or file that holds a processor's work does not answer, or lets nothing be written."""
 
     code = "store_unavailable"
     retry = True

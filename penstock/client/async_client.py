@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from os import PathLike
 from random import Random
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -24,6 +24,7 @@ from penstock.client.notice import Notify, logged
 from penstock.client.parts import Options as ProducerOptions
 from penstock.client.processing.client_feed import ClientFeed
 from penstock.client.processing.processor import Handler, Options, ProcessOptions, Processor
+from penstock.client.processing.run_context import in_thread
 from penstock.client.processing.stores.choice import LEASE_S, open_store
 from penstock.client.processing.work import Progress
 from penstock.client.processing.work_store import WorkStore
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 Key = str | Callable[[], str] | None
 TRIES = 3
 """How often a single read is tried when the connection fails."""
-_KEY_S = 0.2
-"""How long to wait before the server is asked again for a view's key."""
 _WAIT_S = 5.0
 """How long a server waits for `after` and `at_least` unless told otherwise."""
 
@@ -148,14 +147,10 @@ class AsyncClient:
 
     async def view(self, name: str) -> ViewFacts:
         """What the server says of one view, or of a channel of one."""
-        if isinstance(name, Channel):
-            body = await self._get("/channels", {})
-            known = {one["channel"]: facts_in(one | {"view": one["channel"]}) for one in body["channels"]}
-        else:
-            known = {facts.name: facts for facts in await self.views()}
-        if name not in known:
-            raise UnknownViewError(f"there is no view '{name}'", hint=f"there are: {', '.join(known) or 'none'}")
-        return known[name]
+        try:
+            return await self._facts(name)
+        except Passing as failure:
+            raise failure.why from None
 
     # For ever
 
@@ -253,14 +248,15 @@ class AsyncClient:
         Goes on until it is cancelled, `stop` is set, or all is done (`once`); then says how far it is.
         """
         asked = asking("view", view, where, params, select, limit=None)
-        feed = ClientFeed(asked, self.key_columns(view), lambda since: self._watch(asked, since, None), self._get)
-        kept = open_store(store, name or view, lease_s=lease_s) if isinstance(store, str | PathLike) else store
+        feed = ClientFeed(asked, lambda: self._key_of(view), lambda since: self._watch(asked, since, None), self._get)
+        opened = partial(open_store, lease_s=lease_s)
+        kept = await in_thread(opened, store, name or view) if isinstance(store, str | PathLike) else store
         try:
             processor = Processor(feed, handler, kept, Options(**options))
             return await processor.run(asked.where, asked.params, asked.select)
         finally:
             if kept is not store:
-                kept.close()
+                await in_thread(kept.close)
 
     def producer(self, stream: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer to the same server, with the same key."""
@@ -305,16 +301,33 @@ class AsyncClient:
         return Rows(asked.name, tuple(body["rows"]), body["position"], body.get("frontier") or {})
 
     async def _get(self, path: str, parameters: Mapping[str, str], wait_s: float = 0.0) -> Mapping[str, Any]:
-        """A read may be repeated: a broken connection is tried again, a few times."""
+        try:
+            return await self._tried(path, parameters, wait_s)
+        except Passing as failure:
+            raise failure.why from None
+
+    async def _tried(self, path: str, parameters: Mapping[str, str], wait_s: float = 0.0) -> Mapping[str, Any]:
+        """A read may be repeated: a broken connection is tried again, a few times. Raises `Passing`."""
         backoff = Backoff(self._backoff_most_s, self._random)
         for left in range(TRIES - 1, -1, -1):
             try:
                 return await self._calls().get(path, parameters, wait_s) or {}
             except Passing as failure:
                 if not left or type(failure.why) is not UnreachableError:
-                    raise failure.why from None
+                    raise
                 await asyncio.sleep(backoff.pause_s(failure.why.retry_after_s))
         raise AssertionError
+
+    async def _facts(self, name: str) -> ViewFacts:
+        if isinstance(name, Channel):
+            body = await self._tried("/channels", {})
+            known = {one["channel"]: facts_in(one | {"view": one["channel"]}) for one in body["channels"]}
+        else:
+            body = await self._tried("/views", {})
+            known = {one["view"]: facts_in(one) for one in body["views"]}
+        if name not in known:
+            raise UnknownViewError(f"there is no view '{name}'", hint=f"there are: {', '.join(known) or 'none'}")
+        return known[name]
 
     def _watch(self, asked: Asking, since: str | None, way: Way | None) -> Following[Changes]:
         return self._follow(
@@ -342,15 +355,26 @@ class AsyncClient:
         return made
 
     def key_columns(self, view: str) -> KeyColumns:
-        """Asks for the names of the key's columns, each time anew and until somebody answers."""
+        """Asks for the names of the key's columns, each time anew, until somebody answers or patience ends."""
 
         async def columns() -> tuple[str, ...]:
+            backoff, began = Backoff(self._backoff_most_s, self._random), self._clock.monotonic()
             while True:
-                with suppress(UnreachableError):
-                    return (await self.view(view)).key
-                await asyncio.sleep(_KEY_S)
+                try:
+                    return await self._key_of(view)
+                except Passing as failure:
+                    if self._patience_s is not None and self._clock.monotonic() - began >= self._patience_s:
+                        raise failure.why from None
+                    await asyncio.sleep(backoff.pause_s(failure.why.retry_after_s))
 
         return columns
+
+    async def _key_of(self, view: str) -> tuple[str, ...]:
+        """Raises `Passing`."""
+        try:
+            return (await self._facts(view)).key
+        except UnreachableError as garbled:
+            raise Passing(garbled) from None
 
     def producing(self, options: ProducerOptions) -> ProducerOptions:
         """The options of a producer that is to be known by this client's key."""

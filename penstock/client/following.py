@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.client.asking import Asking
 from penstock.client.assembly import Assembly
@@ -109,7 +109,7 @@ class Connections(Generic[Item]):
         if kind == "reset":
             self._tell("reset", str(message.get("reason")))
         elif kind == "stall":
-            self._tell("stalled", f"too slow by {message.get('batches')} batches, {message.get('seconds')} s")
+            self._tell("stalled", _too_slow(message.get("behind") or {}))
 
     async def _pause(self, why: PenstockError) -> None:
         now = self._means.clock.monotonic()
@@ -128,6 +128,11 @@ class Connections(Generic[Item]):
         self._means.notify(Notice(kind, self.asking.name, text, error))
 
 
+def _too_slow(behind: Mapping[str, Any]) -> str:
+    unit = "events" if "events" in behind else "batches"
+    return f"too slow by {behind.get(unit, 0)} {unit}, {behind.get('seconds', 0)} s"
+
+
 class Following(Generic[Item]):
     """An asynchronous iterator that ends only by an error or by `aclose`."""
 
@@ -142,6 +147,8 @@ class Following(Generic[Item]):
         """`seen` is called with every position."""
         self.given: str | None = None
         """The position of the item that was given last; `position` moves on where nothing is to be given."""
+        self.before = since
+        """Where `position` was before that item was given."""
         self._seen = seen
         self._connections = Connections(asking, since, means, assembly)
         self._ready: deque[tuple[str, Item | None]] = deque()
@@ -176,6 +183,7 @@ class Following(Generic[Item]):
             while self._ready:
                 position, item = self._ready.popleft()
                 if item is not None:
+                    self.before = self._connections.position
                     self.given = position
                 self._connections.position = position
                 self._seen(position)

@@ -23,7 +23,7 @@ class Freshness:
         kind = message.get("type")
         self.connected = True
         if kind == "stall":
-            self._say(float(message.get("seconds") or 0.0), grows=True)
+            self._say(float((message.get("behind") or {}).get("seconds") or 0.0), grows=True)
         elif accepted := message.get("accepted"):
             now_s = self._clock.now_us() / 1e6
             self._say(max(0.0, now_s - datetime.fromisoformat(accepted).timestamp()), grows=False)

@@ -36,6 +36,8 @@ class Watch(Iterator[Item], Generic[Item]):
     def __init__(self, following: Following[Item], background: Background) -> None:
         self._following, self._background = following, background
         self._waiting: Future[Item] | None = None
+        self._given: str | None = None
+        """The position of the item that the caller got last: the reader may be one ahead, after a wait given up."""
 
     def __next__(self) -> Item:
         return self.next()
@@ -52,14 +54,17 @@ class Watch(Iterator[Item], Generic[Item]):
             raise TimeoutError(f"nothing came for {timeout_s:g} s")
         self._waiting = None
         try:
-            return waiting.result()
+            item = waiting.result()
+            self._given = self._following.given
+            return item
         except (StopAsyncIteration, CancelledError):
             raise StopIteration from None
 
     @property
     def position(self) -> str | None:
         """Where to go on from once the item that was given last is dealt with."""
-        return self._following.position
+        position = self._following.position  # read first: the reader moves it last
+        return position if self._following.given == self._given else self._following.before
 
     @property
     def lag_s(self) -> float | None:

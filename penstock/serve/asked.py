@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -189,4 +191,5 @@ _CONVERT: dict[str, Any] = {
     "timestamp_ntz": dt.datetime.fromisoformat,
     "date": dt.date.fromisoformat,
     "string": str,
+    "binary": partial(base64.b64decode, validate=True),
 }

@@ -86,7 +86,9 @@ class Replies:
             position = next(m.position for m in reversed(messages) if m.position is not None)
             payloads = b",".join(message.payload for message in messages)
             body = b'{"messages":[%b],"position":%b}' % (payloads, encode(position))
-            made = self._made[key] = body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+            made = body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+            if len(body) <= 2 * _ENOUGH_BYTES:  # a snapshot is nobody else's, and may be large
+                self._made[key] = made
             if len(self._made) > _REPLIES:
                 self._made.popitem(last=False)
         return made

@@ -74,7 +74,7 @@ class ViewReads:
 
         if await view.until(reached, timeout_s):
             return
-        if view.content is not None and view.content.epoch != position.epoch:
+        if view.content is not None and view.content.shown != position.epoch:
             raise PositionGoneError(
                 f"the view '{view.name}' was rebuilt since this position was given",
                 hint="leave at_least out, and keep the new position",

@@ -39,7 +39,6 @@ from penstock.serve.health import Checks, alive, readiness
 from penstock.serve.messages import subscribed
 from penstock.serve.openapi import openapi
 from penstock.serve.readable import Readable
-from penstock.serve.reading_terms import ReadingTerms
 from penstock.serve.reads import ViewReads
 from penstock.serve.replies import json_reply
 from penstock.serve.sse import HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
@@ -84,8 +83,7 @@ class Serving:
         """`memory` is that of the edge's own log, to which `remember` writes; without it there are no webhooks."""
         self.application, self.views = application, views
         self.limits, self.observer = limits or views.limits, observer or views.observer
-        terms = None if memory is None or remember is None else ReadingTerms(application, memory, remember)
-        self.hub = Hub(self.limits, self.observer, position_s=position_s, terms=terms)
+        self.hub = Hub(self.limits, self.observer, position_s=position_s)
         self.status = Status(application, views, log, clock or SystemClock(), folder)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
         self._streams, self._log = StreamReads(application, log, self.limits, self.observer), log

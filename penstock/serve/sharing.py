@@ -99,6 +99,8 @@ class Group:
         """The backlog holds every message behind this offset."""
         self._merged: dict[tuple[int, int], Net] = {}
         """What members that were behind got last, by the offsets it leads from and to: equally slow ones share it."""
+        self._stood: int | None = None
+        """Where it was when it ended."""
         self._telling: Message | None = None
         """On its way to members: the cursor is behind it already, but some have not got it."""
         self._users = 0
@@ -116,6 +118,8 @@ class Group:
     @property
     def cursor(self) -> int:
         """The offset up to which members were told everything."""
+        if self._stood is not None:
+            return self._stood
         return self._due[0].batch.start if self._due else max(self._start, self._dispatch.offset)
 
     # For subscribers
@@ -161,7 +165,7 @@ class Group:
 
     def announce(self, receiver: Receiver | None = None) -> None:
         """Tell members (this one, or all) how far they have come, where batches have passed them by."""
-        if self._telling is not None:
+        if self._telling is not None or self.ended.is_set():
             return
         asked = (member for member in self.members if receiver in (None, member.receiver))
         passed = [member for member in asked if member.told < self.cursor]
@@ -170,13 +174,14 @@ class Group:
             if member.behind and member.at < self.cursor:
                 member.woken.set()  # it will find out itself whether anything changed for it
             elif moved is not None:
-                member.told = self.cursor
+                member.at = member.told = self.cursor
                 member.receiver.offer(moved)
 
     def end(self) -> None:
         """The build is replaced, or nobody is interested any more."""
         if self.ended.is_set():
             return
+        self._stood = self.cursor  # what is due was told to nobody
         self.ended.set()
         self._dispatch.remove(self)
         self._due.clear()
@@ -377,9 +382,11 @@ class Group:
 
         Its reserve covers every change that can be applied to it on the way back to the present.
         """
-        rows = Undone(self.content.captured(), batches)
-        reserve = RESERVE_ROWS + sum(len(batch.changes) for batch in batches)
-        return await _maybe_in_thread(len(rows), lambda: TopState(self.query, rows, reserve))
+        captured, changes = self.content.captured(), sum(len(batch.changes) for batch in batches)
+        return await _maybe_in_thread(
+            len(captured) + changes,
+            lambda: TopState(self.query, Undone(captured, batches), RESERVE_ROWS + changes),
+        )
 
     async def _evaluated(self, state: TopState, batches: Sequence[Batch]) -> list[Message]:
         def evaluate() -> list[Message]:
@@ -526,7 +533,8 @@ class Group:
         for start in range(0, len(members), FAN_OUT):
             if start:
                 await asyncio.sleep(0)
-            self._tell_now(members[start : start + FAN_OUT], message)
+            there = [member for member in members[start : start + FAN_OUT] if member in self.members]
+            self._tell_now(there, message)  # whoever has left meanwhile may hold another build's rows
         self._telling = None
         self._observer.emit(MessagesSent(self.view.name, len(members)))
 

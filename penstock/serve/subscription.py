@@ -1,8 +1,7 @@
 """Serves one subscription from beginning to end: over every build of its view, with `reset` where changes cannot lead.
 
-1. Who cannot be brought up to date by changes (its position is too old, of another build, or from before the app was
-   edited to show the view another way; or the build was replaced) is told `reset` and gets a snapshot; it is never left
-   guessing.
+1. Who cannot be brought up to date by changes (its position is too old, of another build, or of an app that showed the
+   view another way; or the build was replaced) is told `reset` and gets a snapshot; it is never left guessing.
 2. A subscription that arrives while its view is loading waits.
 3. Equal queries on one build share one `Group`, and all groups of a build one `Dispatch`.
 """
@@ -18,7 +17,6 @@ from penstock.position import Position
 from penstock.serve.asked import Asked
 from penstock.serve.dispatch import Dispatch
 from penstock.serve.messages import reset
-from penstock.serve.reading_terms import ReadingTerms
 from penstock.serve.receiver import Receiver
 from penstock.serve.sharing import Gone, Group
 from penstock.views.query import Query
@@ -33,16 +31,8 @@ AHEAD_S = 5.0
 class Hub:
     """All subscriptions of an edge. Belongs to its loop."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        observer: Observer,
-        *,
-        position_s: float = POSITION_S,
-        terms: ReadingTerms | None = None,
-    ) -> None:
+    def __init__(self, limits: Limits, observer: Observer, *, position_s: float = POSITION_S) -> None:
         self.limits = limits
-        self._terms = terms
         self.observer = observer
         self._position_s = position_s
         self._groups: dict[tuple[str, Query], Group] = {}
@@ -81,8 +71,6 @@ class Hub:
         while True:
             content = await view.loaded()
             query = asked.query(view, content)
-            if self._terms is not None:
-                await self._terms.since(content)
             try:
                 offset = await self._offset(view, content, since)
                 await self._group(view, content, query).follow(receiver, offset, asked.policy)
@@ -101,11 +89,9 @@ class Hub:
     async def _offset(self, view: View, content: Content, since: Position | None) -> int | None:
         if since is None:
             return None
-        if since.epoch != content.epoch or len(since.offsets) != 1:
+        if since.epoch != content.shown or len(since.offsets) != 1:
             raise Gone("the position is of another build of the view")
         offset = since.offsets[0]
-        if self._terms is not None and offset <= await self._terms.since(content):
-            raise Gone("the app shows this view another way since")
         if not await view.until(lambda: content.offset >= offset or view.content is not content, AHEAD_S):
             raise Gone("the position is ahead of this server")
         return offset

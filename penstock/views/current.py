@@ -32,6 +32,7 @@ from penstock.observe.signals import BatchApplied, FollowFailed, ViewLoaded, Vie
 from penstock.position import Frontier, Position, frontier_body
 from penstock.views.frontier import FrontierComposer
 from penstock.views.loader import Changelog, Decoded
+from penstock.views.reading_terms import shown_epoch
 from penstock.views.store import SWAP_CHANGES, Content, View
 
 T = TypeVar("T")
@@ -212,7 +213,8 @@ class Views:
         stream = await self._in_thread(self._log.find, view.name, epoch)
         if stream is None or stream.epoch != epoch:
             return None
-        changelog = Changelog(view.definition, stream, self._log, self.limits)
+        shown = shown_epoch(stream.epoch, self.application, view.definition)
+        changelog = Changelog(view.definition, stream, self._log, self.limits, shown)
         try:
             content = await self._in_thread(changelog.load, self.memory)
         except OverBudgetError:

@@ -43,8 +43,12 @@ class Decoded:
 class Changelog:
     """One build of a view in the log, and how far it was read. Used by one thread at a time."""
 
-    def __init__(self, definition: ViewDef, stream: Stream, log: LogReader, limits: Limits) -> None:
+    def __init__(
+        self, definition: ViewDef, stream: Stream, log: LogReader, limits: Limits, shown: str | None = None
+    ) -> None:
+        """`shown` is the epoch in the positions that readers get, if it is another than the stream's."""
         self.stream = stream
+        self._shown = shown
         self._definition = definition
         self._log = log
         self._limits = limits
@@ -58,7 +62,14 @@ class Changelog:
         bounds = self._log.bounds(self.stream)
         columns, proof = _described(self._definition.name, self.stream, memory)
         content = Content(
-            self._definition.name, self.stream.epoch, columns, self._key, proof, bounds.starts[0], self._limits
+            self._definition.name,
+            self.stream.epoch,
+            columns,
+            self._key,
+            proof,
+            bounds.starts[0],
+            self._limits,
+            self._shown,
         )
         self._next = bounds.first_commit
         for decoded in self._decode(bounds.starts[0], self._log.commits(self.stream, self._next, bounds.next_commit)):

@@ -68,9 +68,12 @@ class Content:
         proof: str | None,
         offset: int,
         limits: Limits,
+        shown: str | None = None,
     ) -> None:
         self.name = name
         self.epoch = epoch
+        self.shown = shown or epoch
+        """The epoch in the positions that readers get."""
         self.columns = columns
         self.key = key
         """Of this build: the app file may name another one already."""
@@ -87,11 +90,11 @@ class Content:
 
     @property
     def position(self) -> Position:
-        return Position("view", self.name, self.epoch, (self.offset,))
+        return Position("view", self.name, self.shown, (self.offset,))
 
     def at(self, offset: int) -> str:
         """The token of an offset of this build."""
-        return Position("view", self.name, self.epoch, (offset,)).token()
+        return Position("view", self.name, self.shown, (offset,)).token()
 
     @property
     def bytes(self) -> int:

@@ -143,15 +143,22 @@ def replaced(text: str, old: str, new: str = "") -> str:
     if not old:
         return text
     if len(text) + text.count(old) * (len(new) - len(old)) > MAX_TEXT:
-        raise OverflowError("a text of more than a million characters")
+        raise OverflowError(f"a text of more than {MAX_TEXT} characters")
     return text.replace(old, new)
 
 
 def concatenated(scope: Scope, text: str, arguments: Sequence[Term]) -> Term:
     for argument in arguments:
         expect("concat", argument, STRING)
-    source = f"({' + '.join(argument.source for argument in arguments)})"
-    return strict(STRING, text, source, *arguments, total=True)
+    source = f"{scope.reference(joined)}({', '.join(argument.source for argument in arguments)})"
+    return strict(STRING, text, source, *arguments)
+
+
+def joined(*texts: str) -> str:
+    """Bounded for the same reason."""
+    if sum(map(len, texts)) > MAX_TEXT:
+        raise OverflowError(f"a text of more than {MAX_TEXT} characters")
+    return "".join(texts)
 
 
 def _concat(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
@@ -372,7 +379,8 @@ def _size(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
 MANY: Final = 100  # more arguments than a filter of 500 parts has reason to pass
 
 
-MAX_TEXT: Final = 1_000_000
+MAX_TEXT: Final = 65_536
+"""Characters that a function may make: a nest of them is run on every row, on the loop."""
 
 
 def _table() -> dict[str, Function]:

@@ -54,6 +54,17 @@ def test_a_silent_owner_is_replaced_after_its_lease_and_not_before(
         assert told(tasks(new)) == [("jazz", 1, None)]
 
 
+def test_a_transaction_that_was_not_committed_prolongs_nothing(owner: PostgresStore) -> None:
+    def fail(sql: object) -> None:
+        raise ValueError("after the lease was prolonged, before the commit")
+
+    with pytest.raises(ValueError, match="before the commit"):
+        owner._owned(fail)
+    assert owner._ours_until == 0, "who is about to call must ask the database"
+    owner.ensure()
+    assert owner._ours_until > time.monotonic()
+
+
 def test_an_owner_that_renews_is_not_replaced(database: str, name: str, owner: PostgresStore) -> None:
     with closing(PostgresStore(database, name, lease_s=1.0)) as other:
         until = time.monotonic() + 1.5

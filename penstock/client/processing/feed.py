@@ -22,7 +22,7 @@ class Feed(Protocol):
     view: str
 
     async def key(self) -> tuple[str, ...]:
-        """The columns of the view's key. Called first, and after each `reset`. Raises `UnreachableError`: try again."""
+        """The columns of the view's key. Called first, and after each `reset`. Raises `Passing`: try again."""
 
     def watch(self, since: str | None) -> Batches:
         """Every batch behind a position, without end; a snapshot first if there is none, or if it leads nowhere."""

@@ -18,8 +18,8 @@ NOT_APPLIED: Final = "not applied"
 """What `confirm` returns when the other side says that the call had no effect, and will have none."""
 LARGEST_ANSWER = 16 * 1024**2
 _CHUNK = 65536
-_UNCERTAIN = (408, 425)
-"""Client errors after which a request may still have been acted on."""
+_UNCERTAIN = (408, 409, 425)
+"""Client errors after which a request may still have been acted on: 409 may be said of one that came before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +133,12 @@ def _content(call: Call, response: http.client.HTTPResponse, deadline: float) ->
 def fate(status: int) -> Literal["unsent", "open"]:
     """What a status that was not asked for says of the call's effect: a refusal has none, a failure may have one.
 
-    >>> fate(402), fate(500)
-    ('unsent', 'open')
+    A redirect may have one too: many a service answers what it has done with 303.
+
+    >>> fate(402), fate(303), fate(500)
+    ('unsent', 'open', 'open')
     """
-    return "unsent" if 300 <= status < 500 and status not in _UNCERTAIN else "open"
+    return "unsent" if 400 <= status < 500 and status not in _UNCERTAIN else "open"
 
 
 def refusal(call: Call, answer: Answer) -> CallRefusedError | CallCutOffError:

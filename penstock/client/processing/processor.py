@@ -28,6 +28,7 @@ from penstock.client.processing.replay import Confirm, Replay, Wiring
 from penstock.client.processing.run_context import AsyncContext, Context, in_thread
 from penstock.client.processing.work import Each, KeyChange, On, Progress, Question, Received, Resumed, Task
 from penstock.client.processing.work_store import WorkStore
+from penstock.client.refusing import Passing
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     BadRequestError,
@@ -35,7 +36,6 @@ from penstock.errors import (
     StoreFencedError,
     StoreHeldError,
     StoreMismatchError,
-    UnreachableError,
 )
 
 Handler = Callable[[Any, Any], Any]
@@ -48,6 +48,8 @@ _LEAST_S = 0.005
 _TOLD_S = 1.0
 """`on_progress` is called once in so many seconds at most."""
 _STANDBY_S = 0.5
+_AWAY_S = 5.0
+"""The longest pause before the server is asked again for the view's key."""
 _STORM_S = 5.0
 """The longest pause of all tasks together, when one after the other fails."""
 _log = logging.getLogger("penstock.process")
@@ -143,6 +145,8 @@ class Processor:
     async def run(self, where: str | None = None, params: Any = None, select: Sequence[str] | None = None) -> Progress:
         """Until stopped, cancelled or level (`once`); how far it then is. The store is released, not closed."""
         key = await self._key()
+        if key is None:
+            return await in_thread(self._store.progress)
         columns = None if select is None else tuple(select)
         question = Question(self._feed.view, key, where, params, columns, self._options.on, self._options.each)
         while True:
@@ -158,19 +162,20 @@ class Processor:
             finally:
                 await in_thread(self._store.release)
 
-    async def _key(self) -> tuple[str, ...]:
-        """The view's key; a server that is away is waited for, unless this is a job."""
-        said = False
-        while True:
+    async def _key(self) -> tuple[str, ...] | None:
+        """The view's key; a server that is away or busy is waited for, unless this is a job. None: told to stop."""
+        backoff, said = Backoff(_AWAY_S, self._options.random), False
+        while not self._stopped():
             try:
                 return await self._feed.key()
-            except UnreachableError as error:
-                if self._options.once or self._stopped():
-                    raise
+            except Passing as failure:
+                if self._options.once:
+                    raise failure.why from None
                 if not said:
-                    _log.warning("waiting for the server of '%s': %s", self._feed.view, error)
+                    _log.warning("waiting for the server of '%s': %s", self._feed.view, failure.why)
                     said = True
-                await asyncio.sleep(IDLE_S)
+                await self._pause(backoff.pause_s(failure.why.retry_after_s), for_news=False)
+        return None
 
     # Ownership
 
@@ -244,7 +249,8 @@ class Processor:
             async for changes in batches:
                 if changes.reset:
                     _log.warning("'%s' was reset (%s): only what differs is handed over", changes.view, changes.reset)
-                    await self._check_key(key)
+                    if not await self._check_key(key):
+                        return
                 received = Received(changes, self._options.clock.now_us(), silent)
                 silent = False
                 self._open += await in_thread(self._store.take, received)
@@ -255,14 +261,15 @@ class Processor:
         self._level = True
         self._news.set()
 
-    async def _check_key(self, key: tuple[str, ...]) -> None:
-        """A rebuilt view may have another key, under which what is remembered cannot be found."""
+    async def _check_key(self, key: tuple[str, ...]) -> bool:
+        """A rebuilt view may have another key, under which what is remembered cannot be found. False: told to stop."""
         now = await self._key()
-        if now != key:
+        if now is not None and now != key:
             raise StoreMismatchError(
                 f"the key of '{self._feed.view}' is now {', '.join(now)}, and was {', '.join(key)}",
                 hint="start a processor with another name; it will know nothing of what was handled before",
             )
+        return now is not None
 
     async def _until_room(self) -> None:
         while self._open > self._options.backlog:
@@ -306,7 +313,10 @@ class Processor:
         self._due_us.pop(task.number, None)
         try:
             replay = await in_thread(Replay, task, wiring)
-            await self._call(task, replay, wiring.term)
+            try:
+                await self._call(task, replay, wiring.term)
+            finally:
+                await replay.close()
             replay.check_done()
         except StoreFencedError:
             raise

@@ -7,6 +7,8 @@
 3. The n-th call of every run of a task must be the same request. A handler that takes another way is stopped, because
    what its first run did can no longer be told apart from what it should do.
 4. A task is done only when each of its calls was answered, also when the handler has caught the error.
+5. A run has ended when none of its calls is under way any more: the next run of the task would take one that still
+   travels for one that was cut off long ago, and send it a second time.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -25,7 +29,14 @@ import msgspec
 from penstock.client.processing.outgoing import NOT_APPLIED, Answer, Call, HttpSender, cut_off, refusal
 from penstock.client.processing.work import LoggedCall, Task, canonical
 from penstock.client.processing.work_store import WorkStore
-from penstock.errors import CallCutOffError, CallRefusedError, HandlerDivergedError, PenstockError, UnreachableError
+from penstock.errors import (
+    BadRequestError,
+    CallCutOffError,
+    CallRefusedError,
+    HandlerDivergedError,
+    PenstockError,
+    UnreachableError,
+)
 
 Target = str | Callable[..., Any]
 Confirm = Callable[[Call], Any]
@@ -77,41 +88,50 @@ class Replay:
         self._guard = Lock()
         self._made = 0
         self._unanswered: set[int] = set()
+        self._under_way: set[Future[None]] = set()
+        self._closed = False
         self._diverged: HandlerDivergedError | None = None
 
     def number(self) -> int:
         """Of the next call: taken in the order in which the handler makes them."""
         with self._guard:
+            self._check_open()
             self._made += 1
             self._unanswered.add(self._made)
             return self._made
 
     def call(self, number: int, request: Request) -> Any:
         """Blocks. The answer, from the log or from the other side."""
-        wanted = request.logged(number)
-        logged = self._logged.get(number)
-        if logged is not None and not logged.same_request(wanted):
-            raise self._diverge(f"call {number} was {_shown(logged)} in an earlier run and is {_shown(wanted)} now")
-        if logged is not None and logged.state == "answered":
-            return self._answered(number, logged.answer)
-        call = self._call(wanted, request)
-        if logged is not None and logged.state == "open" and self._wiring.confirm is not None:
-            found = self._confirmed(call)
-            if found != NOT_APPLIED:
-                return self._settle(number, found if isinstance(found, Answer) else _as_asked(request, found))
-        self._wiring.store.intend(self._task, wanted)
-        return self._settle(number, self._send(call, request))
+        with self._travelling():
+            wanted = request.logged(number)
+            logged = self._earlier(wanted)
+            if logged is not None and logged.state == "answered":
+                return self._answered(number, logged.answer)
+            call = self._call(wanted, request)
+            if logged is not None and logged.state == "open" and self._wiring.confirm is not None:
+                found = self._confirmed(call)
+                if found != NOT_APPLIED:
+                    return self._settle(number, found if isinstance(found, Answer) else _as_asked(request, found))
+            self._wiring.store.intend(self._task, wanted)
+            return self._settle(number, self._send(call, request))
 
     def once(self, number: int, make: Callable[[], Any]) -> Any:
         """A value that is made in the first run and the same in every later one."""
-        wanted = LoggedCall(number, _named(make), "once", "null")
-        logged = self._logged.get(number)
-        if logged is not None and not logged.same_request(wanted):
-            raise self._diverge(f"call {number} was {_shown(logged)} in an earlier run and is {_shown(wanted)} now")
-        if logged is not None and logged.state == "answered":
-            return self._answered(number, logged.answer)
-        self._wiring.store.intend(self._task, wanted)
-        return self._settle(number, self._run(make()))
+        with self._travelling():
+            wanted = LoggedCall(number, _named(make), "once", "null")
+            logged = self._earlier(wanted)
+            if logged is not None and logged.state == "answered":
+                return self._answered(number, logged.answer)
+            self._wiring.store.intend(self._task, wanted)
+            return self._settle(number, self._run(make()))
+
+    async def close(self) -> None:
+        """On the loop, when the handler has returned or failed: refuse further calls, and wait for those under way."""
+        with self._guard:
+            self._closed = True
+            under_way = [asyncio.wrap_future(ended) for ended in self._under_way]
+        if under_way:
+            await asyncio.wait(under_way)
 
     def check_done(self) -> None:
         """Raises unless the task may be finished."""
@@ -129,6 +149,34 @@ class Replay:
             )
 
     # One call
+
+    @contextmanager
+    def _travelling(self) -> Iterator[None]:
+        ended: Future[None] = Future()
+        with self._guard:
+            self._check_open()
+            self._under_way.add(ended)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._under_way.discard(ended)
+            ended.set_result(None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadRequestError(
+                f"the handler of task {self._task.number} has ended, and something of it still makes calls",
+                hint="let the handler wait for all that it has started",
+            )
+
+    def _earlier(self, wanted: LoggedCall) -> LoggedCall | None:
+        """The same call as an earlier run has logged it."""
+        logged = self._logged.get(wanted.number)
+        if logged is not None and not logged.same_request(wanted):
+            was = f"call {wanted.number} was {_shown(logged)} in an earlier run"
+            raise self._diverge(f"{was} and is {_shown(wanted)} now")
+        return logged
 
     def _send(self, call: Call, request: Request) -> Any:
         try:

@@ -130,7 +130,7 @@ class ViewSource:
             content = await view.loaded()
             since = Position.parse(place.position or "")
             end = Position.parse(place.end).offsets[0] if place.end else None
-            if since.epoch != content.epoch:
+            if since.epoch != content.shown:
                 raise Fell("the view was rebuilt")
             await view.until(partial(_reached, view, content, since.offsets[0]), AHEAD_S)
             found = await merged(view, content, asked, since.offsets[0], end)
@@ -164,7 +164,7 @@ def _reached(view: View, content: Content, offset: int) -> bool:
 def _lost(content: Content, token: str) -> str | None:
     """Why changes cannot lead on from a position; None: they can."""
     position = Position.parse(token)
-    if position.epoch != content.epoch or len(position.offsets) != 1:
+    if position.epoch != content.shown or len(position.offsets) != 1:
         return "the position is of another build of the view"
     if position.offsets[0] < content.history.start:
         return "the position is older than what is kept"

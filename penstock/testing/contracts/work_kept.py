@@ -179,6 +179,7 @@ class _Owning:
                     lambda: old.put_back(task, 1, "no", 5),
                     lambda: old.give_up(task, 1, "no"),
                     old.renew,
+                    old.ensure,
                 ]
                 for attempt in attempts:
                     with pytest.raises(StoreFencedError):

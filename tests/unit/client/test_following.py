@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from random import Random
 from typing import Any
@@ -30,6 +31,7 @@ from penstock.errors import (
     UnreachableError,
 )
 from penstock.position import Position
+from penstock.protocol import stall
 
 
 def at(offset: int, epoch: str = "e") -> str:
@@ -231,7 +233,8 @@ async def test_how_far_behind_is_told() -> None:
         [
             whole(1),
             batch(2, accepted="2023-11-14T22:13:18.500Z"),
-            {"type": "stall", "batches": 3, "bytes": 9, "seconds": 4.5},
+            stall({"batches": 3, "bytes": 9, "seconds": 4.5}),
+            go := asyncio.Event(),
             batch(3),
             Passing(UnreachableError("cut").after(30.0)),
         ],
@@ -242,15 +245,25 @@ async def test_how_far_behind_is_told() -> None:
     assert (watch.lag_s, watch.connected) == (None, True)
     await played.next()
     assert watch.lag_s == pytest.approx(1.5)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(watch), 0.05)
+    assert watch.lag_s == pytest.approx(4.5)
+    go.set()
     await played.next()
     assert watch.lag_s is None, "the stall is over, and nobody said how old this batch is"
-    assert [notice.kind for notice in played.told] == ["stalled"]
+    assert [(notice.kind, notice.text) for notice in played.told] == [("stalled", "too slow by 3 batches, 4.5 s")]
     await played.next()
     assert played.time.slept[0] >= 30
     assert watch.connected
     await watch.aclose()
     assert not watch.connected
     assert played.script.open == 0
+
+
+async def test_a_slow_reader_of_a_stream_is_told_of_events() -> None:
+    played = Played([stall({"events": 7, "bytes": 9, "seconds": 2.0}), whole(1)])
+    await played.next()
+    assert [notice.text for notice in played.told] == ["too slow by 7 events, 2.0 s"]
 
 
 async def test_while_it_is_cut_off_a_reader_falls_behind() -> None:
@@ -337,6 +350,29 @@ def test_a_thread_that_gives_up_waiting_in_the_very_moment_loses_nothing() -> No
         except TimeoutError:
             given_up += 1
         assert seen[-1:] in ([], [at(len(seen))]), "one is missing"
+        assert watch.position == (seen[-1] if seen else None), "one that nobody got would be left out by who resumes"
     assert given_up > 50
     watch.close()
     background.close(played.watch.aclose())
+
+
+def test_a_thread_that_gave_up_waiting_resumes_before_what_came_then() -> None:
+    background = Background()
+    played = Played([whole(1), {"type": "position", "position": at(3)}, go := asyncio.Event(), batch(4)])
+    watch = Watch(played.watch, background)
+    assert watch.next(5).position == watch.position == at(1)
+    with pytest.raises(TimeoutError):
+        watch.next(0.05)
+    assert watch.position == at(3), "a batch that changed nothing for this reader"
+    background.run(_set(go))
+    while played.watch.position != at(4):
+        time.sleep(0.001)
+    assert watch.position == at(3)
+    assert watch.next(5).position == watch.position == at(4)
+    watch.close()
+    assert watch.position == at(4)
+    background.close(played.watch.aclose())
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()

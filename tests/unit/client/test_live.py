@@ -18,7 +18,15 @@ from served import FAST, Served, serving
 from shop_app import shop
 
 from penstock.client import AsyncClient, Changes, Client, RowChange
-from penstock.errors import BadQueryError, ClientClosedError, UnknownViewError
+from penstock.client.refusing import Passing
+from penstock.errors import (
+    BadQueryError,
+    ClientClosedError,
+    NotReadyError,
+    PenstockError,
+    TooManyError,
+    UnknownViewError,
+)
 
 DEADLINE_S = 20.0
 TS = pa.timestamp("us", tz="UTC")
@@ -91,6 +99,42 @@ async def test_who_waits_for_a_copy_is_told_what_ended_it(tmp_path: Path) -> Non
                     pass
         with pytest.raises(UnknownViewError):
             async with client.live("nope"):
+                pass
+
+
+def _refusing(client: AsyncClient, *refusals: PenstockError) -> list[PenstockError]:
+    """What the server says when it is asked for the key, until nothing is left."""
+    left, get = list(refusals), client._calls().get
+
+    async def played(path: str, *more: Any) -> Any:
+        if path == "/views" and left:
+            raise Passing(left.pop(0))
+        return await get(path, *more)
+
+    client._calls().get = played  # type: ignore[method-assign]
+    return left
+
+
+async def test_a_server_that_cannot_say_the_key_yet_ends_neither_a_copy_nor_calls(tmp_path: Path) -> None:
+    seen: list[RowChange] = []
+    async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served, served.client() as client:
+        await served.show(topic("jazz", 1))
+        passing = (TooManyError("slower").after(0.01), NotReadyError("starting"), PenstockError("a bug"))
+        left = _refusing(client, *passing, *passing)
+        async with client.live("topics") as topics:
+            assert list(topics) == ["jazz"]
+        left += passing
+        async with client.on("topics", None, seen.append, existing=True):
+            await eventually(lambda: len(seen) == 1, "the row")
+        assert left == []
+
+
+async def test_a_server_that_never_says_the_key_is_asked_as_long_as_one_has_patience(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served, served.client(patience_s=0.1) as client:
+        await served.show(topic("jazz", 1))
+        _refusing(client, *[TooManyError("slower")] * 10_000)
+        with pytest.raises(TooManyError):
+            async with client.live("topics"):
                 pass
 
 

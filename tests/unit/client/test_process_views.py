@@ -12,9 +12,18 @@ from edge import eventually
 from fake_flows import topic
 from served import FAST, Served, serving
 
-from penstock.client import Client
+from penstock.client import AsyncClient, Client
 from penstock.client.processing import KeyChange, Progress, open_store
-from penstock.errors import BadQueryError, StoreMismatchError, UnknownViewError
+from penstock.client.processing.stores.sqlite import SqliteStore
+from penstock.client.refusing import Passing
+from penstock.errors import (
+    BadQueryError,
+    PenstockError,
+    StoreMismatchError,
+    TooManyError,
+    UnknownViewError,
+    UnreachableError,
+)
 
 DEADLINE_S = 20.0
 
@@ -99,6 +108,57 @@ async def test_a_bad_question_is_an_error_and_another_one_needs_another_name(tmp
         await once(served, Seen())
         with pytest.raises(StoreMismatchError):
             await once(served, Seen(), where="rsvps > 3")
+
+
+async def test_while_no_server_is_there_a_job_fails_and_a_service_waits_until_it_is_stopped(tmp_path: Path) -> None:
+    stop = threading.Event()
+    async with asyncio.timeout(DEADLINE_S), AsyncClient("http://127.0.0.1:1", **FAST) as client:
+        with pytest.raises(UnreachableError):
+            await client.process("topics", Seen(), store=tmp_path / "work.db", once=True)
+        running = asyncio.create_task(client.process("topics", Seen(), store=tmp_path / "work.db", stop=stop))
+        await asyncio.sleep(0.1)
+        assert not running.done()
+        stop.set()
+        assert (await running).received is None
+
+
+async def test_a_store_is_opened_and_closed_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that is away, or somebody who looks at the file, would hold up everything else on the loop."""
+    where: list[int] = []
+
+    class Noted(SqliteStore):
+        def __init__(self, *values: Any) -> None:
+            where.append(threading.get_ident())
+            super().__init__(*values)
+
+        def close(self) -> None:
+            where.append(threading.get_ident())
+            super().close()
+
+    monkeypatch.setattr("penstock.client.processing.stores.choice.SqliteStore", Noted)
+    async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served:
+        await served.show(topic("a", 1))
+        await once(served, Seen())
+    assert len(where) == 2
+    assert threading.get_ident() not in where
+
+
+async def test_a_server_that_is_too_busy_to_say_the_key_is_asked_again(tmp_path: Path) -> None:
+    seen, stop = Seen(), threading.Event()
+    async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served, served.client() as client:
+        await served.show(topic("a", 1))
+        refusals, get = [TooManyError("slower").after(0.01), PenstockError("a bug")], client._calls().get
+
+        async def played(path: str, *more: Any) -> Any:
+            if path == "/views" and refusals:
+                raise Passing(refusals.pop())
+            return await get(path, *more)
+
+        client._calls().get = played  # type: ignore[method-assign]
+        running = asyncio.create_task(client.process("topics", seen, store=tmp_path / "work.db", stop=stop))
+        await eventually(lambda: len(seen.changes) == 1, "the row")
+        stop.set()
+        await running
 
 
 async def test_the_blocking_client_processes_until_it_is_told_to_stop(tmp_path: Path) -> None:

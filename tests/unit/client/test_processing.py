@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -26,9 +28,11 @@ from penstock.errors import (
     BadRequestError,
     CallCutOffError,
     CallRefusedError,
+    DiskFullError,
     HandlerDivergedError,
     StoreHeldError,
     StoreMismatchError,
+    StoreUnavailableError,
     UnreachableError,
 )
 
@@ -254,6 +258,65 @@ def test_confirm_is_not_asked_about_a_call_that_was_refused(path: Path, bank: Ba
     assert len(bank.charges) == 1
 
 
+@pytest.mark.parametrize("status", [303, 409])
+def test_a_redirect_and_a_conflict_may_be_told_of_what_took_effect(path: Path, bank: Bank, status: int) -> None:
+    asked: list[Call] = []
+
+    def confirm(call: Call) -> Any:
+        asked.append(call)
+        return {"charge": "found"}
+
+    bank.next.append(status)
+    run(path, feed(("a", "1")), lambda change, ctx: ctx.call(bank.url, {}), confirm=confirm)
+    assert (len(asked), len(bank.asked)) == (1, 1)
+
+
+def test_a_call_under_way_when_the_handler_fails_is_waited_for_and_not_sent_twice(path: Path, bank: Bank) -> None:
+    """`gather` leaves the handler with the first failure; the other call goes on."""
+    sent: list[str] = []
+    errors: list[BaseException] = []
+
+    def slow(call: Call) -> str:
+        sent.append(call.key)
+        time.sleep(0.3)
+        return "done"
+
+    async def pay(change: KeyChange, ctx: Any) -> None:
+        await asyncio.gather(ctx.call(bank.url, {}), ctx.call(slow, 1))
+
+    bank.next.append(402)
+    done = run(
+        path,
+        feed(("a", "1")),
+        pay,
+        confirm=lambda call: NOT_APPLIED,
+        on_error=lambda task, error, tries: errors.append(error),
+    )
+    assert [type(error) for error in errors] == [CallRefusedError]
+    assert (len(sent), len(bank.charges), done.waiting) == (1, 1, 0)
+
+
+def test_what_a_handler_leaves_behind_can_make_no_more_calls(path: Path, bank: Bank) -> None:
+    left: list[asyncio.Task[Any]] = []
+
+    async def later(ctx: Any) -> None:
+        await asyncio.sleep(0.01)
+        await ctx.call(bank.url, {})
+
+    async def pay(change: KeyChange, ctx: Any) -> None:
+        left.append(asyncio.create_task(later(ctx)))
+
+    async def last(change: KeyChange, ctx: Any) -> None:
+        if change.key["song"] == "a":
+            await pay(change, ctx)
+        else:
+            with pytest.raises(BadRequestError, match="has ended"):
+                await left[0]
+
+    assert run(path, feed(("a", "1"), ("b", "1")), last, give_up_after=1).failed == 0
+    assert bank.asked == []
+
+
 def test_a_service_that_is_away_is_tried_until_it_is_there(path: Path) -> None:
     errors: list[BaseException] = []
 
@@ -427,6 +490,34 @@ def test_a_store_has_one_owner_and_another_can_stand_by(path: Path) -> None:
 
     asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
     assert seen == ["first", "second"]
+
+
+def test_a_store_has_one_owner_however_its_path_is_spelled(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = Question("royalties", ("song",))
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    with closing(open_store(path, "pay")) as first:
+        assert first.acquire(question)
+        for spelled in (link, Path("work.db"), tmp_path / ".." / tmp_path.name / "work.db"):
+            with closing(open_store(spelled, "pay")) as second:
+                assert second.acquire(question) is None
+
+
+def test_a_store_that_somebody_locks_does_not_say_that_the_disk_is_full(path: Path) -> None:
+    with closing(open_store(path, "pay")) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        store._db.execute("PRAGMA busy_timeout = 0")  # type: ignore[attr-defined]
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailableError):
+            store.acquire(Question("royalties", ("song",)))
+        other.execute("ROLLBACK")
+        store._db.execute("PRAGMA max_page_count = 1")  # type: ignore[attr-defined]
+        with pytest.raises(DiskFullError):
+            store._transact(  # type: ignore[attr-defined]
+                lambda sql: sql.run("CREATE TABLE large AS SELECT zeroblob(1000000) AS content")
+            )
 
 
 def test_an_owner_that_was_replaced_stands_by_and_goes_on_when_it_is_its_turn_again(path: Path) -> None:

@@ -13,13 +13,14 @@ from urllib.parse import urlencode
 import jwt
 import pytest
 import pytest_asyncio
-from market import BOBS, CAROLS, EPOCH, SECRET, SECRETS, world
+from market import BOBS, CAROLS, EPOCH, SECRET, SECRETS, market, world
 from secure_edge import SecureEdge
 from widenings import ORDERS, PARAMS, SELECTS, WHERES
 
 from penstock.position import Position
 from penstock.serve import readable
 from penstock.views import rows_after
+from penstock.views.reading_terms import shown_epoch
 from penstock.views.rule import ReadRule
 
 Seen = tuple[int, Any]
@@ -88,7 +89,10 @@ def plain(value: Any) -> Any:
 
 
 def position(offset: int) -> str:
-    return Position("view", "orders", EPOCH, (offset,)).token()
+    application = market().declared()
+    view = application.view("orders")
+    assert view is not None
+    return Position("view", "orders", shown_epoch(EPOCH, application, view), (offset,)).token()
 
 
 # The table
@@ -208,7 +212,12 @@ async def compared(one: SecureEdge, two: SecureEdge, attempts: list[Attempt]) ->
 
     async def both(attempt: Attempt) -> tuple[Seen, Seen]:
         async with turns:
-            return gone(await attempt(one)), gone(await attempt(two))
+            for pause_s in (0.2, 1.0, 3.0, 0.0):  # on a busy machine one may not have got there yet; a leak stays
+                first, second = gone(await attempt(one)), gone(await attempt(two))
+                if first == second:
+                    break
+                await asyncio.sleep(pause_s)
+            return first, second
 
     pairs = await asyncio.gather(*map(both, attempts))
     different = [(number, first, second) for number, (first, second) in enumerate(pairs) if first != second]
@@ -271,6 +280,8 @@ async def test_no_condition_on_a_subscription_does(worlds):
     for path in ("/socket", "/views/orders/socket", "/streams/sales/socket", "/channels/large/socket"):
         for messages in (views, resumed, streams, channels, tricks)[: 5 if path == "/socket" else 1]:
             first, second = await asyncio.gather(socket(one, path, messages), socket(two, path, messages))
+            if first != second:
+                first, second = await asyncio.gather(*(socket(edge, path, messages, 5.0) for edge in (one, two)))
             assert first == second
             assert_own([message for message in first if message and message["type"] != "error"])
             assert any(message and message["type"] != "error" for message in first)

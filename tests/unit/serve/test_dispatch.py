@@ -276,7 +276,7 @@ async def test_a_query_that_fails_ends_alone_and_its_subscriber_is_reset(
 
 
 async def test_a_query_without_subscribers_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LINGER_S", 0.05)
+    monkeypatch.setattr(sharing, "LINGER_S", 2.0)
     async with flows_and_edge(tmp_path) as (flows, running):
         flows.commit(flows.build(), [topic("a", 1)])
         await running.at_offset(1)

@@ -58,6 +58,9 @@ class PostgresStore(SqlWork):
         self._guard = RLock()
         self._holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self._ours_until = 0.0
+        """Until when the lease is certainly ours: as the last transaction said that was committed; 0: not known."""
+        self._claimed_until = 0.0
+        """The same as the transaction under way says."""
         self._connection: psycopg.Connection[Any] | None = None
         self._transact(_make_tables)
 
@@ -109,7 +112,7 @@ class PostgresStore(SqlWork):
             raise StoreFencedError(
                 f"another process has taken '{self.name}' over", hint="end this one: it can do no harm"
             )
-        self._ours_until = begun + self.lease_s
+        self._claimed_until = begun + self.lease_s
 
     def _transact(self, work: Callable[[Sql], T]) -> T:
         with self._guard:
@@ -140,9 +143,16 @@ class PostgresStore(SqlWork):
         return False
 
     def _once(self, work: Callable[[Sql], T]) -> T:
-        connection = self._connected()
-        with connection.transaction(), connection.cursor() as cursor:
-            return work(_Transaction(cursor))
+        self._claimed_until = self._ours_until
+        try:
+            connection = self._connected()
+            with connection.transaction(), connection.cursor() as cursor:
+                done = work(_Transaction(cursor))
+        except BaseException:
+            self._ours_until = 0.0
+            raise
+        self._ours_until = self._claimed_until
+        return done
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed or self._connection.broken:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from penstock.client.processing.sql_work import TABLES, Sql, SqlWork
 from penstock.client.processing.work import Question, Resumed
-from penstock.errors import DiskFullError, StoreFencedError, StoreMismatchError
+from penstock.errors import DiskFullError, StoreFencedError, StoreMismatchError, StoreUnavailableError
 
 T = TypeVar("T")
 BUSY_S = 10.0
@@ -28,7 +28,7 @@ class SqliteStore(SqlWork):
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(name)
-        self._path = path
+        self._path = path = path.resolve()  # however it is spelled, one file has one lock
         self._guard = RLock()
         self._lock: int | None = None
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,8 @@ class SqliteStore(SqlWork):
         return self._become_owner(sql, question, str(os.getpid()), 0)
 
     def ensure(self) -> None:
-        """Ownership is as long as the process."""
+        """Ownership is as long as the process, unless somebody has removed the lock's file."""
+        self.renew()
 
     def release(self) -> None:
         with self._guard:
@@ -89,13 +90,23 @@ class SqliteStore(SqlWork):
                 self._db.execute("COMMIT")
                 return done
             except sqlite3.Error as error:
-                raise DiskFullError(
-                    f"the store '{self._path}' cannot be written", detail=str(error), hint="make room on that disk"
-                ) from None
+                raise self._trouble(error) from None
             finally:
                 if self._db.in_transaction:
                     with suppress(sqlite3.Error):
                         self._db.execute("ROLLBACK")
+
+    def _trouble(self, error: sqlite3.Error) -> DiskFullError | StoreUnavailableError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what makes an extended code of it
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return DiskFullError(
+                f"the store '{self._path}' cannot be written", detail=str(error), hint="make room on that disk"
+            )
+        return StoreUnavailableError(
+            f"the store '{self._path}' cannot be used",
+            detail=f"{type(error).__name__}: {error}",
+            hint="see what else uses the file, and that it may be written; then start the processor again",
+        )
 
 
 class _Transaction(Sql):
