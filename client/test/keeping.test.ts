@@ -128,6 +128,21 @@ test("rows of the old question are never kept as the answer to the new one", asy
   expect(wire.last.said[1]?.["since"]).toBe("p1");
 });
 
+test.each([false, true])("a question that is changed before it was asked is the one that is asked and kept (stored: %s)", async (stored) => {
+  const store = new MemoryStore();
+  if (stored) await visit({ store });
+  const client = open({ store });
+  const live = client.live("topics");
+  live.changeFilter({ where: "n > 5" });
+  rows = [{ topic: "b", n: 6 }];
+  await live.ready;
+  expect([wire.last.asked()?.["where"], wire.last.asked()?.["since"], [...live.keys()]]).toEqual(["n > 5", null, ["b"]]);
+  client.close();
+  const again = open({ store }).live("topics", { where: "n > 5" });
+  await again.ready;
+  expect([again.size, wire.last.asked()?.["since"]]).toEqual([1, "p1"]);
+});
+
 test("a key is never written down", async () => {
   const storage = new Storage_();
   await visit({ store: new WebStore(storage), key: "psk_secret_secret" });

@@ -1,6 +1,6 @@
 // Watching and live views over one WebSocket, against a server that does what only a bad day brings.
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { type Batch, type Client, type ClientOptions, connect, MemoryStore, type Row, type State } from "../src/reader/client.js";
+import { type Batch, type Client, type ClientOptions, connect, MemoryStore, type Row, type State, type Store } from "../src/reader/client.js";
 import { type Peer, refuse, type Said, Wire } from "./wire.js";
 
 let wire: Wire;
@@ -171,6 +171,20 @@ describe("watch", () => {
     expect(wire.peers).toHaveLength(1);
   });
 
+  test("what is asked again has a new id, so that nothing that is on its way comes twice", async () => {
+    const seen: string[] = [];
+    open().watch("topics", { onBatch: ({ position }) => void seen.push(position) });
+    const { peer } = await asked();
+    peer.say({ type: "snapshot", id: "s1", position: "p1", rows: [] });
+    peer.say({ type: "error", id: "s1", error: { code: "lagging", message: "no" } });
+    await until(() => peer.said.filter(({ type }) => type === "subscribe").length === 2);
+    const { id, since } = peer.asked()!;
+    for (const from of ["s1", id]) for (const position of ["p2", "p3"]) peer.say({ type: "changes", id: from, position, upserts: [], deletes: [] });
+    await until(() => seen.length >= 3);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect([id, since, seen]).toEqual(["s2", "p1", ["p1", "p2", "p3"]]);
+  });
+
   test("rests when too much waits for a slow reader, and goes on without a gap", async () => {
     const last = 60;
     wire.heard = (peer, said) => {
@@ -199,6 +213,28 @@ describe("watch", () => {
     await until(() => wire.last.said.some(({ type }) => type === "unsubscribe"));
   });
 
+  test("an ack that fails ends nothing and asks nothing anew", async () => {
+    serve([]);
+    const told = vi.spyOn(console, "error").mockImplementation(() => {});
+    const watch = open().watch("topics", { name: "mine", onBatch: () => {} });
+    await until(() => watch.position === "p1");
+    for (const code of ["bad_request", "bad_position", "disk_full"]) wire.last.say({ type: "error", id: "s1", to: "ack", error: { code, message: "no" } });
+    wire.last.say({ type: "changes", id: "s1", position: "p2", upserts: [], deletes: [] });
+    await until(() => watch.position === "p2");
+    expect([watch.state, wire.last.said.length]).toEqual(["live", 1]);
+    expect(told).toHaveBeenCalledTimes(3);
+    told.mockRestore();
+  });
+
+  test("asks for the question and the pace that it was given before it had begun", async () => {
+    const watch = open().watch("topics", { where: "n > 1", since: "p1" });
+    watch.changeFilter({ where: "n > 5" });
+    watch.pace(3);
+    const said = await asked();
+    expect([said["where"], said["since"]]).toEqual(["n > 5", null]);
+    await until(() => said.peer.said.some(({ type, per_s }) => type === "pace" && per_s === 3));
+  });
+
   test("keeps its position over a reload, as far as batches were handled", async () => {
     const store = new MemoryStore();
     serve([]);
@@ -210,6 +246,36 @@ describe("watch", () => {
     first.close();
     open({ store }).watch("topics", { keep: "mails" });
     expect((await asked("topics", 2))["since"]).toBe("p2");
+  });
+
+  test("goes on only with the question whose batches were handled, and for the same person", async () => {
+    const store = new MemoryStore();
+    serve([]);
+    const first = open({ store });
+    const watch = first.watch("topics", { keep: "mails", onBatch: () => {} });
+    await until(() => watch.position === "p1");
+    wire.heard = () => {};
+    watch.changeFilter({ where: "n > 5" });
+    await until(() => wire.last.asked()?.["where"]);
+    first.close();
+    open({ store }).watch("topics", { keep: "mails", where: "n > 5" });
+    expect((await asked("topics", 2))["since"]).toBe(null);
+    open({ store, key: () => undefined }).watch("topics", { keep: "mails" });
+    expect((await asked("topics", 3))["since"]).toBe(null);
+    open({ store }).watch("topics", { keep: "mails" });
+    expect((await asked("topics", 4))["since"]).toBe("p1");
+  });
+
+  test("waits for a slow store, whose position is not to be overwritten", async () => {
+    const store = new MemoryStore();
+    serve([]);
+    const first = open({ store });
+    const watch = first.watch("topics", { keep: "mails", onBatch: () => {} });
+    await until(() => watch.position === "p1");
+    first.close();
+    const slow: Store = { get: async (name) => (await new Promise((resolve) => setTimeout(resolve, 1200)), store.get(name)), set: (...entry) => store.set(...entry), delete: (name) => store.delete(name) };
+    open({ store: slow }).watch("topics", { keep: "mails" });
+    expect((await asked("topics", 2))["since"]).toBe("p1");
   });
 });
 
@@ -276,6 +342,39 @@ describe("live", () => {
     expect([...live.keys()]).toEqual([1, 2]);
   });
 
+  test("asks for its key ever more seldom, and not at all once the client is closed", async () => {
+    serve([row("a", 1)]);
+    wire.answer = (request) => refuse(request, 503, "not_ready");
+    const pauses: number[] = [];
+    const later = (run: () => void, ms: number): (() => void) => {
+      if (ms < 1000) pauses.push(ms);
+      const timer = setTimeout(run, ms < 1000 ? 5 : ms);
+      return () => clearTimeout(timer);
+    };
+    const client = open({ world: { later, random: () => 1 }, backoffMostMs: 900 });
+    client.live("topics", { keep: false });
+    await until(() => wire.requests.length > 4);
+    expect(pauses.slice(0, 4)).toEqual([100, 200, 400, 800]);
+    client.close();
+    const { length } = wire.requests;
+    await new Promise((resolve) => setTimeout(resolve, 60));
+    expect(wire.requests.length).toBeLessThanOrEqual(length + 1);
+  });
+
+  test("is read by the old key while the new one is asked for", async () => {
+    serve([row("a", 1)]);
+    const live = await open().live("topics").ready;
+    let told: (() => void) | undefined;
+    wire.answer = ({ response }) => void (told = () => response.writeHead(200, { "Content-Type": "application/json" }).end('{"views":[{"view":"topics","key":["n"]}]}'));
+    wire.last.say({ type: "reset", id: "s1", reason: "rebuilt" });
+    wire.last.say({ type: "snapshot", id: "s1", position: "q1", rows: [row("a", 2)] });
+    await until(() => told);
+    expect([live.get("a"), live.has("a"), [...live.keys()], live.position]).toEqual([row("a", 1), true, ["a"], "p1"]);
+    told!();
+    await until(() => live.position === "q1");
+    expect([live.get(2), [...live.keys()]]).toEqual([row("a", 2), [2]]);
+  });
+
   test("takes another filter on the open socket, and no late answer to the old one", async () => {
     serve([row("a", 1)]);
     const live = await open().live("topics").ready;
@@ -290,6 +389,20 @@ describe("live", () => {
     await until(() => live.position === "p9");
     expect([...live.keys()]).toEqual(["new"]);
     expect(wire.peers).toHaveLength(1);
+  });
+
+  test("batches that wait for the key are given up with the filter that they answer", async () => {
+    let told: (() => void) | undefined;
+    wire.answer = ({ response }) => void (told = () => response.writeHead(200, { "Content-Type": "application/json" }).end('{"views":[{"view":"topics","key":["topic"]}]}'));
+    serve([row("a", 1)]);
+    const live = open().live("topics");
+    await until(() => told);
+    wire.heard = () => {};
+    live.changeFilter({ where: "n > 5" });
+    await until(() => wire.last.asked()?.["where"]);
+    told!();
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    expect([live.size, live.position]).toEqual([0, null]);
   });
 
   test("a listener that throws harms nobody", async () => {
@@ -307,6 +420,19 @@ describe("live", () => {
     told.mockRestore();
   });
 
+  test("that was refused a filter can be given another one", async () => {
+    wire.heard = (peer, { type, id, where }) => {
+      if (type !== "subscribe") return;
+      if (where === "(") peer.say({ type: "error", id, error: { code: "bad_query", message: "no" } });
+      else peer.say({ type: "snapshot", id, position: "p1", rows: [row("a", 1)] });
+    };
+    const live = open().live("topics", { where: "(" });
+    await expect(live.ready).rejects.toMatchObject({ code: "bad_query" });
+    live.changeFilter({});
+    await until(() => live.size === 1);
+    expect([live.state, live.error]).toEqual(["live", null]);
+  });
+
   test("that is refused says why and keeps nothing", async () => {
     const store = new MemoryStore();
     serve([row("a", 1)]);
@@ -314,9 +440,13 @@ describe("live", () => {
     await first.live("topics").ready;
     first.close();
     wire.heard = (peer, said) => said.type === "subscribe" && peer.say({ type: "error", id: said.id, error: { code: "forbidden", message: "no" } });
-    const second = open({ store }).live("topics");
+    const client = open({ store });
+    const second = client.live("topics");
     await expect(second.ready).rejects.toMatchObject({ code: "forbidden" });
     expect([second.size, second.state]).toEqual([1, "offline"]);
+    second.save();
+    client.close();
+    second.close();
     const third = open({ store }).live("topics");
     await expect(third.ready).rejects.toMatchObject({ code: "forbidden" });
     expect(third.size).toBe(0);

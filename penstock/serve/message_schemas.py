@@ -54,7 +54,9 @@ SHARED: Spec = {
             events=_WHOLE | {"description": "Of a stream: not sent yet."},
         ),
     ),
-    "message.error": _message("error", error=ref("Error")),
+    "message.error": _message(
+        "error", {"to": {"const": "ack", "description": "An ack failed; the subscription goes on."}}, error=ref("Error")
+    ),
     "message.pong": _message("pong"),
     "message.subscribed": _message("subscribed", position=ref("Position")),
     "message.acked": _message("acked", position=ref("Position")),

@@ -326,7 +326,7 @@ class Serving:
             of = {
                 key: fields[key] for key in _NAMED if fields.get(key) is not None or (key == "limit" and key in fields)
             }
-            receiver.named = await self._subscribers.open(credential, fields["name"], of)
+            receiver.name(await self._subscribers.open(credential, fields["name"], of))
 
     # Named subscriptions
 

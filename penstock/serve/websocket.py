@@ -63,6 +63,10 @@ class SocketReceiver(PipeReceiver):
         self.of: tuple[str, str] | None = None
         """What it is of: `("view", name)` or `("stream", name)`."""
         self.named: Named | None = None
+        self.names = False
+        """Whether it asked for a name, which takes a moment to open."""
+        self.early_ack: Callable[[], None] | None = None
+        """What was acknowledged meanwhile; the last counts."""
         self.reached: Position | str | None = None
         """Of a stream: how far it was read."""
         self.before: Before | None = None
@@ -89,6 +93,12 @@ class SocketReceiver(PipeReceiver):
     def passed_on(self) -> Before | None:
         """What one that takes its place must know; one that had not begun passes on what it was given."""
         return self.before if self.of is None else (self.of, self.reached)
+
+    def name(self, named: Named) -> None:
+        """Its name is open."""
+        self.named = named
+        if self.early_ack is not None:
+            self.early_ack()
 
     def refuse_pace(self, why: PenstockError) -> None:
         """It cannot be given a pace; one that was asked for before this was known is refused now."""
@@ -157,7 +167,7 @@ class Session:
         elif kind == "pace":
             self._receiver(fields).pace(fields.get("per_s"))
         elif kind == "ack":
-            self._ack(self._receiver(fields), fields.get("position"))
+            self._ack(fields)
         elif kind == "ping":
             self._reply(text_frame(encode({"type": "pong"} | _only_id(fields))))
         else:
@@ -180,6 +190,7 @@ class Session:
                 f"this socket has {MOST_SUBSCRIPTIONS} subscriptions", hint="open another socket, or ask with a where"
             )
         receiver = SocketReceiver(self._pipe, id, deflates=self._deflates)
+        receiver.names = fields.get("name") is not None
         if before is not None:
             receiver.before = self._stopped(before).passed_on()
         task = asyncio.create_task(self._serve(receiver, fields, before and before[1]), name=f"subscription {id}")
@@ -225,17 +236,26 @@ class Session:
             raise BadRequestError(f"there is no subscription '{id}' on this socket")
         return self._open[id][0]
 
-    def _ack(self, receiver: SocketReceiver, token: object) -> None:
+    def _ack(self, fields: Mapping[str, Any]) -> None:
+        try:
+            self._acknowledge(self._receiver(fields), fields)
+        except PenstockError as failure:
+            self._fail_ack(fields.get("id"), failure)
+
+    def _acknowledge(self, receiver: SocketReceiver, fields: Mapping[str, Any]) -> None:
+        if receiver.named is None and receiver.names:
+            receiver.early_ack = lambda: self._ack(fields)
+            return
         if receiver.named is None or receiver.of is None:
             raise BadRequestError(
                 f"the subscription '{receiver.id}' has no name", hint='subscribe with "name", then ack its positions'
             )
         kind, name = receiver.of
-        position = Position.parse(str(token), "view" if kind == "view" else "stream", name)
+        position = Position.parse(str(fields.get("position")), "view" if kind == "view" else "stream", name)
         receiver.named.ack(
             position,
             lambda durable: self._reply(text_frame(encode({"type": "acked", "id": receiver.id, "position": durable}))),
-            lambda failure: self._fail(receiver.id, failure),
+            lambda failure: self._fail_ack(receiver.id, failure),
         )
 
     # Answers
@@ -246,6 +266,10 @@ class Session:
 
     def _fail(self, id: object, failure: PenstockError) -> None:
         self._reply(error(failure.body()).socket(id if isinstance(id, str) else None))
+
+    def _fail_ack(self, id: object, failure: PenstockError) -> None:
+        """Said so that nobody takes it for the end of the subscription."""
+        self._reply(text_frame(encode(_only_id({"id": id}) | {"type": "error", "to": "ack", "error": failure.body()})))
 
 
 def _read(text: str | bytes) -> dict[str, Any]:

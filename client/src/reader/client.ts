@@ -1,11 +1,12 @@
 // What a program calls to read: one client is one connection to one server, however many views and streams it follows.
+import { Backoff } from "../backoff.js";
 import { checksum } from "./checksum.js";
 import { Connection, type Connected } from "./connection.js";
 import type { Batch, EventBatch, Position, Row } from "./contract.js";
-import { ClientError } from "./errors.js";
+import { ClientError, closedError } from "./errors.js";
 import { Http, type Key } from "./http.js";
 import { IndexedDbStore } from "./indexed-db-store.js";
-import { entryName, Keeping } from "./keeping.js";
+import { entryName, Keeping, type Known } from "./keeping.js";
 import type { Timing, Transport } from "./link.js";
 import { Live } from "./live.js";
 import { pathOf, type Question, queryOf, type Since, type Target } from "./question.js";
@@ -106,7 +107,6 @@ interface Kept {
 
 const QUEUE_BYTES = 4 * 1024 ** 2;
 const TIMING: Timing = { openMs: 10_000, silenceMs: 30_000, pongMs: 10_000, backoffMostMs: 10_000 };
-const KEY_AGAIN_MS = 200;
 
 /** A client of the server at `url`. It connects with its first subscription. */
 export function connect(url: string | URL, options: ClientOptions = {}): Client {
@@ -119,6 +119,8 @@ export class Client {
   readonly #store: Store;
   readonly #who: string | null;
   readonly #open = new Set<Kept>();
+  /** What ends a pause between two tries, at once. */
+  readonly #pauses = new Set<() => void>();
 
   constructor(url: string, options: ClientOptions) {
     const { WebSocket, EventSource, key, who } = options;
@@ -177,15 +179,15 @@ export class Client {
   /** The view's rows as a Map that is kept current. */
   live<R extends Row = Row>(view: Named, options: LiveOptions = {}): Live<R> {
     const target = targetOf(view);
-    const name = (question: Question): string => this.#entryName(target, question);
+    let asked: Question = options;
     const live = new Live<R>(
       {
-        begin: (reader, known) => this.#begin(target, options, known?.position ?? null, { pace: options.pace }, reader),
-        end: (subscription) => (this.#connection.remove(subscription), this.#open.delete(live)),
-        change: (subscription, question) => this.#change(subscription, question),
+        begin: (reader, known) => this.#begin(target, asked, known?.position ?? null, { pace: options.pace }, reader),
+        end: (subscription) => this.#end(subscription, live),
+        change: (subscription, question) => (this.#open.add(live), this.#change(subscription, (asked = question))),
         key: () => this.#keyOf(target),
-        keeping: (known) => (this.#who === null || options.keep === false ? null : new Keeping(this.#store, name(options), this.#http.world, known)),
-        entryName: name,
+        keeping: (known) => this.#keeping(known, options.keep === false ? undefined : "", target, options),
+        entryName: (question) => this.#entryName(target, question),
       },
       options.key,
     );
@@ -218,29 +220,33 @@ export class Client {
     this.save();
     for (const each of [...this.#open]) each.close();
     this.#connection.close();
+    for (const end of this.#pauses) end();
   }
 
   #watch<B extends Told>(target: Target, options: Question & Manner & Following<B> & { ack?: "handled" | "manual" }): Watch<B> {
     const { name, pace, keep, since = target.events && name === undefined ? "start" : null } = options;
     const manner: Manner = { name, pace };
+    let asked: Question = options;
     const { world } = this.#http;
     const known = (): { position: Position } | null => (watch.position === null ? null : { position: watch.position });
-    const keeping = keep === undefined ? null : new Keeping(this.#store, this.#entryName(target, {}, keep), world, known);
-    const begin = async (reader: Reader): Promise<Subscription | null> => {
-      const from = (await keeping?.load())?.position ?? since;
-      return this.#begin(target, options, from === "end" ? await this.#endOf(target) : from, manner, reader);
+    const keeping = this.#keeping(known, keep, target, options);
+    const begin = async (reader: Reader): Promise<Subscription> => {
+      const kept = (await keeping?.load(true))?.position ?? since;
+      const from = kept === "end" ? await this.#endOf(target) : kept;
+      return this.#begin(target, asked, asked === options ? from : null, manner, reader);
     };
     const connection = this.#connection;
     const watch: Watch<B> = new Watch<B>(
       {
         begin,
-        end: (subscription) => (connection.remove(subscription), this.#open.delete(watch)),
+        end: (subscription) => this.#end(subscription, watch),
         rest: (subscription) => connection.remove(subscription),
         goOn: (subscription) => connection.add(subscription),
-        change: (subscription, question) => this.#change(subscription, question),
+        change: (subscription, question) => (keeping?.rename(this.#entryName(target, question, keep)), this.#change(subscription, (asked = question))),
         tell: (fields) => connection.tell(fields),
         later: (run, ms) => world.later(run, ms),
         keeping,
+        manner,
       },
       options.queueBytes ?? QUEUE_BYTES,
       name !== undefined && options.ack !== "manual",
@@ -257,8 +263,14 @@ export class Client {
     return subscription;
   }
 
+  #end(subscription: Subscription | null, of: Kept): void {
+    if (subscription) this.#connection.remove(subscription);
+    this.#open.delete(of);
+  }
+
   /** Under a new id, so that a late answer to the old question cannot be taken for one to the new. */
-  #change(subscription: Subscription, question: Question): void {
+  #change(subscription: Subscription | null, question: Question): void {
+    if (!subscription) return;
     this.#connection.remove(subscription);
     subscription.change(question);
     this.#connection.add(subscription);
@@ -279,18 +291,36 @@ export class Client {
   }
 
   async #untilTold<T>(ask: () => Promise<T>): Promise<T> {
-    for (;;) {
+    const { world } = this.#http;
+    const connection = this.#connection;
+    const backoff = new Backoff(connection.timing.backoffMostMs, () => world.random());
+    while (!connection.closed) {
       try {
         return await ask();
       } catch (error) {
         if (!(error instanceof ClientError) || !error.passing) throw error;
-        await new Promise<void>((resolve) => this.#http.world.later(resolve, error.afterMs ?? KEY_AGAIN_MS));
+        if (!connection.closed) await this.#pause(backoff.pauseMs(error.afterMs));
       }
     }
+    throw closedError();
+  }
+
+  #pause(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const end = (): void => (cancel(), this.#pauses.delete(end), resolve());
+      const cancel = this.#http.world.later(end, ms);
+      this.#pauses.add(end);
+    });
+  }
+
+  /** None without a name, and none where nobody knows whose it would be. */
+  #keeping(known: () => Known | null, name: string | undefined, target: Target, question: Question): Keeping | null {
+    if (this.#who === null || name === undefined) return null;
+    return new Keeping(this.#store, this.#entryName(target, question, name), this.#http.world, known);
   }
 
   #entryName(target: Target, question: Question, name?: string): string {
-    return entryName(this.#http.base, this.#who ?? "", target, question, name);
+    return entryName(this.#http.base, this.#who!, target, question, name);
   }
 }
 

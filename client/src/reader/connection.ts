@@ -26,6 +26,7 @@ const LINGER_MS = 1_000;
 export class Connection implements Owner {
   state: Connected = "connecting";
   error: ClientError | null = null;
+  closed = false;
   /** What carries the subscriptions now. */
   transport: Transport;
   readonly #subscriptions = new Set<Subscription>();
@@ -36,7 +37,6 @@ export class Connection implements Owner {
   #up = false;
   #heard = false;
   #hold = false;
-  #closed = false;
   #failures = 0;
   #blocked = 0;
   #gaveUpAt = -Infinity;
@@ -52,7 +52,7 @@ export class Connection implements Owner {
   constructor(
     private readonly http: Http,
     private readonly transports: readonly Transport[],
-    private readonly timing: Timing,
+    readonly timing: Timing,
     private readonly restWhenHidden: boolean,
     private readonly onState: () => void,
     leave: () => void,
@@ -69,7 +69,7 @@ export class Connection implements Owner {
   }
 
   add(subscription: Subscription): void {
-    if (this.#closed) return subscription.fail(closedError());
+    if (this.closed) return subscription.fail(closedError());
     this.#subscriptions.add(subscription);
     subscription.id = `s${++this.#count}`;
     subscription.connected(this.state);
@@ -82,7 +82,7 @@ export class Connection implements Owner {
     this.#pauses.delete(subscription);
     if (!this.#subscriptions.delete(subscription)) return;
     this.#link?.drop(subscription);
-    if (this.#subscriptions.size === 0 && !this.#hold) this.http.world.later(() => this.#rest(), LINGER_MS);
+    if (this.#idle) this.http.world.later(() => this.#rest(), LINGER_MS);
   }
 
   tell(fields: Record<string, unknown>): void {
@@ -90,15 +90,15 @@ export class Connection implements Owner {
   }
 
   close(): void {
-    this.#closed = true;
+    this.closed = true;
     this.#unlisten();
     this.#stop();
-    for (const subscription of [...this.#subscriptions]) (this.#subscriptions.delete(subscription), subscription.fail(closedError()));
+    this.#failAll(closedError());
   }
 
   /** Connects now, unless it is or is about to be. */
   open(): void {
-    if (this.#link || this.#opening || this.#closed) return;
+    if (this.#link || this.#opening || this.closed) return;
     this.#waiting?.();
     this.#waiting = null;
     this.#opening = true;
@@ -111,7 +111,7 @@ export class Connection implements Owner {
 
   /** The network is back, the page is shown, or the machine has slept: what looks alive may be dead, and a pause is over. */
   wake(): void {
-    if (this.#closed || (this.#subscriptions.size === 0 && !this.#hold)) return;
+    if (this.closed || this.#idle) return;
     this.#backoff.succeeded();
     this.#gaveUpAt = -Infinity;
     if (this.#up) return this.#link?.check(WAKE_PONG_MS);
@@ -149,7 +149,7 @@ export class Connection implements Owner {
     if (!this.#subscriptions.has(subscription)) return;
     if (error.lostPosition && subscription.position !== null) {
       subscription.lose(error.message);
-      this.#link?.ask(subscription);
+      this.#askAgain(subscription);
     } else if (error.passing) {
       subscription.connected("offline");
       this.#pauses.set(subscription, this.http.world.later(() => this.#askAgain(subscription), this.#backoff.pauseMs(error.afterMs ?? 1000)));
@@ -173,7 +173,7 @@ export class Connection implements Owner {
 
   #start(key: string | undefined): void {
     this.#opening = false;
-    if (this.#link || this.#closed) return;
+    if (this.#link || this.closed) return;
     if (key !== undefined && key === this.#refusedKey) return this.#pause(this.error);
     this.#shownKey = key;
     this.#heard = false;
@@ -193,7 +193,7 @@ export class Connection implements Owner {
     this.#asking = true;
     const why = await this.http.json("views").then(() => null, (told: ClientError) => told);
     this.#asking = false;
-    if (this.#closed || this.#up || this.transport !== transport) return;
+    if (this.closed || this.#up || this.transport !== transport) return;
     if (why?.refused || why?.code === "forbidden" || why?.code === "foreign_origin") this.#refused(why);
     else if (!why) this.#giveWay();
   }
@@ -209,7 +209,7 @@ export class Connection implements Owner {
   #pause(error: ClientError | null): void {
     this.#become(this.#failures === 0 ? "connecting" : "offline", error);
     this.#failures += 1;
-    if (this.#subscriptions.size === 0 && !this.#hold) return;
+    if (this.#idle) return;
     const pauseMs = this.#backoff.pauseMs(error?.afterMs);
     this.#waiting?.();
     this.#waiting = this.http.world.later(() => {
@@ -224,17 +224,26 @@ export class Connection implements Owner {
       return this.#pause(error);
     }
     this.#become("offline", error);
-    for (const subscription of [...this.#subscriptions]) (this.#subscriptions.delete(subscription), subscription.fail(error));
+    this.#failAll(error);
     this.#stop();
   }
 
+  #failAll(error: ClientError): void {
+    for (const subscription of [...this.#subscriptions]) (this.#subscriptions.delete(subscription), subscription.fail(error));
+  }
+
+  /** Under a new id, so that nothing of the old one that is on its way can come twice. */
   #askAgain(subscription: Subscription): void {
     this.#pauses.delete(subscription);
-    if (this.#up) this.#link?.ask(subscription);
+    if (this.#up) (this.remove(subscription), this.add(subscription));
+  }
+
+  get #idle(): boolean {
+    return this.#subscriptions.size === 0 && !this.#hold;
   }
 
   #rest(): void {
-    if (this.#subscriptions.size === 0 && !this.#hold) this.#stop();
+    if (this.#idle) this.#stop();
   }
 
   #stop(): void {

@@ -28,7 +28,7 @@ export type Message =
   | { type: "position"; position: Position }
   | { type: "reset"; reason?: string }
   | { type: "stall"; behind?: Behind }
-  | { type: "error"; error: Problem }
+  | { type: "error"; error: Problem; to?: "ack" }
   | { type: "pong" };
 
 /** One batch of a view's changes, all of it. A snapshot replaces whatever was there before; its `upserts` are all rows. */

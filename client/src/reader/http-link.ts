@@ -151,13 +151,17 @@ export class HttpLink implements Link {
       const take = ({ data }: { data?: string }): void => {
         if (data === undefined) return; // `error` is also what a broken connection is called
         wait(silenceMs + pongMs);
-        this.#take(subscription, JSON.parse(data) as Message, data.length);
+        try {
+          this.#take(subscription, JSON.parse(data) as Message, data.length);
+        } catch (error) {
+          reject(error);
+        }
       };
       wait(openMs);
       signal.addEventListener("abort", () => resolve());
       source.onopen = () => (wait(silenceMs + pongMs), this.owner.heard(), subscription.confirm());
       source.onerror = ({ data }: { data?: string }) => data === undefined && reject(unreachable("the stream of events has ended"));
-      for (const type of TYPES) source.addEventListener(type, (event) => attempt(() => take(event), reject));
+      for (const type of TYPES) source.addEventListener(type, take);
     }).finally(() => cancel());
   }
 
@@ -203,13 +207,5 @@ export class HttpLink implements Link {
     if (rows) return [{ type: "snapshot", position: at, rows }];
     if (events) return next === position ? [] : [{ type: "events", position: next, events }];
     return messages ?? [];
-  }
-}
-
-function attempt(act: () => void, failed: (error: unknown) => void): void {
-  try {
-    act();
-  } catch (error) {
-    failed(error);
   }
 }

@@ -68,7 +68,6 @@ function open(name: string, onClose: () => void): Promise<IDBDatabase> {
       request.result.onversionchange = () => (request.result.close(), onClose());
       resolve(request.result);
     };
-    request.onerror = () => reject(request.error ?? new Error("IndexedDB does not open"));
-    request.onblocked = () => reject(new Error("another tab holds an older form of the store"));
+    request.onerror = request.onblocked = () => reject(new Error("IndexedDB does not open"));
   });
 }

@@ -8,7 +8,7 @@ import type { World } from "./world.js";
 
 export interface Known {
   readonly position: Position;
-  readonly key?: string[];
+  readonly key?: readonly string[];
   readonly rows?: Row[];
 }
 
@@ -35,12 +35,14 @@ export class Keeping {
     private readonly known: () => Known | null,
   ) {}
 
-  async load(): Promise<Known | null> {
+  /** What was found under a name that it does not have any more is not its own. Who is `patient` waits for a slow store. */
+  async load(patient = false): Promise<Known | null> {
+    const { name } = this;
     let cancel = (): void => {};
-    const late = new Promise<null>((resolve) => (cancel = this.world.later(() => resolve(null), LOAD_MS)));
+    const late = new Promise<null>((resolve) => patient || (cancel = this.world.later(() => resolve(null), LOAD_MS)));
     try {
-      const text = await Promise.race([this.store.get(this.name), late]);
-      return text === null ? null : readKnown(text);
+      const text = await Promise.race([this.store.get(name), late]);
+      return text === null || name !== this.name ? null : readKnown(text);
     } catch {
       return null;
     } finally {

@@ -18,8 +18,9 @@ export type Listener<R extends Row> = (batch: Batch<R> | null, live: Live<R>) =>
 /** What a live view needs of its client. */
 export interface LiveHost {
   begin(reader: Reader, known: Known | null): Subscription;
-  end(subscription: Subscription): void;
-  change(subscription: Subscription, question: Question): void;
+  end(subscription: Subscription | null): void;
+  /** Without a subscription: what `begin` is going to ask for. */
+  change(subscription: Subscription | null, question: Question): void;
   /** The view's key columns, as the server has them now. Asks until it is told or refused. */
   key(): Promise<string[]>;
   keeping(known: () => Known | null): Keeping | null;
@@ -33,7 +34,8 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
   error: ClientError | null = null;
   #rows = new Map<string, R>();
   #position: Position | null = null;
-  #key: string[] | null = null;
+  #key: readonly string[] = [];
+  #learning = true; // the key: batches wait meanwhile, and the rows are read by the old one
   #keysAsked = 0;
   #waiting: Batch[] = [];
   #changing = false;
@@ -80,10 +82,14 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
 
   /** Asks for other rows on the same connection; the old ones stay until the new ones are here. */
   changeFilter(question: Question): void {
-    this.#keeping?.save();
+    if (this.#closed) return;
+    this.save();
+    this.error = null;
     this.#keeping?.rename(this.host.entryName(question));
     this.#changing = true;
-    if (this.#subscription) this.host.change(this.#subscription, question);
+    this.#waiting = [];
+    this.#keysAsked++; // an answer that is under way would be for them
+    this.host.change(this.#subscription, question);
   }
 
   /** Writes down what is known, now. */
@@ -95,8 +101,8 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    this.#keeping?.save();
-    if (this.#subscription) this.host.end(this.#subscription);
+    this.save();
+    this.host.end(this.#subscription);
   }
 
   // As a Map
@@ -135,7 +141,7 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
 
   /** The key of a row or of a delete, as `get` takes it. */
   keyOf(row: Row): RowKey {
-    const key = this.#key ?? [];
+    const key = this.#key;
     return key.length === 1 ? (row[key[0]!] ?? null) : Object.fromEntries(key.map((name) => [name, row[name] ?? null]));
   }
 
@@ -145,10 +151,12 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
     const known = (await this.#keeping?.load()) ?? null;
     if (this.#closed) return;
     const recalled = known?.rows && known.key ? known : null;
-    this.#key = recalled?.key ?? (key ? [...key] : null);
+    const told = recalled?.key ?? key;
+    this.#learning = !told;
+    this.#key = told ?? [];
     if (recalled) {
       this.#position = recalled.position;
-      for (const row of recalled.rows!) this.#rows.set(keyOf(row, this.#key!), row as R);
+      for (const row of recalled.rows!) this.#rows.set(keyOf(row, this.#key), row as R);
       const upserts = recalled.rows as R[];
       this.#tell({ name: "", position: recalled.position, snapshot: true, upserts, deletes: [], reset: null, accepted: null });
     }
@@ -158,22 +166,22 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
 
   #take(batch: Batch): void {
     this.#waiting.push(batch);
-    if (batch.reset !== null) this.#key = null; // it was built anew, and may have another key
-    if (this.#key) this.#apply();
+    if (batch.reset !== null) this.#learning = true; // it was built anew, and may have another key
+    if (!this.#learning) this.#apply();
     else if (batch.snapshot) void this.#learnKey();
   }
 
-  /** Batches wait meanwhile; each snapshot asks, and the last answer counts. */
+  /** Each snapshot asks, and the last answer counts. */
   async #learnKey(): Promise<void> {
     const asked = ++this.#keysAsked;
     try {
       const key = await this.host.key();
       if (asked !== this.#keysAsked || this.#closed) return; // a later one is under way
       this.#key = key;
+      this.#learning = false;
       this.#apply();
     } catch (error) {
-      if (this.#subscription) this.host.end(this.#subscription);
-      this.#fail(error as ClientError);
+      if (!this.#closed) this.#fail(error as ClientError);
     }
   }
 
@@ -183,8 +191,8 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
         this.#rows = new Map();
         this.#changing = false;
       }
-      for (const row of batch.deletes) this.#rows.delete(keyOf(row, this.#key!));
-      for (const row of batch.upserts) this.#rows.set(keyOf(row, this.#key!), row as R); // a key in both lists ends up as the upsert
+      for (const row of batch.deletes) this.#rows.delete(keyOf(row, this.#key));
+      for (const row of batch.upserts) this.#rows.set(keyOf(row, this.#key), row as R); // a key in both lists ends up as the upsert
       this.#position = batch.position;
       this.#keeping?.touch();
       this.#tell(batch as Batch<R>);
@@ -205,6 +213,7 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
 
   #fail(error: ClientError): void {
     this.error = error;
+    this.host.end(this.#subscription);
     if (error.code !== "closed") this.#keeping?.forget(); // what one may not read is not kept either
     this.#settle.reject(error);
     this.#tell(null);
@@ -215,12 +224,12 @@ export class Live<R extends Row = Row> implements ReadonlyMap<RowKey, R> {
   }
 
   #known(): Known | null {
-    if (this.#position === null || !this.#key || this.#changing) return null;
+    if (this.#position === null || this.#changing || this.error) return null;
     return { position: this.#position, key: this.#key, rows: [...this.#rows.values()] };
   }
 
   #text(key: RowKey): string {
-    const names = this.#key ?? [];
+    const names = this.#key;
     return keyOf(names.length === 1 ? { [names[0]!]: key } : ((key ?? {}) as Row), names);
   }
 }

@@ -24,16 +24,9 @@ export interface Question {
 
 export type Fields = Record<string, unknown>;
 
-/** The fields of a `subscribe` message. */
-export function fieldsOf(target: Target, asked: Question): Fields {
-  const { where, params, select, orderBy, limit } = asked;
-  const fields: Fields = { [target.kind]: target.name };
-  if (where) fields["where"] = where;
-  if (params) fields["params"] = params;
-  if (select) fields["select"] = select;
-  if (orderBy) fields["order_by"] = orderBy;
-  if (limit !== undefined) fields["limit"] = limit;
-  return fields;
+/** The fields of a `subscribe` message; those that are undefined do not go out. */
+export function fieldsOf({ kind, name }: Target, { where, params, select, orderBy, limit }: Question): Fields {
+  return { [kind]: name, where: where || undefined, params, select: select || undefined, order_by: orderBy || undefined, limit };
 }
 
 /** The same as query parameters. */

@@ -9,6 +9,5 @@ export function keyOf(row: Row, key: readonly string[]): string {
 export function canonical(value: Json): string {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
-  const fields = Object.keys(value).sort();
-  return `{${fields.map((name) => `${JSON.stringify(name)}:${canonical(value[name] ?? null)}`).join(",")}}`;
+  return keyOf(value, Object.keys(value).sort());
 }

@@ -103,7 +103,7 @@ export class SocketLink implements Link {
     this.#heardAt = this.world.now();
     this.owner.heard();
     const subscription = this.#byId.get(message.id ?? "");
-    if (message.type === "error") this.#problem(subscription, message.id, new ClientError(message.error));
+    if (message.type === "error") this.#problem(subscription, message, new ClientError(message.error));
     else if (message.type === "pong") this.#there(subscription);
     else subscription?.take(message, text.length); // else an answer to one that was ended meanwhile
   }
@@ -115,10 +115,11 @@ export class SocketLink implements Link {
     subscription?.confirm();
   }
 
-  /** One without an id is about the connection: the server says why it is going to close it. */
-  #problem(subscription: Subscription | undefined, id: string | undefined, error: ClientError): void {
-    if (id === undefined) this.#lastWord = error;
-    if (subscription) this.owner.problem(subscription, error);
+  /** One without an id is about the connection: the server says why it is going to close it. An ack that failed ends nothing: a later one covers it. */
+  #problem(subscription: Subscription | undefined, { id, to }: { id?: string; to?: string }, error: ClientError): void {
+    if (to) console.error("penstock: an ack failed", error);
+    else if (id === undefined) this.#lastWord = error;
+    else if (subscription) this.owner.problem(subscription, error);
   }
 
   #closed(code: number, reason: string): void {

@@ -66,10 +66,7 @@ export class Subscription {
 
   /** The fields of the message that asks for it. */
   fields(): Fields {
-    const { name } = this.manner;
-    const asked: Fields = { type: "subscribe", id: this.id, ...fieldsOf(this.target, this.question), since: this.position };
-    if (name !== undefined) asked["name"] = name;
-    return asked;
+    return { type: "subscribe", id: this.id, ...fieldsOf(this.target, this.question), since: this.position, name: this.manner.name };
   }
 
   /** Called before it is asked for on a connection: what an earlier one left half done does not count. */

@@ -8,22 +8,24 @@ import type { ClientError } from "./errors.js";
 import type { Keeping } from "./keeping.js";
 import type { Question } from "./question.js";
 import { quietly } from "./quietly.js";
-import type { Reader, State, Subscription, Told } from "./subscription.js";
+import type { Manner, Reader, State, Subscription, Told } from "./subscription.js";
 
 const ACK_MS = 1000; // the server writes each one down
 
 /** What a watch needs of its client. */
 export interface WatchHost {
-  begin(reader: Reader): Promise<Subscription | null>;
-  end(subscription: Subscription): void;
+  begin(reader: Reader): Promise<Subscription>;
+  end(subscription: Subscription | null): void;
   /** Ends it for a while. */
   rest(subscription: Subscription): void;
   /** Goes on from its position. */
   goOn(subscription: Subscription): void;
-  change(subscription: Subscription, question: Question): void;
+  /** Without a subscription: what `begin` is going to ask for. */
+  change(subscription: Subscription | null, question: Question): void;
   tell(fields: Record<string, unknown>): void;
   later(run: () => void, ms: number): () => void;
   keeping: Keeping | null;
+  manner: Manner;
 }
 
 export class Watch<B extends Told> implements AsyncIterableIterator<B> {
@@ -77,10 +79,12 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
 
   /** Asks for other rows on the same connection: a snapshot follows. What waits of the old question is given up. */
   changeFilter(question: Question): void {
+    this.save();
+    this.#handled = this.#given = null; // they lead on in the old question only
     this.#queue = [];
     this.#bytes = 0;
     this.#resting = false;
-    if (this.#subscription) this.host.change(this.#subscription, question);
+    this.host.change(this.#subscription, question);
   }
 
   /** Lets the server remember, under the subscription's name, that everything up to here is done; without one the last handled. */
@@ -90,9 +94,8 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
 
   /** At most so many messages a second from now on; null: as they come. */
   pace(perSecond: number | null): void {
-    if (!this.#subscription) return;
-    this.#subscription.manner.pace = perSecond ?? undefined;
-    this.host.tell({ type: "pace", id: this.#subscription.id, per_s: perSecond });
+    this.host.manner.pace = perSecond ?? undefined;
+    if (this.#subscription) this.host.tell({ type: "pace", id: this.#subscription.id, per_s: perSecond });
   }
 
   async next(): Promise<IteratorResult<B, undefined>> {
@@ -123,8 +126,8 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
     if (this.#over !== undefined) return;
     this.#queue = [];
     this.#acknowledge();
-    if (this.#subscription) this.host.end(this.#subscription);
-    this.host.keeping?.save();
+    this.host.end(this.#subscription);
+    this.save();
     this.#end(null);
   }
 
@@ -133,16 +136,16 @@ export class Watch<B extends Told> implements AsyncIterableIterator<B> {
     this.host.keeping?.save();
   }
 
-  #begun(subscription: Subscription | null): void {
+  #begun(subscription: Subscription): void {
     this.#subscription = subscription;
-    if (subscription && this.#over !== undefined) this.host.end(subscription);
+    if (this.#over !== undefined) this.host.end(subscription);
   }
 
   async #run(act: (batch: B) => void | Promise<void>): Promise<void> {
     try {
       for (let given = await this.next(); !given.done; given = await this.next()) await act(given.value);
     } catch (error) {
-      if (this.#subscription) this.host.end(this.#subscription);
+      this.host.end(this.#subscription);
       this.#end(error as Error);
     }
   }

@@ -144,7 +144,18 @@ async def test_an_ack_that_cannot_be_written_is_an_error_not_an_acked(tmp_path: 
             position = (await receive(ws, "snapshot"))["position"]
             writer.full = True
             await ws.send_json({"type": "ack", "id": "s", "position": position})
-            assert (await receive(ws, "error"))["error"]["code"] == "disk_full"
+            failed = await receive(ws, "error")
+            assert (failed["id"], failed["to"], failed["error"]["code"]) == ("s", "ack", "disk_full")
+
+
+async def test_an_ack_that_comes_before_its_name_is_open_waits_for_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as (flows, running, _):
+        flows.commit(flows.build(), [topic("a", 0)])
+        position = (await running.get("/views/topics"))[1]["position"]
+        async with running.http.ws_connect("/views/topics/socket") as ws:
+            await ws.send_json({"type": "subscribe", "id": "s", "name": "n", "since": position})
+            await ws.send_json({"type": "ack", "id": "s", "position": position})
+            assert await receive(ws, "acked") == {"type": "acked", "id": "s", "position": position}
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -172,7 +183,8 @@ async def test_what_a_name_cannot_do_is_an_error(tmp_path: Path, what: str) -> N
             await ws.send_json({"type": "subscribe", "id": "s", "view": "topics", "name": "n"})
             await receive(ws, "snapshot")
             await ws.send_json(fields)
-            assert (await receive(ws, "error"))["error"]["code"] == code
+            answer = await receive(ws, "error")
+            assert (answer["error"]["code"], answer.get("to") == "ack") == (code, fields["type"] == "ack")
 
 
 async def test_names_are_listed_and_removed_over_http(tmp_path: Path) -> None:
