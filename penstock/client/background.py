@@ -44,8 +44,8 @@ class Background:
         if self._closed:
             last.close()
             return
+        self.run(_end_others(), _END_S)  # first, so that they give their connections back
         self.run(last, _END_S)
-        self.run(_end_others(), _END_S)
         self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_END_S)
