@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from tests.chaos.readers import play
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # links are cut while they are made
 def test_a_copy_is_right_at_every_position_whatever_breaks(tmp_path: Path) -> None:
     found = asyncio.run(play(rounds=18, seed=20261116, folder=tmp_path / "readers", say=lambda text: None))
     assert found.wrong == []
