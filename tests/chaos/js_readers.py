@@ -133,7 +133,7 @@ class Truth:
         assert offset == len(past) - 1, (offset, len(past))
 
     def at(self, position: Position) -> Rows:
-        return self.past[position.epoch][position.offsets[0]]
+        return self.past[position.epoch.partition(".")[0]][position.offsets[0]]
 
 
 class Reader:

@@ -178,7 +178,7 @@ class Client:
 
     def _check(self, token: str) -> None:
         position = Position.parse(token, "view", "things")
-        at = position.epoch, position.offsets[0]
+        at = position.epoch.partition(".")[0], position.offsets[0]
         if self.at is not None and (at[0] != self.at[0] or at[1] <= self.at[1]):
             self.found.wrong.append(f"{at} came after {self.at}")
         self.at, self.token = at, token
