@@ -44,7 +44,7 @@ test: setup chromium postgres lint
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
 	$(BIN)/pytest --numprocesses 6 tests/unit tests/contract tests/docs
-	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/flows tests/e2e tests/chaos
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/chaos tests/e2e tests/flows
 
 # The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
