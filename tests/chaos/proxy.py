@@ -35,6 +35,7 @@ class Proxy:
         self.fault: Fault | None = None
         self._random = random or Random()
         self._links: set[_Link] = set()
+        self._accepting: set[asyncio.Task[Any]] = set()
         self._healthy = asyncio.Event()
         self._healthy.set()
         self._server: asyncio.Server | None = None
@@ -68,11 +69,21 @@ class Proxy:
         self._server.close()
         for link in list(self._links):
             link.break_off(reset=False)
-        while self._links:  # noqa: ASYNC110 links end by themselves
-            await asyncio.sleep(0.01)
+        if self._accepting:
+            await asyncio.wait(self._accepting)  # links end by themselves
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.fault in ("drop", "reset"):
+        task = asyncio.current_task()
+        assert task is not None
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+        try:
+            await self._pass_on(reader, writer)
+        finally:
+            writer.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None or not self._server.is_serving() or self.fault in ("drop", "reset"):
             _break(writer, self.fault == "reset")
             return
         try:
