@@ -63,10 +63,13 @@ class Edge:
         return body["rows"]
 
     async def at_offset(self, offset: int, view: str = "topics") -> None:
-        """Wait until a view has applied so many commits."""
-        held = self.views.view(view)
-        reached = await held.until(lambda: held.content is not None and held.content.offset >= offset, DEADLINE_S)
-        assert reached, f"{view} did not reach {offset}"
+        """Wait until a view has applied so many commits of the build that is served."""
+        held, epoch = self.views.view(view), self.log.flows.memory()[f"live/{view}"]
+
+        def reached() -> bool:
+            return held.content is not None and held.content.epoch == epoch and held.content.offset >= offset
+
+        assert await held.until(reached, DEADLINE_S), f"{view} did not reach {offset} of {epoch}"
 
 
 @asynccontextmanager
