@@ -92,7 +92,7 @@ class Serving:
         )
         self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
-        self._heartbeat_s = heartbeat_s
+        self._heartbeat_s, self._folder = heartbeat_s, folder
         self._rights = rights or Rights(clock=clock)
         self._readable = Readable(application)
         self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
@@ -120,6 +120,7 @@ class Serving:
             limits=self.limits,
             observer=self.observer,
             readable=self._readable,
+            spool=self._folder and self._folder.root,
             options=options,
         )
 

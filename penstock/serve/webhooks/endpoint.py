@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -40,6 +41,8 @@ from penstock.serve.webhooks.webhook_signals import (
 
 BLOCKED_S = 30.0
 """How long to wait before a view or stream that cannot be read is tried again."""
+LARGE_BYTES = 256 * 1024
+"""More is signed in a thread: on the loop it would take over 1 ms for each secret."""
 HELD_TRIES = 3
 """Tries of a part of a snapshot before all of it begins anew."""
 
@@ -215,7 +218,8 @@ class Endpoint:
         works, webhook = self._works, self.webhook
 
         async def attempt() -> Outcome:
-            headers = signed_headers(delivery.id, delivery.payload, webhook.secrets, works.pace.now_us())
+            signed = partial(signed_headers, delivery.id, delivery.payload, webhook.secrets, works.pace.now_us())
+            headers = signed() if len(delivery.payload) <= LARGE_BYTES else await asyncio.to_thread(signed)
             return await works.poster.post(webhook.url, headers, delivery.payload)
 
         try:

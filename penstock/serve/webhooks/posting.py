@@ -128,13 +128,15 @@ class Poster:
     async def _outcome(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._answer(url, headers, payload)
+                reply = await self._answer(url, headers, payload)
         except TimeoutError:
             return Outcome(0, failure="timeout", detail=f"no answer within {self._timeout_s:g} s")
         except (ClientError, OSError, ValueError) as error:
             return _failed(error)
+        await _skim(reply)
+        return _judged(reply.status, retry_after_s(reply.headers.get("Retry-After"), self._clock.now_us()))
 
-    async def _answer(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
+    async def _answer(self, url: str, headers: dict[str, str], payload: bytes) -> ClientResponse:
         """One request; another at once if its connection was an old one that the other side had just closed."""
         used = SimpleNamespace(again=False)
         try:
@@ -144,14 +146,12 @@ class Poster:
                 raise
             return await self._ask(url, headers, payload, SimpleNamespace(again=False))
 
-    async def _ask(self, url: str, headers: dict[str, str], payload: bytes, used: SimpleNamespace) -> Outcome:
+    async def _ask(self, url: str, headers: dict[str, str], payload: bytes, used: SimpleNamespace) -> ClientResponse:
         address = URL(url)
         session = self._trusted if self._rules.trusts(address.host or "") else self._judged
-        async with session.post(
+        return await session.post(
             address, data=_body(payload), headers=headers, allow_redirects=False, trace_request_ctx=used
-        ) as reply:
-            await _skim(reply)
-            return _judged(reply.status, retry_after_s(reply.headers.get("Retry-After"), self._clock.now_us()))
+        )
 
 
 def _trusting(ca: Path | None) -> ssl.SSLContext:
@@ -176,16 +176,17 @@ async def _note_reuse(session: ClientSession, context: SimpleNamespace, params: 
 
 
 async def _skim(reply: ClientResponse) -> None:
-    """Read the rest if it is short; else the connection is closed."""
+    """Read the rest if it is short; else the connection is closed, whatever is still on its way in either direction."""
     size = 0
-    with suppress(TimeoutError, ClientError, OSError):
-        async with asyncio.timeout(BODY_S):
-            async for chunk in reply.content.iter_any():
-                size += len(chunk)
-                if size > BODY_BYTES:
-                    break
-    if not reply.content.at_eof():
-        reply.close()
+    try:
+        with suppress(TimeoutError, ClientError, OSError, ValueError):
+            async with asyncio.timeout(BODY_S):
+                async for chunk in reply.content.iter_any():
+                    size += len(chunk)
+                    if size > BODY_BYTES:
+                        break
+    finally:
+        reply.close()  # behind the end of the body there is no connection left to close: it was given back
 
 
 def _judged(status: int, retry_after: float | None) -> Outcome:

@@ -4,6 +4,8 @@
    noted is in the log about `FLUSH_S` later.
 2. What must be durable before something is sent, or before an owner is told, is written at once by `write`.
 3. A log that cannot be written to is told, and tried again; deliveries go on meanwhile.
+4. Who changes what a webhook is does so under `alone`, from writing it down to knowing it: what was noted of the
+   webhook before is written ahead of that or made from what is known behind it, and nothing old comes back.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ class ProgressKeeper:
         self._remember, self._values, self._signals = remember, values, signals
         self._changed: set[str] = set()
         self._some = asyncio.Event()
+        self.alone = asyncio.Lock()
+        """While it is held nothing that was noted is written."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -67,14 +71,15 @@ class ProgressKeeper:
                 await asyncio.sleep(RETRY_S)
 
     async def _flush(self) -> None:
-        taken, self._changed = self._changed, set()
-        values: dict[str, Any] = {}
-        for id in taken:
-            values |= self._values(id)
-        try:
-            if values:
-                await self._remember(values)
-        except PenstockError:
-            self._changed |= taken
-            self._some.set()
-            raise
+        async with self.alone:
+            taken, self._changed = self._changed, set()
+            values: dict[str, Any] = {}
+            for id in taken:
+                values |= self._values(id)
+            try:
+                if values:
+                    await self._remember(values)
+            except PenstockError:
+                self._changed |= taken
+                self._some.set()
+                raise

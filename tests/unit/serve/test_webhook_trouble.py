@@ -76,6 +76,25 @@ async def test_an_endless_answer_is_cut_and_its_status_counts(tmp_path: Path) ->
         assert [body["row"]["rsvps"] for _, body in taker.tried] == [1, 2]
 
 
+async def test_a_status_that_came_in_time_counts_however_slowly_its_body_follows(tmp_path: Path) -> None:
+    async def trickling(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(1.2)
+        response = web.StreamResponse(status=200)
+        await response.prepare(request)
+        while True:
+            await response.write(b"x")
+            await asyncio.sleep(0.05)
+
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, timeout_s=2.0) as edge:
+        build = flows.build()
+        await edge.hook(taker)
+        taker.answers.append(trickling)
+        await commits(edge, flows, build, range(1, 3))
+        await taker.has(1)
+        assert [body["row"]["rsvps"] for _, body in taker.tried] == [1, 2]
+        assert edge.observer.value("penstock_serve_webhook_failures_total", reason="timeout") == 0
+
+
 async def test_an_endpoint_that_is_down_for_an_hour_misses_nothing(tmp_path: Path) -> None:
     clock = PlayedClock()
     async with flowing(tmp_path) as flows, taking() as taker, taking() as other, hooked(tmp_path, clock=clock) as edge:
