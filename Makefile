@@ -57,6 +57,16 @@ chromium:
 postgres:
 	@sh tests/postgres.sh
 
+# Requests that schemathesis makes from the OpenAPI document, in an environment of its own: make fuzz-openapi EXAMPLES=200 SEED=1
+.PHONY: fuzz-openapi
+fuzz-openapi: .venv-fuzz/.installed
+	.venv-fuzz/bin/python -m tests.chaos.fuzz_described --examples $(or $(EXAMPLES),50) --seed $(or $(SEED),1)
+
+.venv-fuzz/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-fuzz
+	.venv-fuzz/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+	touch $@
+
 # Kills at random moments: make chaos KILLS=100 SEED=1
 KILLS ?= 100
 SEED ?= 1

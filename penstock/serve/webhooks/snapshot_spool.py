@@ -51,7 +51,7 @@ class Spooled:
         return len(self.ends) - 1
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return self.ends[-1]
 
     async def part(self, number: int) -> bytes:
@@ -111,18 +111,18 @@ class SnapshotSpool:
             raw = encode(codec.rows(rows[start : start + part_rows]))
             self._make_room(spooled, len(raw))
             spooled.file.write(raw)
-            spooled.ends.append(spooled.bytes + len(raw))
+            spooled.ends.append(spooled.size + len(raw))
 
     def _make_room(self, spooled: Spooled, size: int) -> None:
         with self._lock:
-            while sum(one.bytes for one in self._held) + size > self._most and len(self._held) > 1:
+            while sum(one.size for one in self._held) + size > self._most and len(self._held) > 1:
                 slow = [one for one in self._held if one is not spooled and self._is_slow(one)]
                 if not slow:
                     raise SpoolFullError(
                         "there is no room for the snapshot of this webhook beside those of others",
                         hint="it is tried again by itself; endpoints that answer sooner make room sooner",
                     )
-                self._close(max(slow, key=lambda one: one.bytes))
+                self._close(max(slow, key=lambda one: one.size))
 
     def _is_slow(self, one: Spooled) -> bool:
         age_s = self._clock.monotonic() - one.began

@@ -29,13 +29,15 @@ from penstock.serve.subscription import AHEAD_S, Hub
 from penstock.serve.webhooks.digesting import Merged, merged
 from penstock.serve.webhooks.large_batch import LARGE_BYTES, LargeBatch
 from penstock.serve.webhooks.pacing import Pace
-from penstock.serve.webhooks.parcels import Delivery, Level, Step, changes_apart, made, reset, rows_apart, whole
+from penstock.serve.webhooks.parcels import Delivery, Level, Step, changes_apart, reset, rows_apart, whole
 from penstock.serve.webhooks.snapshot_spool import LetGo, SnapshotSpool
 from penstock.serve.webhooks.view_feed import Fell, Held, ViewFeed
 from penstock.serve.webhooks.webhook import Place, Webhook
 from penstock.views.current import Views
 from penstock.views.store import Content, View
 
+LARGE_CHANGES = 500
+"""More are encoded in a thread: on the loop they would take over 1 ms."""
 SORTERS = 2
 """Large batches that are sorted at one time for all webhooks: sorting takes threads that others need too."""
 
@@ -170,7 +172,7 @@ class ViewSource:
                 if place.end is None:
                     place = msgspec.structs.replace(place, end=then.position)
                     yield Step(place, durable=True)
-                yield Step(then, _digest(webhook, place.position or "", then.position or "", found))
+                yield Step(then, await _digest(webhook, place.position or "", then.position or "", found))
             else:
                 yield Step(then)
             more = end is None and found.end < content.offset
@@ -187,9 +189,17 @@ def _parcels(
     return [whole(webhook, "snapshot", position, body, blake2b(body).hexdigest(), held=parts > 1)]
 
 
-def _digest(webhook: Webhook, since: str, position: str, found: Merged) -> Delivery:
-    body = {"type": "digest", "view": webhook.name, "since": since, "position": position}
-    return made(webhook, body | {"upserts": found.upserts, "deletes": found.deletes}, since)
+async def _digest(webhook: Webhook, since: str, position: str, found: Merged) -> Delivery:
+    """A batch is not divided, so one may be large."""
+
+    def encoded() -> bytes:
+        head = encode({"type": "digest", "view": webhook.name, "since": since, "position": position})
+        upserts, deletes = (b",".join([encode(item) for item in some]) for some in (found.upserts, found.deletes))
+        return b'%b,"upserts":[%b],"deletes":[%b]}' % (head[:-1], upserts, deletes)
+
+    large = len(found.upserts) + len(found.deletes) > LARGE_CHANGES
+    payload = await asyncio.to_thread(encoded) if large else encoded()
+    return whole(webhook, "digest", position, payload, since)
 
 
 def _reached(view: View, content: Content, offset: int) -> bool:

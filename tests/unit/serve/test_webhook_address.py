@@ -122,6 +122,18 @@ async def test_a_name_is_judged_by_its_address_when_the_connection_is_made(tmp_p
             assert (status, answer["error"]["code"]) == (400, "bad_address")
 
 
+@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0", "localhost"])
+async def test_an_address_in_another_spelling_is_judged_as_what_it_is(tmp_path: Path, host: str) -> None:
+    """The system's lookup takes numbers in every base, with any number of dots."""
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, rules=AddressRules()) as edge:
+        flows.build()
+        assert socket.getaddrinfo(host, taker.port, type=socket.SOCK_STREAM)
+        made = await edge.hook(f"http://{host}:{taker.port}/hook")
+        _, said = await edge.ask("POST", f"/webhooks/{made['id']}/test")
+        assert (said["delivered"], said["failure"]) == (False, "address")
+        assert taker.tried == []
+
+
 async def test_a_redirect_to_the_inside_is_not_followed(tmp_path: Path) -> None:
     clock = PlayedClock()
     async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, clock=clock) as edge:

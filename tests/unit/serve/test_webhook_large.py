@@ -108,6 +108,7 @@ async def test_a_large_batch_does_not_hold_up_the_loop(tmp_path: Path) -> None:
         query = edge.webhooks._asked(endpoint.webhook).query(view, content)
         done = asyncio.Event()
         watch = asyncio.create_task(longest_pause(done))
+        await asyncio.sleep(0.02)
         began = time.perf_counter()
         apart = await LargeBatch.taken_apart(endpoint.webhook, view, content, query, content.offset)
         took = time.perf_counter() - began
@@ -156,6 +157,24 @@ async def test_a_batch_that_history_has_forgotten_is_not_made_up(tmp_path: Path)
         await edge.at_rows(2_001)
         with pytest.raises(Fell):
             apart[0]
+
+
+async def test_a_batch_of_any_size_is_one_digest(tmp_path: Path) -> None:
+    clock = PlayedClock()
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, clock=clock) as edge:
+        build = flows.build()
+        flows.commit(build, [topic("gone", 1)])
+        await edge.at_rows(1)
+        await edge.hook(taker, shape="digest", digest_s=10)
+        rows = [topic(f"t{n:04}", n) for n in range(7_000)]
+        flows.commit(build, rows, [{"topic": "gone"}])
+        await edge.at_rows(7_000)
+        await clock.advance(10, edge.quiet)
+        await taker.has(1)
+        (body,) = taker.bodies
+        assert sorted(body["upserts"], key=lambda row: row["topic"]) == rows
+        assert body["deletes"] == [{"topic": "gone"}]
+        assert list(body) == ["type", "view", "since", "position", "upserts", "deletes"]
 
 
 # Snapshots
