@@ -41,7 +41,9 @@ def dead_paths() -> Spec:
     letter: Spec = {"type": "string", "pattern": "^[01]-[0-9]{1,15}$"}
     name: Spec = {"name": "letter", "in": "path", "required": True, "schema": letter}
     asked = obj(
-        letters=array(obj(letter=letter, events=array(_EVENT)) | {"required": ["letter"]}),
+        letters=array(
+            obj(letter=letter, events={"type": ["array", "null"], "items": _EVENT}) | {"required": ["letter"]}
+        ),
         dry_run={"type": "boolean", "default": False},
     )
     done = record(
