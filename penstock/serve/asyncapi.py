@@ -42,7 +42,7 @@ def asyncapi(
     channels: list[Channel] = [
         *reading_channels(things),
         *publish_channels(events, limits),
-        *webhook_channels([(t.kind, t.target) for t in things if t.channel is None]),
+        *webhook_channels(things),
     ]
     return {
         "asyncapi": "3.0.0",

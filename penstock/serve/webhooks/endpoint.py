@@ -77,11 +77,21 @@ class Works:
 class Endpoint:
     """Of one webhook, between `start` and `stop`."""
 
-    def __init__(self, webhook: Webhook, progress: Progress, works: Works, attempts: Attempts | None = None) -> None:
+    def __init__(
+        self,
+        webhook: Webhook,
+        progress: Progress,
+        works: Works,
+        attempts: Attempts | None = None,
+        *,
+        proven: bool = True,
+    ) -> None:
+        """`proven`: this address has taken something before; until then it is treated as one in trouble."""
         self.webhook, self.place, self.trouble = webhook, progress.place, progress.trouble
         self.attempts = attempts or Attempts()
         self.state: State = "disabled" if webhook.disabled else "level"
         self.problem: str | None = None
+        self.proven = proven
         self._behind_us: int | None = None
         self._written = progress
         self._works = works
@@ -208,7 +218,7 @@ class Endpoint:
         outcome = await self._posted(delivery)
         self.attempts.note(delivery, at_us, outcome)
         if outcome.taken:
-            self.trouble = None
+            self.trouble, self.proven = None, True
             works.signals(WebhookDelivered(self.webhook.id, self.webhook.kind, self.webhook.shape, outcome.ms / 1e3))
         else:
             self._failed(outcome)
@@ -223,7 +233,7 @@ class Endpoint:
             return await works.poster.post(webhook.url, headers, delivery.payload)
 
         try:
-            return await works.lanes.run(attempt, troubled=self.trouble is not None)
+            return await works.lanes.run(attempt, troubled=self.trouble is not None or not self.proven)
         except Crowded:
             return Outcome(0, failure="crowded", detail="slow to answer, and too many others are too")
 

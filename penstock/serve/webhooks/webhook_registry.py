@@ -215,7 +215,7 @@ class Webhooks:
         position = await self._position(webhook, asked.since)
         progress = Progress(Place(position, digest_us=self._pace.now_us()))
         await self._keeper.write(stored(webhook) | stored_progress(webhook.id, progress))
-        endpoint = self._endpoints[webhook.id] = Endpoint(webhook, progress, self._works)
+        endpoint = self._endpoints[webhook.id] = Endpoint(webhook, progress, self._works, proven=False)
         self._begin(endpoint)
         return endpoint, secret.text
 
@@ -282,7 +282,8 @@ class Webhooks:
     async def _put(self, endpoint: Endpoint, webhook: Webhook, place: Place) -> Endpoint:
         """Replace what is known of a webhook, durable on return, and go on from there with a first attempt."""
         await endpoint.stop()
-        fresh = Endpoint(webhook, Progress(place), self._works, endpoint.attempts)
+        proven = endpoint.proven and webhook.url == endpoint.webhook.url
+        fresh = Endpoint(webhook, Progress(place), self._works, endpoint.attempts, proven=proven)
         async with self._keeper.alone:
             try:
                 await self._keeper.write(stored(webhook) | fresh.stored())
