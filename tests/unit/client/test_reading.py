@@ -31,7 +31,7 @@ from penstock.errors import (
 from penstock.position import Position
 from tests.chaos.proxy import Proxy
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def offset_of(position: str | None) -> int:
