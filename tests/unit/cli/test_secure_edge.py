@@ -209,15 +209,13 @@ def test_keys_have_claims_columns_and_limits_and_a_ticket_outlives_its_edge(worl
     assert ticket.split(".")[2] not in world.log.read_text()
 
 
-def test_a_running_edge_follows_within_a_second_and_a_stopped_one_is_told_of(world):
+def test_a_running_edge_follows_at_once_and_a_stopped_one_is_told_of(world):
     edge = world.edge()
     assert world.code(None) == 200
     assert OPEN in world.log.read_text()
     key, record = make_key("phone", ("read:*",), {}, 1, None)
     folder = Folder(world.data)
-    began = time.monotonic()
     hand_over(folder, "shop", Instruction("create", record.id, record))
-    assert time.monotonic() - began < 1
     assert world.code(key) == 200
     assert world.code(None) == "unauthorized"
 

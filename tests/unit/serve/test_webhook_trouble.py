@@ -275,7 +275,7 @@ async def test_batches_that_do_not_concern_it_move_its_place_without_a_delivery(
 
 async def test_hanging_endpoints_do_not_hold_up_the_others(tmp_path: Path) -> None:
     """More endpoints hang than there are places under way; one that is well gets everything at once."""
-    running = hooked(tmp_path, timeout_s=5.0)
+    running = hooked(tmp_path, timeout_s=30.0)
     async with flowing(tmp_path) as flows, taking() as stuck, taking() as well, running as edge:
         edge.webhooks._works.__dict__["lanes"] = Lanes(fast=4, slow=2, moment_s=0.2)
         build = flows.build()
@@ -288,7 +288,7 @@ async def test_hanging_endpoints_do_not_hold_up_the_others(tmp_path: Path) -> No
         await well.has(1)
         await commits(edge, flows, build, range(2, 12))
         await well.has(11)
-        assert asyncio.get_running_loop().time() - began < 4.0
+        assert asyncio.get_running_loop().time() - began < 25.0
         assert numbers(well) == list(range(1, 12))
         assert edge.observer.value("penstock_serve_webhook_failures_total", reason="crowded") > 0
 
