@@ -31,9 +31,10 @@ _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.join.asofJoin.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    # Plans are compared as text (fingerprint.py), so their text must be whole.
-    "spark.sql.debug.maxToStringFields": "100000",
-    "spark.sql.maxPlanStringLength": "2147483632",
+    # Spark describes the plan of every batch to a page that nobody looks at. Where a plan's text matters
+    # (fingerprint.py) it is asked for whole.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "1000",
     # Between two looks for new data; Spark's default is 10.
     "spark.sql.streaming.pollingDelay": "5ms",
     "spark.sql.streaming.metricsEnabled": "false",
@@ -48,6 +49,12 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     # Version 1 can load the state of a failed attempt.
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # A second checksum beside Hadoop's own, in a file of its own for each file of a checkpoint.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # Over TCP an answer of two writes waits 40 ms for an acknowledgement that is delayed.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # What each aggregation takes before its first row; the default here is 64 MiB, five times in a small batch.
+    "spark.buffer.pageSize": "1m",
     # Adaptive planning has nothing to gain in small batches and costs a planning round each.
     "spark.sql.adaptive.enabled": "false",
 }

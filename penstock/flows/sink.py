@@ -30,6 +30,7 @@ from penstock.flows import checkpoint
 from penstock.flows.keep import Expiry
 from penstock.flows.late import late_events
 from penstock.flows.plan import Planned, flow_schema, flow_time
+from penstock.flows.query import Collect
 from penstock.flows.source import Feed
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.group import GroupCommit
@@ -54,7 +55,7 @@ class Span:
 
 @dataclass
 class Sink:
-    """What `foreachBatch` calls for one build; its `error` holds what made a batch fail, with its type."""
+    """What a query hands the batches of one build to; its `error` holds what made a batch fail, with its type."""
 
     made: Planned
     output: Stream
@@ -76,17 +77,17 @@ class Sink:
     """Batches taken since this sink began, for telling a hung query from an idle one."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, frame: DataFrame, batch: int) -> None:
+    def __call__(self, collect: Collect, batch: int) -> None:
         try:
             with self.lock:
-                self._take(frame, batch)
+                self._take(collect, batch)
         except BaseException as error:
             self.error = error
             raise
 
-    def _take(self, frame: DataFrame, batch: int) -> None:
+    def _take(self, collect: Collect, batch: int) -> None:
         span = self.span(batch)
-        rows = self._collect(frame)
+        rows = collect()
         done_us = self.clock.now_us()
         if not self._known(batch, span):
             meta = self._meta(batch, span, done_us)
@@ -145,13 +146,6 @@ class Sink:
         )
 
     # Rows
-
-    def _collect(self, frame: DataFrame) -> pa.Table:
-        """The batch's rows, by one action, in order."""
-        if isinstance(self.made.node, ViewDef):
-            frame = with_op(frame, self.made.node)
-        table: pa.Table = frame.toArrow()
-        return table
 
     def _commit(self, rows: pa.Table, span: Span, meta: BatchMeta) -> None:
         now = self.clock.now_us()
