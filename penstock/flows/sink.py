@@ -79,15 +79,16 @@ class Sink:
     """Batches taken since this sink began, for telling a hung query from an idle one."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, collect: Collect, batch: int) -> None:
+    def __call__(self, collect: Collect, batch: int) -> int:
         try:
             with self.lock:
-                self._take(collect, batch)
+                return self._take(collect, batch)
         except BaseException as error:
             self.error = error
             raise
 
-    def _take(self, collect: Collect, batch: int) -> None:
+    def _take(self, collect: Collect, batch: int) -> int:
+        """Gives how many events the batch has read."""
         span = self.span(batch)
         with self.turns.turn():
             rows = collect()
@@ -99,6 +100,7 @@ class Sink:
             self.last = meta
         self.error = None
         self.progress += 1
+        return sum(sum(end[1]) - sum(span.start[name][1]) for name, end in span.end.items())
 
     def span(self, batch: int) -> Span:
         """The range of a batch, from the checkpoint."""

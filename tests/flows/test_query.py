@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from penstock import App, Event
 from penstock.clock import SystemClock
+from penstock.flows.query import _FEW_EVENTS
 from penstock.log.logs.sqlite import SqliteLog
 from tests.flows.world import World
 
@@ -36,11 +37,13 @@ def _events(*values: int) -> list[Reading]:
     return [Reading(n=value, kind=f"k{value % 3}", at=now) for value in values]
 
 
-def _executions(spark: SparkSession) -> int:
-    """How many plans Spark has run; its listeners hear of them a moment later."""
+def _executions(spark: SparkSession) -> list[str]:
+    """The plans that Spark has run, in their order; its listeners hear of them a moment later."""
     session: Any = spark._jsparkSession
     session.sparkContext().listenerBus().waitUntilEmpty()
-    return int(session.sharedState().statusStore().executionsCount())
+    found = session.sharedState().statusStore().executionsList()
+    told = [found.apply(n) for n in range(found.size())]
+    return [one.physicalPlanDescription() for one in sorted(told, key=lambda one: one.executionId())]
 
 
 def _commits(there: World) -> int:
@@ -59,4 +62,18 @@ def test_a_batch_is_one_execution_of_spark(spark: SparkSession, world: Callable[
     there.run(max_rows=3)
     assert {row["kind"]: row["total"] for row in there.rows("kinds")} == {"k0": 3, "k1": 5, "k2": 7}
     assert there.memory()["flow/kinds"]["restarts"] == 0
-    assert _executions(spark) - before == _commits(there)
+    assert len(_executions(spark)) - len(before) == _commits(there)
+
+
+def test_spark_compiles_what_follows_a_large_batch_and_interprets_what_follows_a_small_one(
+    spark: SparkSession, world: Callable[[App], World]
+) -> None:
+    there = world(_app())
+    many = range(_FEW_EVENTS + 1)
+    there.send("readings", [_events(1), _events(*many), _events(2), _events(3)])
+    before = _executions(spark)
+    there.run(max_rows=1)
+    compiled = ["*(" in plan for plan in _executions(spark)[len(before) :]]
+    assert compiled == [True, False, True, False]
+    assert sum(row["total"] for row in there.rows("kinds")) == sum(many) + 6
+    assert there.verify()["kinds"].result == "equal"
