@@ -337,7 +337,6 @@ class Flow:
         told = FlowState(
             state=state,
             error=self.error.body() if self.error else None,
-            batch=self.sink.last.batch if self.sink and self.sink.last else None,
             restarts=self.restarts,
             run=self.around.run,
         )

@@ -87,7 +87,7 @@ async def test_counts_of_what_is_hidden_are_not_told(edge):
         assert find((await edge.get(path, edge.ann)).body["views"], "view", "orders")["rows"] is None
         assert find((await edge.get(path, edge.admin)).body["views"], "view", "orders")["rows"] == 5
     flow = find((await edge.get("/status", edge.ann)).body["flows"], "flow", "orders")
-    assert (flow["rate"], flow["lag_events"], flow["batch"]) == (None, None, None)
+    assert (flow["rate"], flow["lag_events"], flow["batch_ms"]) == (None, None, None)
     assert (await edge.get("/readyz", edge.ann)).body["views"]["orders"]["rows"] is None
     assert (await edge.get("/readyz", edge.admin)).body["views"]["orders"]["rows"] == 5
 
