@@ -143,8 +143,7 @@ class Counts:
     """What has come, and when."""
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(16))
-        with path.open("r+b") as file:
+        with path.open("r+b") as file:  # whoever paces the load has made it, and reads it already
             self._shared = mmap.mmap(file.fileno(), 16)
         self.total = self.begun = 0
         self._known: dict[bytes, float] = {}
