@@ -141,16 +141,20 @@ class StreamReads:
                 reached(since)
             while True:
                 news.clear()
-                try:
-                    page = await self.page(name, since, asked, events)
-                except PositionGoneError as gone:
-                    self._observer.emit(SubscriberReset(name, gone.message, "stream"))
-                    await receiver.send(reset(gone.message))
-                    since = START
-                    continue
-                if page.events:
-                    events = _next_size(events, await self._send(name, page, receiver))
-                    told = page.next
+                async with receiver.turn:  # of all subscriptions on a connection one holds a page that waits
+                    await self._room_for(name, since, receiver)
+                    try:
+                        page = await self.page(name, since, asked, events)
+                    except PositionGoneError as gone:
+                        self._observer.emit(SubscriberReset(name, gone.message, "stream"))
+                        await receiver.send(reset(gone.message))
+                        since = START
+                        continue
+                    if page.events:
+                        message = _message(name, page)
+                        await receiver.send(message)
+                        events = _next_size(events, len(message.payload))
+                        told = page.next
                 since = page.next
                 reached(since)
                 if not page.looked_at:
@@ -214,28 +218,25 @@ class StreamReads:
             tail.on_end(lambda: self._waiting.discard(news))
         return tail
 
-    async def _send(self, name: str, page: Page, receiver: Receiver) -> int:
-        """Send a page when the one before it was written; nothing more is read until then. Returns its bytes."""
+    async def _room_for(self, name: str, since: Position | str, receiver: Receiver) -> None:
+        """Wait until what was sent before is written; one that takes long is told how far behind it is."""
         waiting = asyncio.ensure_future(receiver.drained())
         try:
             done, _ = await asyncio.wait([waiting], timeout=self._limits.subscriber_stall_s)
             if not done:
                 self._observer.emit(SubscriberStalled(name, receiver.transport, "stream", receiver.unsent_bytes))
-                receiver.stall(await self._stall(name, page, receiver))
+                receiver.stall(await self._stall(name, since, receiver))
             await waiting
         finally:
             waiting.cancel()
-        message = _message(name, page)
-        await receiver.send(message)
-        return len(message.payload)
 
-    async def _stall(self, name: str, page: Page, receiver: Receiver) -> Callable[[], Message]:
+    async def _stall(self, name: str, since: Position | str, receiver: Receiver) -> Callable[[], Message]:
         """How far a slow reader is behind: the events as of now, the rest as of when it reads it."""
         now = asyncio.get_running_loop().time
         began = now() - self._limits.subscriber_stall_s
         end = await asyncio.to_thread(self._log.position_end, name)
-        missed = sum(max(0, new - old) for new, old in zip(end.offsets, page.next.offsets, strict=True))
-        events = missed + len(page.events)
+        read = since.offsets if isinstance(since, Position) else (0,) * len(end.offsets)
+        events = sum(max(0, new - old) for new, old in zip(end.offsets, read, strict=False))
         return lambda: stall({"events": events, "bytes": receiver.unsent_bytes, "seconds": round(now() - began, 1)})
 
     async def _beginning(self, name: str, since: Position | str, asked: Asked, news: asyncio.Event) -> Position | str:

@@ -216,9 +216,10 @@ class Group:
         size = self._limits.snapshot_part_rows
         parts = max(1, -(-len(rows) // size))
         number = 0
-        async for part in json_parts(self._make.codec, rows, size):
-            number += 1
-            await receiver.send(self._make.snapshot(part, offset, number, parts))
+        async with receiver.turn:  # of all subscriptions on a connection one holds a part that waits
+            async for part in json_parts(self._make.codec, rows, size):
+                number += 1
+                await receiver.send(self._make.snapshot(part, offset, number, parts))
         return offset
 
     async def _missed(self, offset: int) -> tuple[list[Message], int]:
