@@ -53,10 +53,9 @@ class Listener:
         query = urlencode({"where": self._where[0]["where"], "params": json.dumps(self._where[0]["params"])})
         if self._kind in ("websocket", "stream"):
             of = b"streams/ticks" if self._kind == "stream" else b"views/quotes"
-            head = (
-                b"GET /%b/socket HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
-                % of
-                + b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            head = b"GET /%b/socket HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n" % of
+            head += (
+                b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
                 b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             )
             asked = [{"type": "subscribe", "id": f"s{i}", **where} for i, where in enumerate(self._where)]

@@ -74,10 +74,16 @@ class Pipe:
 
     # Writing
 
-    def offer(self, frame: Frame) -> bool | None:
+    def offer(self, frame: bytes) -> bool | None:
         """Take it if the connection may have more waiting. False: it was taken, but enough waits now. None: it was not
         taken, because enough waited before. In both cases: hold back what comes next until `drained`."""
-        return None if self._waiting_bytes > self._bound_bytes else self.put(frame)
+        if self._waiting:
+            return None if self._waiting_bytes > self._bound_bytes else self.put(frame)
+        transport = self._transport
+        if self._over or transport.is_closing() or transport.get_write_buffer_size() > WRITE_HIGH_BYTES:
+            return self.put(frame)
+        transport.write(frame)  # what most frames come to, without another call
+        return True
 
     def put(self, frame: Frame) -> bool:
         """Take it in any case: for what is small, and must be said. False when enough waits."""

@@ -251,27 +251,28 @@ class Group:
         Returns how many messages were handed to members now.
         """
         run: list[Message] = []
-        large = len(self.members) > FAN_OUT
-        while self._due and self._working is None:
-            due = self._due[0]
+        members, pending = self.members, self._due
+        slow = len(members) > FAN_OUT or self.still.locked()
+        while pending and self._working is None:
+            due = pending[0]
             if due.batch.start < self.content.history.start:
                 self.end()  # history has outrun this group
                 break
-            slow = large or len(due.changes) > LARGE_CHANGES or self.still.locked()
-            told = None if slow else self._evaluate(due)
+            told = None if slow or len(due.changes) > LARGE_CHANGES else self._evaluate(due)
             if told is None:
                 self._work(run)
                 return 0
             message = self._passed(due, self._made(due, told))
             if message is not None:
                 run.append(message)
+                slow = slow or len(message.payload) > LARGE_BYTES
         if not run:
             return 0
-        if any(map(self._needs_thread, run)):
+        if slow and any(map(self._needs_thread, run)):
             self._work(run)
             return 0
-        self._tell_now(tuple(self.members), run)
-        return len(run) * len(self.members)
+        self._tell_now(tuple(members), run)
+        return len(run) * len(members)
 
     def fail(self, error: Exception) -> None:
         """Called by the dispatch when `advance` has raised: this group ends, no other."""
