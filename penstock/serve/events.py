@@ -175,8 +175,8 @@ class StreamReads:
         found = await asyncio.to_thread(self._log.find, name)
         query = self._query(found, asked)
         tail = self._tail(found, query, since)
-        if tail.position != since:
-            if not tail.position.covers(since):
+        if not tail.may_join(since):
+            if tail.position == since or not tail.position.covers(since):
                 tail.moved.clear()
                 await _within(tail.moved, LEVEL_S)
             return since, told

@@ -78,10 +78,10 @@ class Laggards:
     async def _tell_merged(self, member: Member) -> None:
         net = await self._net(member)
         if net.message is not None:
-            policy = "conflate" if member.receiver.pace_s is None else "pace"
-            self._observer.emit(BatchesConflated(self._present.name, policy, net.end - member.at))
             if member.receiver.offer(net.message) is None:
                 return  # another subscription on its connection was faster: once more, when that was read
+            policy = "conflate" if member.receiver.pace_s is None else "pace"
+            self._observer.emit(BatchesConflated(self._present.name, policy, net.end - member.at))
             member.told = net.end
         member.at, member.shown = net.end, net.shown
 

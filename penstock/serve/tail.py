@@ -16,7 +16,7 @@ into JSON once for all who select the same columns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,8 @@ POSITION_S = 15.0
 """A follower learns at least this often how far it has come when events passed it by."""
 HANDED = 250
 """Followers that are handed a page between two steps of the loop: about 3 ms with the writing."""
+TRIED = 500
+"""Events that are looked up, or tried on filters, between two steps of the loop: about 1 ms."""
 _SYSTEM = (ID, KEY, TIME, RECEIVED)
 
 Mask = Callable[[dict[str, Any]], dict[str, Any]]
@@ -56,13 +58,21 @@ Read = Callable[[Position], Awaitable[Events]]
 
 
 @dataclass(eq=False, slots=True)
+class Same:
+    """All followers of one query, which is evaluated once for them."""
+
+    query: Query
+    masked: bool
+    members: set[Followed] = field(default_factory=set)
+
+
+@dataclass(eq=False, slots=True)
 class Followed:
     """A follower at the end of a stream."""
 
     receiver: Receiver
     tail: Tail
-    query: Query
-    masked: bool
+    group: Same
     told: Position
     """What it knows of."""
     at: Position | None = None
@@ -94,39 +104,44 @@ class Tail:
         self.moved = asyncio.Event()
         """Set whenever it has moved or ended; whoever waits for that clears it."""
         self._read, self._news, self._mask, self._observer = read, news, mask, observer
-        self._members: dict[tuple[Query, bool], set[Followed]] = {}
-        self._index: FilterIndex[tuple[Query, bool]] = FilterIndex(errors)
+        self._busy = False
+        """A page is being looked at: who came now would miss it."""
+        self._groups: dict[tuple[Query, bool], Same] = {}
+        self._index: FilterIndex[Same] = FilterIndex(errors)
         self._task = asyncio.create_task(self._run(), name=f"tail {name}")
 
     def __len__(self) -> int:
-        return sum(map(len, self._members.values()))
+        return sum(len(group.members) for group in self._groups.values())
 
     @property
     def ended(self) -> bool:
         return self._task.done()
 
+    def may_join(self, position: Position) -> bool:
+        return not self._busy and not self.ended and self.position == position
+
     def join(self, query: Query, masked: bool, receiver: Receiver, told: Position) -> Followed:
-        """The caller is where the tail is."""
-        member, group = Followed(receiver, self, query, masked, told), (query, masked)
-        if group not in self._members:
-            self._members[group] = set()
+        """The caller is where the tail is: `may_join` has said so in this step of the loop."""
+        group = self._groups.get((query, masked))
+        if group is None:
+            group = self._groups[query, masked] = Same(query, masked)
             self._index.add(group, query.filters)
-        self._members[group].add(member)
+        member = Followed(receiver, self, group, told)
+        group.members.add(member)
         return member
 
     def leave(self, member: Followed) -> None:
         """Does nothing for one that has left."""
-        group = (member.query, member.masked)
-        members = self._members.get(group, set())
-        if member not in members:
+        group = member.group
+        if member not in group.members:
             return
         member.at = member.position
         member.left.set()
-        members.discard(member)
-        if not members:
-            del self._members[group]
+        group.members.discard(member)
+        if not group.members:
+            del self._groups[group.query, group.masked]
             self._index.remove(group)
-        if not self._members:
+        if not self._groups:
             self._task.cancel()
 
     def on_end(self, call: Callable[[], None]) -> None:
@@ -159,20 +174,17 @@ class Tail:
         except Exception as error:
             self._observer.emit(RequestFailed(f"the end of {self.name}", f"{type(error).__name__}: {error}"))
         finally:
-            for member in [member for members in self._members.values() for member in members]:
+            for member in self._all():
                 self.leave(member)
             self.moved.set()
 
     async def _hand_on(self, events: Events) -> None:
-        page = _Page(self.name, events, self._mask)
-        found = self._index.touched([Change((i,), None, row) for i, row in enumerate(events.rows)])
-        everything = list(range(len(events.rows)))
-        numbers = {group: [int(change.key[0]) for change in changes] for group, changes in found.items()}
-        numbers |= dict.fromkeys(self._index.everywhere, everything)
-        due = [(member, message) for group, some in numbers.items() for member, message in self._due(group, some, page)]
+        self._busy = True
+        due = await self._due(events)
         for member, _ in due:
-            member.at = self.position
-        self.position = events.next
+            if not member.left.is_set():
+                member.at = self.position
+        self.position, self._busy = events.next, False
         self.moved.set()
         for number, (member, message) in enumerate(due, 1):
             if not member.left.is_set():
@@ -180,15 +192,33 @@ class Tail:
             if number % HANDED == 0:
                 await asyncio.sleep(0)
 
-    def _due(
-        self, group: tuple[Query, bool], numbers: Iterable[int], page: _Page
-    ) -> Iterable[tuple[Followed, Message]]:
-        query, masked = group
-        passing = [number for number in numbers if query.passes(page.rows[number])]
-        if not passing:
-            return ()
-        message = page.message(query, masked, passing)
-        return [(member, message) for member in self._members.get(group, ())]
+    async def _due(self, events: Events) -> list[tuple[Followed, Message]]:
+        """Who is to be handed what, found with the loop given back in between."""
+        page = _Page(self.name, events, self._mask)
+        changes = [Change((i,), None, row) for i, row in enumerate(events.rows)]
+        found: dict[Same, list[Change]] = {}
+        for start in range(0, len(changes), TRIED):
+            self._index.touched(changes[start : start + TRIED], found)
+            await asyncio.sleep(0)
+        for group in self._index.everywhere:
+            found[group] = changes
+        due: list[tuple[Followed, Message]] = []
+        tried = 0
+        for group, some in found.items():
+            message = self._passing(group, some, page)
+            if message is not None:
+                due += [(member, message) for member in group.members]
+            tried += len(some) + 1
+            if tried > TRIED:
+                tried = 0
+                await asyncio.sleep(0)
+        return due
+
+    def _passing(self, group: Same, changes: Sequence[Change], page: _Page) -> Message | None:
+        """What a group is told of these events, if any of them passes."""
+        passes = group.query.passes
+        numbers = [change.key[0] for change in changes if change.after is not None and passes(change.after)]
+        return page.message(group.query, group.masked, numbers) if numbers else None
 
     def _hand(self, member: Followed, message: Message) -> None:
         taken = member.receiver.offer(message)
@@ -199,13 +229,15 @@ class Tail:
 
     async def _announce(self) -> None:
         moved = position_moved(self.position.token(), 0)
-        members = [member for some in self._members.values() for member in some]
-        for number, member in enumerate(members, 1):
+        for number, member in enumerate(self._all(), 1):
             if not member.left.is_set() and member.told != self.position:
                 member.told = self.position
                 member.receiver.offer(moved)
             if number % HANDED == 0:
                 await asyncio.sleep(0)
+
+    def _all(self) -> list[Followed]:
+        return [member for group in self._groups.values() for member in group.members]
 
 
 class _Page:

@@ -110,10 +110,10 @@ async def test_many_followers_cost_one_reader_and_one_decoding(
     tmp_path: Path, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, shared, evaluated = [], [], []
-    page, decoded, due = StreamReads._page, StreamReads._decoded, Tail._due
+    page, decoded, due = StreamReads._page, StreamReads._decoded, Tail._passing
     monkeypatch.setattr(StreamReads, "_page", lambda *a: own.append(a) or page(*a))
     monkeypatch.setattr(StreamReads, "_decoded", lambda *a: shared.append(a) or decoded(*a))
-    monkeypatch.setattr(Tail, "_due", lambda *a: evaluated.append(a) or due(*a))
+    monkeypatch.setattr(Tail, "_passing", lambda *a: evaluated.append(a) or due(*a))
     door.post("before")
     async with edge(Folder(tmp_path)) as running:
         crowd = Crowd(running)
