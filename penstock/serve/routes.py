@@ -319,7 +319,7 @@ class Serving:
         if isinstance(since, Position) and before is not None:
             await receiver.send(subscribed(since.token()))
 
-        def reached(position: Position) -> None:
+        def reached(position: Position | Callable[[], Position]) -> None:
             receiver.reached = position
 
         await self._streams.follow(name, since, asked, receiver, reached)

@@ -278,7 +278,7 @@ async def test_batches_that_do_not_concern_it_move_its_place_without_a_delivery(
         assert read["position"] != before
 
         def moved() -> bool:
-            edge.serving.hub.announce()
+            asyncio.ensure_future(edge.serving.hub.announce_all())  # noqa: RUF006
             return endpoint.progress().place.position == read["position"]
 
         await eventually(moved, "its place did not move")
