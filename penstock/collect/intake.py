@@ -294,10 +294,18 @@ class Intake:
                 duplicates[bisect_right(starts, built.rows[row]) - 1] += 1
         if appended.repeated:
             return [Outcome(at, 0, c.received, repeated=True, token=token) for c in claims]
-        return [
-            Outcome(at, claim.accepted - known, known + claim.known, claim.rejections, shed=claim.shed, token=token)
-            for claim, known in zip(claims, duplicates, strict=True)
-        ]
+        plain: dict[int, Outcome] = {}  # the same for nearly all requests, so that it is made once
+        outcomes = []
+        for claim, known in zip(claims, duplicates, strict=True):
+            if known or claim.known or claim.shed or claim.rejections:
+                new, old = claim.accepted - known, known + claim.known
+                outcomes.append(Outcome(at, new, old, claim.rejections, shed=claim.shed, token=token))
+            else:
+                outcome = plain.get(claim.accepted)
+                if outcome is None:
+                    outcome = plain[claim.accepted] = Outcome(at, claim.accepted, token=token)
+                outcomes.append(outcome)
+        return outcomes
 
     def _taken(self, way: Way, outcomes: Sequence[Outcome]) -> EventsTaken:
         return EventsTaken(

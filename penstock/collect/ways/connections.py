@@ -118,7 +118,7 @@ class Connections:
 class WatchedHandler(RequestHandler):
     """One connection, as aiohttp serves it."""
 
-    __slots__ = ("_behind", "_connections", "_owed", "_refused", "_short", "address")
+    __slots__ = ("_behind", "_connections", "_owed", "_refused", "_short", "_undrained", "address")
 
     def __init__(self, connections: Connections, manager: Any, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -129,8 +129,10 @@ class WatchedHandler(RequestHandler):
         """Bytes that the message which aiohttp reads still has to come; 0: it stands between two; None: who knows."""
         self._short = False
         """A request is on the short way."""
+        self._undrained = False
+        """It is answered, and the sender does not read the reply."""
         self._behind = b""
-        """What was sent behind it."""
+        """What was sent behind it, or before aiohttp is ready for the next request."""
 
     @property
     def busy(self) -> bool:
@@ -155,17 +157,26 @@ class WatchedHandler(RequestHandler):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        if self._short:
+        if data and (self._short or self._behind):
             self._keep(data)
-            return
-        if self._owed == 0 and data and self._waits and (short := self._connections.short) is not None:
-            self._short = self._request_in_progress = True  # before: it may be answered at once
-            if (taken := short.take(self, data)) > 0:
-                if taken < len(data):
-                    self._keep(data[taken:])
-                return
+        elif self._owed == 0 and data and self._connections.short is not None and not self.busy:
+            if self._waits:
+                self._begin(self._connections.short, data)
+            else:  # aiohttp is about to: what it does next stands before this in the loop
+                self._behind = data
+                self._loop.call_soon(self._catch_up)
+        else:
+            self._hand_over(data)
+
+    def _begin(self, short: ShortWay, data: bytes) -> None:
+        """The short way, if it takes this."""
+        self._short = self._request_in_progress = True
+        taken = short.take(self, data)
+        if not taken:
             self._short = self._request_in_progress = False
-        self._hand_over(data)
+            self._hand_over(data)
+        elif taken < len(data):
+            self._keep(data[taken:])
 
     def _hand_over(self, data: bytes) -> None:
         """The long way."""
@@ -196,12 +207,14 @@ class WatchedHandler(RequestHandler):
         transport = self.transport
         if transport is not None and not transport.is_closing():
             transport.write(reply)
-        if not self._paused or transport is None:
+        self._undrained = self._paused and transport is not None
+        if not self._undrained:
             self._go_on()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._short:
+        if self._undrained:
+            self._undrained = False
             self._go_on()
 
     def _go_on(self) -> None:
@@ -224,8 +237,12 @@ class WatchedHandler(RequestHandler):
         data, self._behind = self._behind, b""
         if self._buffer_paused:
             self._resume_reading_for_buffer()
-        if self.transport is not None and not self.transport.is_closing():
-            self.data_received(data)
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._waits and self._connections.short is not None:
+            self._begin(self._connections.short, data)
+        else:
+            self._hand_over(data)
 
     def _process_keepalive(self) -> None:
         if self._short:
