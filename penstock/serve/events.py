@@ -158,19 +158,18 @@ class StreamReads:
                 since = page.next
                 reached(since)
                 if not page.looked_at:
-                    known = told if isinstance(told, Position) else since
-                    since, told = await self._at_the_end(name, since, known, asked, receiver, reached)
+                    since, told = await self._at_the_end(name, since, told, asked, receiver, reached)
                     reached(since)
 
     async def _at_the_end(
         self,
         name: str,
         since: Position,
-        told: Position,
+        told: Position | str,
         asked: Asked,
         receiver: Receiver,
         reached: Callable[[Position | Callable[[], Position]], None],
-    ) -> tuple[Position, Position]:
+    ) -> tuple[Position, Position | str]:
         """Follow with the others that are level, for as long as it keeps up; returns where it is and what it knows."""
         found = await asyncio.to_thread(self._log.find, name)
         query = self._query(found, asked)

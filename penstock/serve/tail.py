@@ -73,8 +73,8 @@ class Followed:
     receiver: Receiver
     tail: Tail
     group: Same
-    told: Position
-    """What it knows of."""
+    told: Position | str
+    """What it knows of: a position, or where it asked to begin."""
     at: Position | None = None
     """Where it is, where that is not where the tail is: it has left, or is about to be handed a page."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,7 +120,7 @@ class Tail:
     def may_join(self, position: Position) -> bool:
         return not self._busy and not self.ended and self.position == position
 
-    def join(self, query: Query, masked: bool, receiver: Receiver, told: Position) -> Followed:
+    def join(self, query: Query, masked: bool, receiver: Receiver, told: Position | str) -> Followed:
         """The caller is where the tail is: `may_join` has said so in this step of the loop."""
         group = self._groups.get((query, masked))
         if group is None:

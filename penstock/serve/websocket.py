@@ -327,6 +327,8 @@ class Wire:
         self._reader = FrameReader(MESSAGE_BYTES, deflate=deflate)
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()
+        self._asked: float | None = None
+        """When it was pinged, if that was at the last look."""
         self._pong: bytes | None = None
         self._timer = self._loop.call_later(PONG_S, self._look)
         self._resuming: asyncio.Task[None] | None = None
@@ -396,16 +398,20 @@ class Wire:
         self._pipe.end(close_frame(code, reason))
 
     def _look(self) -> None:
-        """Ask a client that says nothing whether it is there; while something waits to be read the pipe judges it."""
-        silent_s = self._loop.time() - self._heard
+        """Ask a client that says nothing whether it is there; while something waits to be read the pipe judges it.
+
+        One that has just read again after a long pause is asked before it is given up.
+        """
+        now = self._loop.time()
         self._timer = self._loop.call_later(PONG_S, self._look)
+        asked, self._asked = self._asked, None
         if self._pipe.closed.is_set() or not self._pipe.is_idle:
             self._pipe.watch()
-            return
-        if silent_s >= PING_S + PONG_S:
+        elif asked is not None and self._heard < asked:
             self._observer.emit(SocketClosed(frames.SILENT))
             self._pipe.end(close_frame(frames.SILENT, "no answer to a ping: resume from your last position"))
-        elif silent_s >= PING_S:
+        elif now - self._heard >= PING_S:
+            self._asked = now
             self._pipe.first(ping_frame())
 
 

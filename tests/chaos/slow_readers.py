@@ -1,7 +1,7 @@
 """Thousands of WebSocket clients, a few of which are stopped or read a byte a second: nobody else may notice.
 
     python -m tests.chaos.slow_readers --clients 2000
-    python -m tests.chaos.slow_readers --clients 2000 --bytes 262144 --cut-s 15    # the same in 90 seconds
+    python -m tests.chaos.slow_readers --clients 2000 --bytes 262144 --cut-s 25    # the same in 100 seconds
 
 The edge, the readers, the crawling readers and two groups of stopped ones (SIGSTOP) are processes of their own. First
 all read; then the slow ones stop, until the server has told each that it is behind. One stopped group goes on at once,

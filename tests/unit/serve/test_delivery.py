@@ -20,6 +20,7 @@ from fake_flows import small_app, topic
 
 from penstock.app import App
 from penstock.config import Limits
+from penstock.serve import websocket
 from penstock.serve.delivery import WRITE_HIGH_BYTES, sse_frame
 from penstock.serve.message_schemas import SHARED
 from penstock.serve.messages import Message
@@ -185,6 +186,29 @@ async def test_one_that_reads_again_gets_stall_and_one_merged_message_that_leads
         assert _cuts(running) == 0
         merged = running.observer.value("penstock_serve_batches_conflated_total", view="topics", policy="conflate")
         assert merged == behind["batches"]
+
+
+async def test_one_that_reads_again_after_a_long_pause_is_asked_before_it_is_taken_for_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "PING_S", 2.0)
+    monkeypatch.setattr(websocket, "PONG_S", 1.0)
+    async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 0)])
+        async with sleeper(running) as client:
+            client.sleep()
+            for i in range(100):
+                offset = await asyncio.to_thread(flows.commit, stream, [topic("a", i, WIDE)])
+            await running.at_offset(offset)
+            await asyncio.sleep(3.5)  # longer than a silent one is given
+            client.wake()
+            await client.read_until(stream.position((offset,)).token())
+            reading = asyncio.create_task(client.read_until(stream.position((offset + 1,)).token()))
+            await asyncio.sleep(2.5)  # it has been looked at twice
+            flows.commit(stream, [topic("a", 500)])
+            await asyncio.wait_for(reading, DEADLINE_S)
+        assert running.observer.value("penstock_serve_sockets_closed_total", code="4007") == 0
 
 
 async def test_a_slow_event_stream_is_merged_and_told_so_as_a_socket_is(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fake_flows import topic
 
 from penstock.serve import dispatch, sharing
 from penstock.serve.asked import Asked
+from penstock.serve.frames import text_frame
 from penstock.serve.messages import Message
 
 
@@ -293,3 +294,88 @@ async def test_a_query_without_subscribers_is_forgotten(tmp_path: Path, monkeypa
         queries = lambda: running.observer.value("penstock_serve_queries", view="topics")  # noqa: E731
         assert queries() == 20
         await eventually(lambda: not queries(), "forgotten")
+
+
+async def test_queries_that_differ_and_are_told_the_same_share_one_message(tmp_path: Path) -> None:
+    taken: list[Message] = []
+
+    class Keeping(Sink):
+        def offer(self, message: Message) -> bool:
+            taken.append(message)
+            return super().offer(message)
+
+    async with flows_and_edge(tmp_path) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 1), topic("b", 1)])
+        await running.at_offset(1)
+        crowd = Crowd(running)
+        view = running.views.view("topics")
+        asked = [Asked(f"topic = 'a' AND rsvps > {-i}") for i in range(5)] + [Asked("topic = 'a'", select="rsvps")]
+        for each in asked:
+            crowd.tasks.append(asyncio.create_task(running.serving.hub.subscribe(view, each, None, Keeping())))
+        await crowd.all_joined()
+        taken.clear()
+        flows.commit(stream, [topic("a", 2)])
+        await eventually(lambda: len(taken) == 6, "told")
+        assert len(set(map(id, taken))) == 2, "one for each selection of columns"
+        await crowd.leave()
+
+
+async def test_batches_that_queue_up_reach_a_connection_in_one_piece_and_in_order(tmp_path: Path) -> None:
+    class Joining(Sink):
+        joins = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.frames: list[bytes] = []
+
+        def offer(self, message: Message) -> bool:
+            self.frames.append(message.frame((None, False)))
+            return True
+
+    async with flows_and_edge(tmp_path) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 0)])
+        await running.at_offset(1)
+        crowd, joining = Crowd(running), Joining()
+        view = running.views.view("topics")
+        asked = Asked("topic = 'a'")
+        crowd.tasks.append(asyncio.create_task(running.serving.hub.subscribe(view, asked, None, joining)))
+        single = crowd.join("topic = 'a'")
+        await crowd.all_joined()
+        joining.frames.clear()
+        content = view.content
+        assert content is not None
+        for n in (1, 2, 3):  # three batches in one step of the loop
+            row = tuple(
+                n if name == "rsvps" else value for name, value in zip(content.names, ("a", n, "g"), strict=True)
+            )
+            view.apply(content.prepare(content.offset + 1, {("a",): row}, None, 0), None, {})
+        await eventually(lambda: len(single.replica.messages) == 4, "told")
+        told = [json.dumps(message, separators=(",", ":")).encode() for message in single.replica.messages[1:]]
+        assert joining.frames == [b"".join(text_frame(each) for each in told)]
+        await crowd.leave()
+
+
+async def test_telling_positions_to_many_gives_the_loop_back(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("a", 0)])
+        await running.at_offset(1)
+        crowd = Crowd(running)
+        sinks = [crowd.join("topic = 'b'") for _ in range(2 * sharing.FAN_OUT)]
+        sinks += [crowd.join(f"topic = 'b{i}'") for i in range(2 * sharing.FAN_OUT)]
+        await crowd.all_joined()
+        flows.commit(stream, [topic("a", 1)])
+        await running.at_offset(2)
+        content = running.views.view("topics").content
+        assert content is not None
+        end = content.position.token()
+        await eventually(lambda: all(g.cursor == 2 for g in running.serving.hub._groups.values()), "level")
+        announcing, steps = asyncio.create_task(running.serving.hub.announce_all()), 0
+        while not announcing.done():
+            await asyncio.sleep(0)
+            steps += 1
+        assert all(sink.replica.position == end for sink in sinks)
+        assert steps >= 4
+        await crowd.leave()
