@@ -158,7 +158,7 @@ def held(edge: Edge) -> Iterator[Callable[[], None]]:
     """The log writes nothing until the end, or until what this gives is called."""
     go, stopped = threading.Event(), threading.Event()
     edge.group.run(lambda: (stopped.set(), go.wait()))
-    assert stopped.wait(10)
+    assert stopped.wait(60)
     try:
         yield go.set
     finally:
