@@ -31,8 +31,9 @@ from penstock.collect.signals import EventsSkewed, EventsTaken, Signals
 from penstock.log.log import Appended, Producer, Stream
 from penstock.position import Position
 
-TOGETHER_EVENTS = 500
-"""As many waiting events are appended at once without waiting for the commit under way; more gain nothing."""
+TOGETHER_EVENTS = 2_000
+"""As many waiting events are appended at once without waiting for the commit under way. Four NDJSON requests of 500 in
+one append cost a fifth less than in four; more could not be built on the loop."""
 INLINE_EVENTS = 2_000
 """Above it columns are built in a thread, not on the loop: about 3 ms."""
 INLINE_APART_EVENTS = 200

@@ -162,7 +162,7 @@ class WatchedHandler(RequestHandler):
         elif self._owed == 0 and data and self._connections.short is not None and not self.busy:
             if self._waits:
                 self._begin(self._connections.short, data)
-            else:  # aiohttp is about to: what it does next stands before this in the loop
+            else:  # aiohttp is about to, if it does not close: what it does next stands before this in the loop
                 self._behind = data
                 self._loop.call_soon(self._catch_up)
         else:
@@ -193,9 +193,10 @@ class WatchedHandler(RequestHandler):
 
     @property
     def _waits(self) -> bool:
-        """Whether aiohttp has answered everything and waits for the next request."""
-        waiter = self._waiter
-        return waiter is not None and not waiter.done() and not self._messages and not self._upgraded
+        """Whether aiohttp has answered everything and waits for the next request, or has not begun at all."""
+        if self._waiter is None:
+            return not self._request_count and not self._close and not self._force_close
+        return not self._waiter.done() and not self._messages and not self._upgraded
 
     def _keep(self, data: bytes) -> None:
         self._behind += data
@@ -237,7 +238,7 @@ class WatchedHandler(RequestHandler):
         data, self._behind = self._behind, b""
         if self._buffer_paused:
             self._resume_reading_for_buffer()
-        if self.transport is None or self.transport.is_closing():
+        if self.transport is None:
             return
         if self._waits and self._connections.short is not None:
             self._begin(self._connections.short, data)

@@ -113,6 +113,10 @@ class Body:
             return b"".join(parts)
         except web.RequestPayloadError as error:
             raise BadRequestError("the body broke off", detail=str(error), hint="send the request again") from None
+        except RuntimeError:  # aiohttp's, when the connection was lost before the body was asked for
+            if request.transport is None:
+                raise ConnectionResetError("the sender has gone") from None
+            raise
 
     def _grow(self, size: int) -> None:
         if self.share.bytes + size > self._limits.body_bytes:

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,7 +46,6 @@ _HARMLESS = frozenset(
     }
 )
 """Headers that ask for nothing, or for what is looked at here; whoever sends another goes the long way."""
-_log = logging.getLogger(__name__)
 
 
 class Writers(Protocol):
