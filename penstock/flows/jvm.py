@@ -99,9 +99,9 @@ class Jvm:
 
 
 @cache
-def begun() -> Jvm:
-    """The JVM of this process: started at the first call."""
-    return Jvm.begin(classes.used())
+def begun(*options: str) -> Jvm:
+    """The JVM of this process: started at the first call, with these options besides those that it always has."""
+    return Jvm.begin([*classes.used(), *options])
 
 
 @cache

@@ -28,7 +28,6 @@ from penstock.flows.plan import Planned, Planner
 from penstock.flows.query import start_query
 from penstock.flows.sink import Sink, with_op
 from penstock.flows.source import Feed
-from penstock.flows.turns import Turns
 from penstock.log.builds import Build, FlowState, State, batch_meta
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Appended, Log, LogReader, Stream
@@ -56,7 +55,6 @@ class Surroundings:
     clock: Clock
     run: str
     random: random.Random
-    turns: Turns
 
 
 class Flow:
@@ -170,7 +168,6 @@ class Flow:
             expiry=self._expiry(),
             switch=takeover,
             count_late=self._count_late,
-            turns=around.turns,
         )
 
     def _expiry(self) -> Expiry | None:

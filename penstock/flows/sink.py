@@ -32,7 +32,6 @@ from penstock.flows.late import late_events
 from penstock.flows.plan import Planned, flow_schema, flow_time
 from penstock.flows.query import Collect
 from penstock.flows.source import Feed
-from penstock.flows.turns import Turns
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Appended, LogReader, Stream
@@ -73,7 +72,6 @@ class Sink:
     """Called before each commit with its end; gives what the control stream must learn, such as that this build is
     level and now the live one."""
     count_late: Callable[[str, Appended], Mapping[str, Any]]
-    turns: Turns
     error: BaseException | None = None
     progress: int = 0
     """Batches taken since this sink began, for telling a hung query from an idle one."""
@@ -90,8 +88,7 @@ class Sink:
     def _take(self, collect: Collect, batch: int) -> int:
         """Gives how many events the batch has read."""
         span = self.span(batch)
-        with self.turns.turn():
-            rows = collect()
+        rows = collect()
         done_us = self.clock.now_us()
         if not self._known(batch, span):
             meta = self._meta(batch, span, done_us)

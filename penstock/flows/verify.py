@@ -27,7 +27,7 @@ from penstock.errors import PositionGoneError
 from penstock.flows import building
 from penstock.flows.keep import hashable, row_times
 from penstock.flows.plan import Planned, Planner, flow_schema
-from penstock.flows.session import open_session
+from penstock.flows.session import OPTIMISED, open_session
 from penstock.flows.sink import flow_events, latest_by_key, with_op
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Commit, LogReader, Stream
@@ -76,7 +76,7 @@ def exit_code(reports: Sequence[Report]) -> int:
 
 def verify(application: Application, folder: Folder, names: Sequence[str] = ()) -> list[Report]:
     """Recompute and compare; without names, everything that the app declares."""
-    spark = open_session(f"{application.name} verify")
+    spark = open_session(f"{application.name} verify", java=[OPTIMISED])
     planner = Planner(spark, application, folder)
     planned, _ = planner.plan_all()
     edge, flows = SqliteLog.reader(folder.edge_db), SqliteLog.reader(folder.flows_db)
