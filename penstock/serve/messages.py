@@ -15,8 +15,8 @@ from penstock.change import Key, Row
 from penstock.clock import rfc3339
 from penstock.log.builds import BatchMeta
 from penstock.protocol import encode, wire
-from penstock.serve.delivery import sse_frame
-from penstock.serve.frames import deflate, deflated_frame, text_frame
+from penstock.serve.sse_frames import sse_frame
+from penstock.sockets.frames import deflate, deflated_frame, text_frame
 from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.where_types import SqlType, parse_type

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.serve.delivery import Pipe
 from penstock.serve.messages import Message
+from penstock.sockets.delivery import Pipe
 
 
 class Receiver(Protocol):

@@ -33,7 +33,6 @@ from penstock.rights.tickets import Kind
 from penstock.serve.asked import WAIT_S, Asked, seconds, whole
 from penstock.serve.assets import add_page
 from penstock.serve.asyncapi import asyncapi, servers_at
-from penstock.serve.delivery import Pipe
 from penstock.serve.events import StreamReads, after_in
 from penstock.serve.health import Checks, alive, readiness
 from penstock.serve.messages import subscribed
@@ -51,6 +50,7 @@ from penstock.serve.visible import Shown
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
 from penstock.serve.webhooks.webhook_routes import WebhookRoutes
 from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, never_conflated, serve_socket
+from penstock.sockets.delivery import Pipe
 from penstock.views.current import Views
 from penstock.views.store import View
 

@@ -20,9 +20,9 @@ from fake_flows import small_app, topic
 
 from penstock.app import App
 from penstock.config import Limits
-from penstock.serve.delivery import sse_frame
 from penstock.serve.message_schemas import SHARED
 from penstock.serve.messages import Message
+from penstock.serve.sse_frames import sse_frame
 
 LIMITS = Limits(subscriber_bytes=256 * 1024, subscriber_stall_s=0.1, subscriber_cut_s=30)
 WIDE = "x" * 50_000
