@@ -59,7 +59,8 @@ class Message:
     def sse(self) -> bytes:
         if self._sse is None:
             event = None if self.kind == "position" else self.kind
-            self._sse = sse_frame(event, self.payload, self.position)
+            position = "" if self.kind == "reset" else self.position  # an EventSource forgets the one that is gone
+            self._sse = sse_frame(event, self.payload, position)
         return self._sse
 
     def socket(self, id: str | None, deflated: bool = False) -> bytes:

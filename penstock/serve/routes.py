@@ -85,7 +85,6 @@ class Serving:
         self.limits, self.observer = limits or views.limits, observer or views.observer
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
         self.status = Status(application, views, log, clock or SystemClock(), folder)
-        self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
         self._streams, self._log = StreamReads(application, log, self.limits, self.observer), log
         self._subscribers = Subscribers(
             {} if memory is None else memory, remember, self.limits, clock or SystemClock(), self.observer
@@ -94,6 +93,7 @@ class Serving:
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s = heartbeat_s
         self._rights = rights or Rights(clock=clock)
+        self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock(), self._rights.still)
         self._readable = Readable(application)
         self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
         self._pipes: dict[Pipe, bytes] = {}
@@ -412,6 +412,7 @@ class Serving:
                 request,
                 partial(self._subscribe, credential),
                 defaults,
+                partial(self._rights.allowances.ask, credential),
                 limits=self.limits,
                 observer=self.observer,
                 opened=opened,

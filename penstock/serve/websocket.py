@@ -3,9 +3,10 @@
 1. A message that cannot be read or served is answered with an `error` message; the connection stays open. Only what
    breaks RFC 6455 itself ends it (`sockets/wire.py`).
 2. Messages of one subscription keep their order; subscriptions on one socket do not wait for each other.
-3. A `subscribe` with an id in use replaces that subscription: nothing of the old one is written after it. A view's new
+3. A socket begins one subscription in a turn of the loop; each counts as a request of its credential.
+4. A `subscribe` with an id in use replaces that subscription: nothing of the old one is written after it. A view's new
    one begins with a snapshot; a stream's goes on where the old one was, after `subscribed`.
-4. The close code says whether to come back: `docs/reference/http.md` lists them.
+5. The close code says whether to come back: `docs/reference/http.md` lists them.
 """
 
 from __future__ import annotations
@@ -124,15 +125,18 @@ class Session:
         pipe: Pipe,
         subscribe: Subscribe,
         defaults: Mapping[str, str],
+        ask: Callable[[], None],
         observer: Observer,
         *,
         deflates: bool = False,
     ) -> None:
-        """`defaults` are fields that a `subscribe` message on this socket need not have."""
+        """`defaults` are fields that a `subscribe` message on this socket need not have. `ask` is called for each, and
+        raises `TooManyError` when the credential asks more often than it may."""
         self.wire: Wire
         self._pipe = pipe
         self._subscribe = subscribe
         self._defaults = dict(defaults)
+        self._ask = ask
         self._observer = observer
         self._deflates = deflates
         self._resuming: asyncio.Task[None] | None = None
@@ -186,6 +190,8 @@ class Session:
             raise BadRequestError(
                 f"this socket has {MOST_SUBSCRIPTIONS} subscriptions", hint="open another socket, or ask with a where"
             )
+        self._ask()
+        self._one_a_turn()
         receiver = SocketReceiver(self._pipe, id, deflates=self._deflates)
         receiver.names = fields.get("name") is not None
         if before is not None:
@@ -193,6 +199,16 @@ class Session:
         task = asyncio.create_task(self._serve(receiver, fields, before and before[1]), name=f"subscription {id}")
         self._open[id] = receiver, task
         task.add_done_callback(lambda done: self._over(id, done))
+
+    def _one_a_turn(self) -> None:
+        """A query takes a millisecond to understand, and a packet holds thousands: the next one waits until this one
+        has begun and everybody else on the loop has had a turn."""
+        self.wire.pause()
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._resuming is None:
+            self.wire.resume()
 
     def _over(self, id: str, task: asyncio.Task[None]) -> None:
         if id in self._open and self._open[id][1] is task:
@@ -267,7 +283,7 @@ class Session:
         with suppress(ConnectionError):
             await self._pipe.drained()
             self._resuming = None
-            self.wire.resume()
+            self._go_on()
 
     def _fail(self, id: object, failure: PenstockError) -> None:
         self._reply(error(failure.body()).socket(id if isinstance(id, str) else None))
@@ -319,6 +335,7 @@ async def serve_socket(
     request: web.Request,
     subscribe: Subscribe,
     defaults: Mapping[str, str],
+    ask: Callable[[], None],
     *,
     limits: Limits,
     observer: Observer,
@@ -337,7 +354,7 @@ async def serve_socket(
         stalled_s=limits.subscriber_cut_s,
     )
     opened(pipe)
-    session = Session(pipe, subscribe, defaults, observer, deflates=agreed.deflate)
+    session = Session(pipe, subscribe, defaults, ask, observer, deflates=agreed.deflate)
     session.wire = Wire(
         request,
         pipe,

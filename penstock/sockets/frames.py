@@ -131,12 +131,23 @@ class FrameReader:
         if opcode in _CONTROL:
             return Frame(opcode, payload)
         if self._message is None:
+            if first & _FIN and not first & _RSV1 and not self._checked:
+                return self._single(opcode, payload)
             self._message, self._opcode, self._compressed = bytearray(), opcode, bool(first & _RSV1)
         self._message += payload
         last, checked, self._checked = bool(first & _FIN), self._checked, 0
         if not self._compressed:
             self._check_text(payload[checked:] if checked else payload, last)
         return self._whole() if last else None
+
+    def _single(self, opcode: int, payload: bytes) -> Frame:
+        """A message in one frame that came at once, as nearly all do: nothing is put together or remembered."""
+        if opcode == TEXT:
+            try:
+                payload.decode()
+            except UnicodeDecodeError:
+                raise _not_utf8() from None
+        return Frame(opcode, payload)
 
     def _whole(self) -> Frame:
         data, opcode, compressed = bytes(self._message or b""), self._opcode, self._compressed
@@ -164,7 +175,11 @@ class FrameReader:
             try:
                 self._utf8.decode(part, last)
             except UnicodeDecodeError:
-                raise Fault(BAD_DATA, "the text is not UTF-8") from None
+                raise _not_utf8() from None
+
+
+def _not_utf8() -> Fault:
+    return Fault(BAD_DATA, "the text is not UTF-8")
 
 
 def _unmasked(data: bytearray, mask: bytes) -> bytes:

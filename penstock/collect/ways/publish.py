@@ -14,9 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -138,6 +137,8 @@ class Session:
         self._hello: Hello | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0
+        self._out: list[bytes] = []
+        self._out_bytes = 0
         self._fewer = asyncio.Event()
         self._later: asyncio.Task[None] | None = None
         self._waits: Share | None = None
@@ -158,6 +159,7 @@ class Session:
         """The edge stops: read no more, acknowledge, and say goodbye."""
         self.wire.pause()
         await self._settled()
+        self._flush()
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
                 await self._pipe.drained()
@@ -195,13 +197,14 @@ class Session:
         self.wire.resume()
 
     def _full(self) -> bool:
-        held = self._waiting_bytes + self._pipe.unsent_bytes
+        held = self._waiting_bytes + self._out_bytes + self._pipe.unsent_bytes
         return len(self._tasks) >= self._limits.publish_window or held >= self._limits.publish_bytes
 
     async def _when_fewer(self, text: bytes) -> None:
         try:
             async with asyncio.timeout(self._limits.publish_grace_s):
                 while self._full():
+                    self._flush()
                     self._fewer.clear()
                     await (self._fewer.wait() if self._tasks else self._pipe.drained())
         except TimeoutError:
@@ -310,11 +313,20 @@ class Session:
         self._say(messages.failed(id, error))
 
     def _say(self, message: bytes) -> None:
-        self._pipe.offer(text_frame(message))
+        """With all that is said in this turn of the loop: a commit acknowledges many, and a write is a system call."""
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        frame = text_frame(message)
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+
+    def _flush(self) -> None:
+        if self._out:
+            out, self._out, self._out_bytes = self._out, [], 0
+            self._pipe.offer(b"".join(out))
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Begun(NamedTuple):
     """A message that has its share of the room."""
 
     asked: Publish
