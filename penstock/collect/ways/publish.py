@@ -323,7 +323,7 @@ class Session:
     def _flush(self) -> None:
         if self._out:
             out, self._out, self._out_bytes = self._out, [], 0
-            self._pipe.offer(b"".join(out))
+            self._pipe.put(b"".join(out))
 
 
 class _Begun(NamedTuple):

@@ -19,7 +19,7 @@ from penstock.config import Limits
 from penstock.errors import FencedError
 from penstock.sockets.frames import TEXT, deflate
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @asynccontextmanager

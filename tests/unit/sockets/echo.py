@@ -34,7 +34,7 @@ async def echo(request: web.Request) -> web.StreamResponse:
         else:
             made = text_frame(frame.data)
             made = bytes([made[0] - TEXT + BINARY]) + made[1:]
-        pipe.offer(made)
+        pipe.put(made)
 
     wire = Wire(
         request,
