@@ -2,7 +2,8 @@
 
     python2 -m pip install --target SUITE autobahntestsuite
     python tests/unit/sockets/echo.py 9001 &
-    PYTHONPATH=SUITE python2 -m autobahntestsuite.wstest -m fuzzingclient -s tests/unit/sockets/autobahn.json
+    PYTHONPATH=SUITE python2 -c "from autobahntestsuite.wstest import run; run()" -m fuzzingclient \\
+        -s tests/unit/sockets/autobahn.json
 
 The suite is written in Python 2, so that it is run by hand; `docs/explanation/measured.md` has what it said.
 """
