@@ -65,6 +65,18 @@ class RequestRefused(Signal):
 
 
 @dataclass(frozen=True, slots=True)
+class PublisherClosed(Signal):
+    """A client broke the rules of a publishing socket, or of WebSockets, and was sent away with this code."""
+
+    moves = (
+        Counts(
+            "penstock_collect_sockets_closed_total", "Publishing sockets closed for a fault of the client.", ("code",)
+        ),
+    )
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
 class LagSwitched(Signal):
     """A view fell further behind than its `max_lag`, or came back: senders of its streams wait, or no longer do."""
 

@@ -87,7 +87,7 @@ class Allowances:
             self._signals(LimitReached("connections"))
             raise TooManyError(
                 "this credential has as many connections open as it may",
-                detail=f"{most} sockets and streams of events",
+                detail=f"{most} sockets, streams of events and requests that wait",
                 hint="share one socket among subscriptions, or close one; a key's limit is set by "
                 "penstock keys create --connections",
             ).after(RETRY_S)

@@ -30,7 +30,7 @@ class Credential:
     rate: Rate | None = None
     """How many requests it may make; None: as many as the server lets each."""
     connections: int | None = None
-    """How many sockets and streams of events it may have open; None: as many as the server lets each."""
+    """How many sockets, streams of events and waiting requests it may have open; None: as the server lets each."""
 
     def may(self, verb: Verb, name: str = "*") -> bool:
         """Whether it has this right, for some columns at least. `may("read", "*")` asks for all of them."""

@@ -46,6 +46,8 @@ _FIXED: dict[str, Need] = {
 _READS = frozenset({"GET", "HEAD"})
 _STAYING = ("/events", "/socket", "/publish")
 """How the paths end whose connections stay."""
+_WAITING = ("since", "after", "at_least")
+"""Parameters of a view that make a request wait, also when it does not say how long."""
 
 
 def public(handler: H) -> H:
@@ -124,8 +126,9 @@ class Guard:
     async def _handled(self, request: web.Request, handler: Handler, credential: Credential) -> web.StreamResponse:
         if _stays(request):
             with self.rights.allowances.held(credential, _over(request)):
-                return await handler(request)
-        reply = await handler(request)
+                reply = await handler(request)
+        else:
+            reply = await handler(request)
         if request.method in _READS and not reply.prepared:  # a long poll may have waited past the end of a right
             self.rights.still(credential)
         return reply
@@ -269,8 +272,17 @@ def _over(request: web.Request) -> Callable[[], bool]:
 
 
 def _stays(request: web.Request) -> bool:
+    """Whether a connection is held for long: a socket, a stream of events, or a request that waits."""
     resource = request.match_info.route.resource
-    return resource is not None and resource.canonical.endswith(_STAYING)
+    if resource is None or request.method not in _READS:
+        return False
+    if resource.canonical.endswith(_STAYING):
+        return True
+    if "wait" in request.query:
+        return request.query["wait"] != "0"
+    return resource.canonical in ("/views/{view}", "/channels/{channel}") and not request.query.keys().isdisjoint(
+        _WAITING
+    )
 
 
 def takes_ticket(request: web.BaseRequest) -> bool:

@@ -13,7 +13,10 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
+from aiohttp import web
+
 from penstock.change import Key, Row
+from penstock.config import Limits
 from penstock.serve.messages import RowCodec
 from penstock.views.query import Query, evaluate
 from penstock.views.store import Content
@@ -52,6 +55,15 @@ def _large(query: Query, rows: Mapping[Key, Row]) -> list[Row]:
 def _order_of(query: Query, key: Key, row: Row) -> tuple[Any, ...]:
     """Without the key, which takes longest to compare and matters only where a limit cuts."""
     return tuple([item.of(row) for item in query.order_by])
+
+
+async def written(response: web.StreamResponse, data: bytes, limits: Limits) -> None:
+    """Write part of a large reply. Raises `ConnectionResetError` for a client that does not read on."""
+    try:
+        async with asyncio.timeout(limits.subscriber_cut_s):
+            await response.write(data)
+    except TimeoutError:
+        raise ConnectionResetError("the client does not read its reply") from None
 
 
 async def json_parts(codec: RowCodec, rows: Sequence[Row], part_rows: int) -> AsyncIterator[list[dict[str, Any]]]:

@@ -6,11 +6,15 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from aiohttp import web
 
+from penstock.config import Limits
+from penstock.errors import PenstockError
 from penstock.position import Position
 from penstock.protocol import encode
+from penstock.serve.answers import written
 from penstock.serve.asked import Asked
 from penstock.serve.messages import Message
 from penstock.serve.replies import JSON
@@ -40,17 +44,30 @@ class Gathering:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.some = asyncio.Event()
+        """A message is there that stands alone."""
+        self.begun = asyncio.Event()
+        """A message is there. One that does not stand alone is taken before the next is made: a snapshot is large, and
+        those who wait for one may be many."""
         self.pace_s: float | None = None
         self.on_pace: Callable[[], None] = lambda: None
         self.turn = asyncio.Lock()
         self.policy = ""
+        self._taken = asyncio.Event()
         self._bytes = 0
+
+    def take(self) -> list[Message]:
+        """What has come since this was last called."""
+        messages, self.messages = self.messages, []
+        self.begun.clear()
+        self._taken.set()
+        return messages
 
     def offer(self, message: Message) -> bool:
         """What comes when there is enough is left for the next reply; nobody is ever behind here."""
         if not self._is_enough:
             self.messages.append(message)
             self._bytes += len(message.payload)
+            self.begun.set()
             if message.whole:
                 self.some.set()
         return True
@@ -58,7 +75,10 @@ class Gathering:
     async def send(self, message: Message) -> None:
         if self._is_enough:
             await asyncio.Event().wait()  # enough for one reply: this subscription is about to be cancelled
+        self._taken.clear()
         self.offer(message)
+        if not message.whole:
+            await self._taken.wait()
         await asyncio.sleep(0)
 
     async def drained(self) -> None:
@@ -97,10 +117,39 @@ class Replies:
 
 
 async def poll(
-    hub: Hub, view: View, asked: Asked, since: Position, wait_s: float, replies: Replies, *, shared: bool
-) -> web.Response:
-    """The messages behind `since`, or 204 when none came in time. `shared`: a proxy may give it to others too."""
-    messages = await gathered(hub, view, asked, since, wait_s)
+    request: web.Request,
+    hub: Hub,
+    view: View,
+    asked: Asked,
+    since: Position,
+    wait_s: float,
+    replies: Replies,
+    *,
+    shared: bool,
+    still: Callable[[], None],
+) -> web.StreamResponse:
+    """The messages behind `since`, or 204 when none came in time. `shared`: a proxy may give it to others too; `still`
+    raises when the right to read has ended meanwhile."""
+    gathering = Gathering()
+    subscription = asyncio.ensure_future(hub.subscribe(view, asked, since, gathering))
+    begun = asyncio.ensure_future(gathering.begun.wait())
+    try:
+        await asyncio.wait([subscription, begun], timeout=wait_s, return_when="FIRST_COMPLETED")
+        if not gathering.messages:
+            hub.announce(gathering)
+        if subscription.done():
+            subscription.result()
+        if gathering.messages and not gathering.some.is_set():
+            still()
+            return await _streamed(request, subscription, gathering, hub.limits)
+    finally:
+        begun.cancel()
+        subscription.cancel()
+        await asyncio.gather(subscription, return_exceptions=True)
+    return _reply(gathering.messages, replies, shared=shared)
+
+
+def _reply(messages: Sequence[Message], replies: Replies, *, shared: bool) -> web.Response:
     if not messages:
         return web.Response(status=204, headers=_NOT_KEPT)
     body, tag = replies.body(messages)
@@ -109,21 +158,36 @@ async def poll(
     return web.Response(body=body, content_type=JSON, charset="utf-8", headers=headers)
 
 
-async def gathered(hub: Hub, view: View, asked: Asked, since: Position | None, wait_s: float) -> list[Message]:
-    """The messages behind `since` (None: a snapshot first), up to `_ENOUGH_BYTES`; none when none came in time."""
-    gathering = Gathering()
-    subscription = asyncio.ensure_future(hub.subscribe(view, asked, since, gathering))
-    some = asyncio.ensure_future(gathering.some.wait())
+async def _streamed(
+    request: web.Request, subscription: asyncio.Future[None], gathering: Gathering, limits: Limits
+) -> web.StreamResponse:
+    """A reset and the snapshot behind it, part by part: the next is made when the client has read this one.
+
+    What goes wrong meanwhile ends the reply in its midst, which a client can tell from its end.
+    """
+    response = web.StreamResponse(headers=_NOT_KEPT | {"Content-Type": f"{JSON}; charset=utf-8"})
+    await response.prepare(request)
+    if request.method == "HEAD":
+        return response
+    before, position = b'{"messages":[', None
+    while position is None:
+        for message in gathering.take():
+            await written(response, before + message.payload, limits)
+            before, position = b",", message.position
+        if position is None:
+            await _more(subscription, gathering)
+    await response.write(b'],"position":%b}' % encode(position))
+    await response.write_eof()
+    return response
+
+
+async def _more(subscription: asyncio.Future[None], gathering: Gathering) -> None:
+    begun: asyncio.Future[Any] = asyncio.ensure_future(gathering.begun.wait())
     try:
-        await asyncio.wait([subscription, some], timeout=wait_s, return_when="FIRST_COMPLETED")
-        if not gathering.messages:
-            hub.announce(gathering)
-        elif not gathering.some.is_set():  # a reset or a snapshot has begun: half of it is worth nothing
-            await asyncio.wait([subscription, some], return_when="FIRST_COMPLETED")
+        await asyncio.wait([subscription, begun], return_when="FIRST_COMPLETED")
         if subscription.done():
             subscription.result()
+    except PenstockError as failure:
+        raise ConnectionResetError(failure.message) from failure
     finally:
-        some.cancel()
-        subscription.cancel()
-        await asyncio.gather(subscription, return_exceptions=True)
-    return gathering.messages if gathering.some.is_set() else []
+        begun.cancel()

@@ -15,8 +15,8 @@ from penstock.change import Key, Row
 from penstock.clock import rfc3339
 from penstock.log.builds import BatchMeta
 from penstock.protocol import encode, wire
-from penstock.serve.delivery import sse_frame
-from penstock.serve.frames import deflate, deflated_frame, text_frame
+from penstock.serve.sse_frames import sse_frame
+from penstock.sockets.frames import deflate, deflated_frame, text_frame
 from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.where_types import SqlType, parse_type
@@ -61,7 +61,8 @@ class Message:
     def sse(self) -> bytes:
         if self._sse is None:
             event = None if self.kind == "position" else self.kind
-            self._sse = sse_frame(event, self.payload, self.position)
+            position = "" if self.kind == "reset" else self.position  # an EventSource forgets the one that is gone
+            self._sse = sse_frame(event, self.payload, position)
         return self._sse
 
     def socket(self, id: str | None, deflated: bool = False) -> bytes:

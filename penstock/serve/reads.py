@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -13,8 +13,8 @@ from penstock.config import Limits
 from penstock.errors import BadRequestError, NotYetError, PositionGoneError
 from penstock.position import Position, frontier_body
 from penstock.protocol import encode
-from penstock.rights.credential import credential_of
-from penstock.serve.answers import answer, json_parts
+from penstock.rights.credential import Credential, credential_of
+from penstock.serve.answers import answer, json_parts, written
 from penstock.serve.asked import Asked, key_in, seconds
 from penstock.serve.longpoll import Replies, poll
 from penstock.serve.messages import RowCodec
@@ -28,8 +28,12 @@ from penstock.views.store import Content, View
 class ViewReads:
     """Reading views, one request at a time."""
 
-    def __init__(self, views: Views, hub: Hub, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self, views: Views, hub: Hub, limits: Limits, clock: Clock, still: Callable[[Credential], None]
+    ) -> None:
+        """`still` raises when a right has ended, which may happen while a request waits."""
         self._views = views
+        self._still = still
         self._hub = hub
         self._limits = limits
         self._clock = clock
@@ -40,8 +44,18 @@ class ViewReads:
         deadline = self._clock.monotonic() + seconds(request.query, self._limits)
         if since := request.query.get("since"):
             position = Position.parse(since, "view", view.name)
-            shared = credential_of(request).is_anonymous
-            return await poll(self._hub, view, asked, position, self._left(deadline), self._replies, shared=shared)
+            credential = credential_of(request)
+            return await poll(
+                request,
+                self._hub,
+                view,
+                asked,
+                position,
+                self._left(deadline),
+                self._replies,
+                shared=credential.is_anonymous,
+                still=lambda: self._still(credential),
+            )
         asked.query(view, await view.loaded(self._left(deadline)))  # what is wrong with it is told before waiting
         await self.reached(view, request.query, self._left(deadline))
         content = await view.loaded(self._left(deadline))
@@ -101,12 +115,13 @@ class ViewReads:
             parts = [part async for part in json_parts(codec, rows, self._limits.snapshot_part_rows)]
             body = start + encode(parts[0])[1:-1] + b"]}"
             return web.Response(body=body, content_type=JSON, charset="utf-8", headers=headers)
+        self._still(credential_of(request))
         response = web.StreamResponse(headers=headers | {"Content-Type": f"{JSON}; charset=utf-8"})
         await response.prepare(request)
         if request.method == "HEAD":
             return response
         async for part in json_parts(codec, rows, self._limits.snapshot_part_rows):
-            await response.write(start + encode(part)[1:-1])
+            await written(response, start + encode(part)[1:-1], self._limits)
             start = b","
         await response.write(b"]}")
         await response.write_eof()

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.serve.delivery import Pipe
 from penstock.serve.messages import Message
+from penstock.sockets.delivery import Pipe
 
 
 class Receiver(Protocol):

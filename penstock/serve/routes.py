@@ -33,7 +33,6 @@ from penstock.rights.tickets import Kind
 from penstock.serve.asked import WAIT_S, Asked, seconds, whole
 from penstock.serve.assets import add_page
 from penstock.serve.asyncapi import asyncapi, servers_at
-from penstock.serve.delivery import Pipe
 from penstock.serve.events import StreamReads, after_in
 from penstock.serve.health import Checks, alive, readiness
 from penstock.serve.messages import subscribed
@@ -51,6 +50,7 @@ from penstock.serve.visible import Shown
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
 from penstock.serve.webhooks.webhook_routes import WebhookRoutes
 from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, never_conflated, serve_socket
+from penstock.sockets.delivery import Pipe
 from penstock.views.current import Views
 from penstock.views.store import View
 
@@ -85,7 +85,6 @@ class Serving:
         self.limits, self.observer = limits or views.limits, observer or views.observer
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
         self.status = Status(application, views, log, clock or SystemClock(), folder)
-        self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock())
         self._streams, self._log = StreamReads(application, log, self.limits, self.observer), log
         self._subscribers = Subscribers(
             {} if memory is None else memory, remember, self.limits, clock or SystemClock(), self.observer
@@ -94,6 +93,7 @@ class Serving:
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s, self._folder = heartbeat_s, folder
         self._rights = rights or Rights(clock=clock)
+        self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock(), self._rights.still)
         self._readable = Readable(application)
         self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
         self._pipes: dict[Pipe, bytes] = {}
@@ -415,6 +415,7 @@ class Serving:
                 request,
                 partial(self._subscribe, credential),
                 defaults,
+                partial(self._rights.allowances.ask, credential),
                 limits=self.limits,
                 observer=self.observer,
                 opened=opened,

@@ -17,9 +17,10 @@ from penstock.config import Limits
 from penstock.errors import BadRequestError, PenstockError
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberCut
-from penstock.serve.delivery import Pipe, chunk
 from penstock.serve.messages import Message, error
 from penstock.serve.receiver import PipeReceiver
+from penstock.serve.sse_frames import chunk
+from penstock.sockets.delivery import Pipe
 
 HEARTBEAT_S = 15.0
 RETRY_MS = 1000

@@ -1,12 +1,12 @@
 """Serves many subscriptions over one WebSocket: JSON text in, the messages of the wire contract out, each with its id.
 
 1. A message that cannot be read or served is answered with an `error` message; the connection stays open. Only what
-   breaks RFC 6455 itself ends it (`serve/frames.py`).
+   breaks RFC 6455 itself ends it (`sockets/wire.py`).
 2. Messages of one subscription keep their order; subscriptions on one socket do not wait for each other.
-3. A `subscribe` with an id in use replaces that subscription: nothing of the old one is written after it. A view's new
+3. A socket begins one subscription in a turn of the loop; each counts as a request of its credential.
+4. A `subscribe` with an id in use replaces that subscription: nothing of the old one is written after it. A view's new
    one begins with a snapshot; a stream's goes on where the old one was, after `subscribed`.
-4. The close code says whether to come back: `docs/reference/http.md` lists them.
-5. Everything leaves through the `Pipe`, control frames too, and nothing after a close frame.
+5. The close code says whether to come back: `docs/reference/http.md` lists them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -26,20 +26,17 @@ from penstock.observe.signals import RequestFailed, SocketClosed, SubscriberCut
 from penstock.position import Position
 from penstock.protocol import encode
 from penstock.rights.guard import SUBPROTOCOL
-from penstock.serve import frames
-from penstock.serve.delivery import LAST_WORDS_S, Pipe
-from penstock.serve.frames import Fault, Frame, FrameReader, close_frame, ping_frame, pong_frame, text_frame
-from penstock.serve.handshake import VERSION, agree
 from penstock.serve.messages import LARGE_BYTES, Message, error
 from penstock.serve.receiver import PipeReceiver
 from penstock.serve.replies import error_reply
 from penstock.serve.subscribers import Named
+from penstock.sockets import frames
+from penstock.sockets.delivery import Pipe
+from penstock.sockets.frames import close_frame, text_frame
+from penstock.sockets.handshake import VERSION, agree
+from penstock.sockets.wire import Wire, upgrade
 
 RESTARTING = close_frame(frames.RESTARTING, "restarting: resume from your last position")
-PING_S = 30.0
-"""A client that has said nothing for so long is asked whether it is there."""
-PONG_S = 15.0
-"""How long it may take to answer, if nothing waits for it to be read."""
 MESSAGE_BYTES = 64 * 1024
 """The longest message a client may send: a long `where`, not data."""
 _KINDS = ("view", "stream", "channel")
@@ -130,19 +127,21 @@ class Session:
         pipe: Pipe,
         subscribe: Subscribe,
         defaults: Mapping[str, str],
+        ask: Callable[[], None],
         observer: Observer,
         *,
         deflates: bool = False,
-        hold: Callable[[], None] = lambda: None,
     ) -> None:
-        """`defaults` are fields that a `subscribe` message on this socket need not have. `hold` stops reading from a
-        client that has more answers waiting than it reads."""
+        """`defaults` are fields that a `subscribe` message on this socket need not have. `ask` is called for each, and
+        raises `TooManyError` when the credential asks more often than it may."""
+        self.wire: Wire
         self._pipe = pipe
         self._subscribe = subscribe
         self._defaults = dict(defaults)
+        self._ask = ask
         self._observer = observer
         self._deflates = deflates
-        self._hold = hold
+        self._resuming: asyncio.Task[None] | None = None
         self._open: dict[str, tuple[SocketReceiver, asyncio.Task[None]]] = {}
 
     def take(self, text: str | bytes) -> None:
@@ -156,6 +155,8 @@ class Session:
 
     async def close(self) -> None:
         tasks = [task for _, task in self._open.values()]
+        if self._resuming is not None:
+            tasks.append(self._resuming)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -191,6 +192,8 @@ class Session:
             raise BadRequestError(
                 f"this socket has {MOST_SUBSCRIPTIONS} subscriptions", hint="open another socket, or ask with a where"
             )
+        self._ask()
+        self._one_a_turn()
         receiver = SocketReceiver(self._pipe, id, deflates=self._deflates)
         receiver.names = fields.get("name") is not None
         if before is not None:
@@ -198,6 +201,16 @@ class Session:
         task = asyncio.create_task(self._serve(receiver, fields, before and before[1]), name=f"subscription {id}")
         self._open[id] = receiver, task
         task.add_done_callback(lambda done: self._over(id, done))
+
+    def _one_a_turn(self) -> None:
+        """A query takes a millisecond to understand, and a packet holds thousands: the next one waits until this one
+        has begun and everybody else on the loop has had a turn."""
+        self.wire.pause()
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._resuming is None:
+            self.wire.resume()
 
     def _over(self, id: str, task: asyncio.Task[None]) -> None:
         if id in self._open and self._open[id][1] is task:
@@ -263,8 +276,16 @@ class Session:
     # Answers
 
     def _reply(self, frame: bytes) -> None:
-        if not self._pipe.put(frame):
-            self._hold()
+        if not self._pipe.put(frame) and self._resuming is None:
+            self.wire.pause()
+            self._resuming = asyncio.create_task(self._resume())
+
+    async def _resume(self) -> None:
+        """A client that does not read our answers is not read, until it has."""
+        with suppress(ConnectionError):
+            await self._pipe.drained()
+            self._resuming = None
+            self._go_on()
 
     def _fail(self, id: object, failure: PenstockError) -> None:
         self._reply(error(failure.body()).socket(id if isinstance(id, str) else None))
@@ -312,113 +333,11 @@ def never_conflated(what: str) -> PolicyError:
 # The connection
 
 
-class Wire:
-    """What stands between the connection's bytes and the session: frames, pings, and the close handshake.
-
-    aiohttp calls `feed_data` and `feed_eof` (`RequestHandler.set_parser`) once the connection is upgraded.
-    """
-
-    def __init__(self, request: web.Request, pipe: Pipe, observer: Observer, *, deflate: bool) -> None:
-        self.session: Session
-        self.gone = asyncio.Event()
-        """The client has said its last word, or the connection is lost."""
-        self._protocol = request.protocol
-        self._pipe, self._observer = pipe, observer
-        self._reader = FrameReader(MESSAGE_BYTES, deflate=deflate)
-        self._loop = asyncio.get_running_loop()
-        self._heard = self._loop.time()
-        self._asked: float | None = None
-        """When it was pinged, if that was at the last look."""
-        self._pong: bytes | None = None
-        self._timer = self._loop.call_later(PONG_S, self._look)
-        self._resuming: asyncio.Task[None] | None = None
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        self._heard = self._loop.time()
-        if self.gone.is_set():
-            return False, b""
-        try:
-            for frame in self._reader.feed(bytes(data)):
-                self._take(frame)
-        except Fault as fault:
-            self._finish(fault.code, fault.reason)
-        except Exception as failure:
-            self._observer.emit(RequestFailed("socket", f"{type(failure).__name__}: {failure}"))
-            self._finish(frames.INTERNAL, "something went wrong in the server")
-        return False, b""
-
-    def feed_eof(self) -> None:
-        self.gone.set()
-        self._pipe.close()
-
-    def close(self) -> None:
-        self._timer.cancel()
-        if self._resuming is not None:
-            self._resuming.cancel()
-
-    def hold(self) -> None:
-        """Stop reading from a client that does not read our answers, until it has."""
-        if self._resuming is None:
-            self._protocol.pause_reading()
-            self._resuming = self._loop.create_task(self._resume())
-
-    async def _resume(self) -> None:
-        with suppress(ConnectionError):
-            await self._pipe.drained()
-            self._resuming = None
-            self._protocol.resume_reading()
-
-    def _take(self, frame: Frame) -> None:
-        if frame.opcode == frames.CLOSE:
-            code = frames.close_answer(frame.data)
-            self.gone.set()
-            self._pipe.end(close_frame(code, ""))
-        elif self._pipe.closed.is_set():
-            pass  # a close was sent: what comes before its answer does not matter
-        elif frame.opcode == frames.PING:
-            self._answer(frame.data)
-        elif frame.opcode in (frames.TEXT, frames.BINARY):
-            self.session.take(frame.data)
-
-    def _answer(self, data: bytes) -> None:
-        """Pong; of pings that came while there was no room the newest is answered, as the RFC allows."""
-        waits, self._pong = self._pong is not None, data
-        if not waits:
-            self._pipe.first(self._newest_pong)
-
-    def _newest_pong(self) -> bytes:
-        data, self._pong = self._pong or b"", None
-        return pong_frame(data)
-
-    def _finish(self, code: int, reason: str) -> None:
-        """The client broke the protocol: nothing that it says later can be understood."""
-        self.gone.set()
-        if not self._pipe.closed.is_set():
-            self._observer.emit(SocketClosed(code))
-        self._pipe.end(close_frame(code, reason))
-
-    def _look(self) -> None:
-        """Ask a client that says nothing whether it is there; while something waits to be read the pipe judges it.
-
-        One that has just read again after a long pause is asked before it is given up.
-        """
-        now = self._loop.time()
-        self._timer = self._loop.call_later(PONG_S, self._look)
-        asked, self._asked = self._asked, None
-        if self._pipe.closed.is_set() or not self._pipe.is_idle:
-            self._pipe.watch()
-        elif asked is not None and self._heard < asked:
-            self._observer.emit(SocketClosed(frames.SILENT))
-            self._pipe.end(close_frame(frames.SILENT, "no answer to a ping: resume from your last position"))
-        elif now - self._heard >= PING_S:
-            self._asked = now
-            self._pipe.first(ping_frame())
-
-
 async def serve_socket(
     request: web.Request,
     subscribe: Subscribe,
     defaults: Mapping[str, str],
+    ask: Callable[[], None],
     *,
     limits: Limits,
     observer: Observer,
@@ -429,9 +348,7 @@ async def serve_socket(
         agreed = agree(request, SUBPROTOCOL)
     except UpgradeError as refused:
         return error_reply(refused, VERSION)
-    response = web.StreamResponse(status=101, headers=agreed.headers)
-    response.force_close()
-    await response.prepare(request)
+    response = await upgrade(request, agreed)
     pipe = Pipe(
         request,
         limits.subscriber_bytes,
@@ -439,19 +356,22 @@ async def serve_socket(
         stalled_s=limits.subscriber_cut_s,
     )
     opened(pipe)
-    wire = Wire(request, pipe, observer, deflate=agreed.deflate)
-    wire.session = Session(pipe, subscribe, defaults, observer, deflates=agreed.deflate, hold=wire.hold)
-    request.protocol.keep_alive(False)
-    request.protocol.set_parser(cast(Any, wire))  # all that it needs are feed_data and feed_eof
+    session = Session(pipe, subscribe, defaults, ask, observer, deflates=agreed.deflate)
+    session.wire = Wire(
+        request,
+        pipe,
+        lambda frame: session.take(frame.data),
+        most_bytes=MESSAGE_BYTES,
+        deflate=agreed.deflate,
+        on_closed=lambda code: observer.emit(SocketClosed(code)),
+        on_failed=lambda failure: observer.emit(RequestFailed("socket", f"{type(failure).__name__}: {failure}")),
+    )
+    session.wire.start()
     try:
-        await pipe.closed.wait()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_S):
-                await wire.gone.wait()
+        await session.wire.ended()
     finally:
-        wire.close()
-        pipe.close()
-        await wire.session.close()
+        session.wire.close()
+        await session.close()
     return response
 
 

@@ -13,7 +13,7 @@ from tests.docs.pages import PACKAGE, ROOT, page
 from tests.docs.tour import files, row
 
 FILES = files()
-BESIDE = {"cli", "observe", "rights", "testing"}
+BESIDE = {"cli", "observe", "rights", "sockets", "testing"}
 """The folders that are not stages."""
 
 _STAGE = re.compile(r"^\d\. `(\w+)` (.*)$", re.MULTILINE)

@@ -12,28 +12,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import web
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake
 from penstock.collect.judging.arrival import Decoded
 from penstock.collect.judging.cutting import SLICE_BYTES
 from penstock.collect.limits.pressure import Pressure
+from penstock.collect.limits.room import Share
 from penstock.collect.sender import Sender, sender_of
-from penstock.collect.signals import CollectFailed, RequestRefused, Signals
+from penstock.collect.signals import CollectFailed, PublisherClosed, RequestRefused, Signals
 from penstock.collect.ways import publish_messages as messages
-from penstock.collect.ways.publish_messages import Hello, Ping, Publish
+from penstock.collect.ways.publish_messages import Hello, Publish
 from penstock.collect.ways.replies import error_reply
 from penstock.config import Limits
-from penstock.errors import BadBodyError, PenstockError, TooLargeError
+from penstock.errors import BadBodyError, PenstockError, TooLargeError, UpgradeError
 from penstock.log.control import producer_key
 from penstock.log.log import Producer
+from penstock.rights.guard import SUBPROTOCOL
+from penstock.sockets import frames
+from penstock.sockets.delivery import Pipe
+from penstock.sockets.frames import Frame, close_frame, text_frame
+from penstock.sockets.handshake import VERSION, agree
+from penstock.sockets.wire import Wire, upgrade
 
-PING_S = 30.0
 GOODBYE_S = 2.0
 MOST_EVENTS = 10_000
 """In one message, so that none holds up the others of its socket for long."""
@@ -41,6 +48,8 @@ OVER_WINDOW = 4029
 INLINE_BYTES = SLICE_BYTES // 4
 
 Still = Callable[[web.Request], None]
+Later = Callable[[], Awaitable[None]]
+"""What must be done before the next message is read."""
 
 
 class Publishing:
@@ -75,22 +84,34 @@ class Publishing:
         except PenstockError as error:
             self.signals(RequestRefused("", error.code))
             return error_reply(error)
-        sender = sender_of(request, "publish")
-        socket = web.WebSocketResponse(
-            timeout=GOODBYE_S,
-            heartbeat=PING_S,
-            compress=False,
-            max_msg_size=self.limits.publish_bytes,
-            decode_text=False,
+        try:
+            agreed = agree(request, SUBPROTOCOL)
+        except PenstockError as error:
+            self.signals(RequestRefused(name, error.code))
+            return error_reply(error, VERSION if isinstance(error, UpgradeError) else {})
+        response = await upgrade(request, agreed)
+        pipe = Pipe(request, self.limits.publish_bytes, self._cut, stalled_s=self.limits.subscriber_cut_s)
+        session = Session(pipe, intake, sender_of(request, "publish"), lambda: self.still(request), self)
+        session.wire = Wire(
+            request,
+            pipe,
+            session.take,
+            most_bytes=self.limits.publish_bytes,
+            deflate=agreed.deflate,
+            on_closed=lambda code: self.signals(PublisherClosed(code)),
+            on_failed=lambda failure: self.signals(CollectFailed("publish", failure)),
         )
-        await socket.prepare(request)
-        session = Session(socket, intake, sender, lambda: self.still(request), self)
         self._sessions.add(session)
         try:
             await session.run()
         finally:
             self._sessions.discard(session)
-        return socket
+        return response
+
+    def _cut(self, waiting: int, policy: str) -> bytes:
+        """For a client that has not read its acks for so long."""
+        self.signals(PublisherClosed(OVER_WINDOW))
+        return close_frame(OVER_WINDOW, "answers are not read: send again what has no ack")
 
     async def end(self, app: web.Application | None = None) -> None:
         """Acknowledge what was read, and let the clients go."""
@@ -98,115 +119,123 @@ class Publishing:
 
 
 class Session:
-    """One socket."""
+    """One socket. Its messages are judged one after the other, so that their order stays: while one waits, whether for
+    room, for a thread or for its turn, the wire is paused."""
 
     def __init__(
         self,
-        socket: web.WebSocketResponse,
+        pipe: Pipe,
         intake: Intake,
         sender: Sender,
         still: Callable[[], None],
         publishing: Publishing,
     ) -> None:
-        self._socket, self._intake, self._sender, self._still = socket, intake, sender, still
+        self.wire: Wire
+        self._pipe, self._intake, self._sender, self._still = pipe, intake, sender, still
         self._pressure, self._memory = publishing.pressure, publishing.memory
         self._limits, self._clock, self._signals = publishing.limits, publishing.clock, publishing.signals
         self._hello: Hello | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0
-        self._fewer = asyncio.Event()
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._said = asyncio.Event()
-        self._quiet = asyncio.Event()
-        self._reading: asyncio.Task[None] | None = None
-        self._ending = False
+        self._fewer = asyncio.Event()
+        self._later: asyncio.Task[None] | None = None
+        self._waits: Share | None = None
+        """Of the message that waits."""
         self._over = asyncio.Event()
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         self._say(messages.welcome(self._intake.stream.name, self._limits.publish_window, self._limits.publish_bytes))
-        writing = loop.create_task(self._write())
-        self._reading = loop.create_task(self._read())
+        self.wire.start()
         try:
-            await asyncio.wait([self._reading])
-            await self._settle(writing)
-            if self._ending:
-                await self._close(WSCloseCode.GOING_AWAY, "stopping: send again what has no ack")
+            await self.wire.ended()
         finally:
-            self._reading.cancel()
-            writing.cancel()
-            await asyncio.gather(self._reading, writing, return_exceptions=True)
+            self.wire.close()
+            await self._settled()
             self._over.set()
 
     async def end(self) -> None:
         """The edge stops: read no more, acknowledge, and say goodbye."""
-        self._ending = True
-        if self._reading is not None:
-            self._reading.cancel()
-            await self._over.wait()
+        self.wire.pause()
+        await self._settled()
+        self._flush()
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._pipe.drained()
+        self._pipe.end(close_frame(frames.GOING_AWAY, "stopping: send again what has no ack"))
+        await self._over.wait()
 
-    async def _close(self, code: int, reason: str) -> None:
-        with suppress(ConnectionError, asyncio.TimeoutError):
-            await self._socket.close(code=code, message=reason.encode())
-
-    async def _settle(self, writing: asyncio.Task[None]) -> None:
-        """Until every message that was read has its answer on the wire."""
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
-        if not writing.done():
-            await self._quiet.wait()
+    async def _settled(self) -> None:
+        """Until every message that was taken has its answer; one that waits is not taken."""
+        if self._later is not None:
+            self._later.cancel()
+            await asyncio.wait([self._later])
+        if self._waits is not None:
+            self._waits.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # Reading
 
-    async def _read(self) -> None:
-        async for message in self._socket:
-            if message.type == WSMsgType.BINARY:
-                await self._close(WSCloseCode.UNSUPPORTED_DATA, "send JSON as text")
-                return
-            if message.type == WSMsgType.TEXT:
-                if self._full() and not await self._until_fewer():
-                    await self._close(
-                        OVER_WINDOW, f"more than {self._limits.publish_window} messages or too many bytes wait"
-                    )
-                    return
-                await self._take(message.data)
+    def take(self, frame: Frame) -> None:
+        """One message, from the wire."""
+        if frame.opcode != frames.TEXT:
+            self.wire.finish(frames.NOT_THIS, "send JSON as text")
+            return
+        later = partial(self._when_fewer, frame.data) if self._full() else self._taken(frame.data)
+        if later is not None:
+            self.wire.pause()
+            self._later = asyncio.get_running_loop().create_task(self._go_on_after(later))
+
+    async def _go_on_after(self, later: Later) -> None:
+        try:
+            await later()
+        except Exception as failure:
+            self._signals(CollectFailed("publish", failure))
+            self.wire.finish(frames.INTERNAL, "something went wrong in the server")
+        self._later = None
+        self.wire.resume()
 
     def _full(self) -> bool:
-        held = self._waiting_bytes + self._out_bytes
+        held = self._waiting_bytes + self._out_bytes + self._pipe.unsent_bytes
         return len(self._tasks) >= self._limits.publish_window or held >= self._limits.publish_bytes
 
-    async def _until_fewer(self) -> bool:
-        """Nothing is read meanwhile. False when it took too long."""
-        deadline = asyncio.get_running_loop().time() + self._limits.publish_grace_s
-        while self._full():
-            self._fewer.clear()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._fewer.wait()
-            except TimeoutError:
-                return False
-        return True
+    async def _when_fewer(self, text: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._limits.publish_grace_s):
+                while self._full():
+                    self._flush()
+                    self._fewer.clear()
+                    await (self._fewer.wait() if self._tasks else self._pipe.drained())
+        except TimeoutError:
+            most = self._limits.publish_window
+            self.wire.finish(OVER_WINDOW, f"more than {most} messages or too many bytes wait")
+        except ConnectionError:
+            return
+        else:
+            later = self._taken(text)
+            if later is not None:
+                await later()
 
-    async def _take(self, text: bytes) -> None:
-        """One message. Those of a socket are judged one after the other, so that their order stays."""
+    def _taken(self, text: bytes) -> Later | None:
+        """Take a message, or say what must be waited for first."""
         try:
             asked = messages.read(text)
         except PenstockError as error:
             self._refuse(messages.id_of(text), error)
-            return
-        if isinstance(asked, Ping):
-            self._say(messages.pong())
-        elif isinstance(asked, Hello):
+            return None
+        if isinstance(asked, Publish):
+            return self._begin(asked, len(text))
+        if isinstance(asked, Hello):
             self._hello = asked
             self._say(messages.resume(self._expected(asked)))
         else:
-            await self._begin(asked, len(text))
+            self._say(messages.pong())
+        return None
 
-    async def _begin(self, asked: Publish, size: int) -> None:
-        received_us, hello = self._clock.now_us(), self._hello
-        producer = None if hello is None else Producer(hello.producer, hello.epoch, asked.id)
-        share = self._pressure.room.share(self._sender.account)
+    def _begin(self, asked: Publish, size: int) -> Later | None:
+        self._waits = share = self._pressure.room.share(self._sender.account)
+        begun = _Begun(asked, size, self._clock.now_us(), self._producer(asked.id), share)
         try:
             self._still()
             self._pressure.guards[self._intake.stream.name].check(self._sender.account)
@@ -214,27 +243,44 @@ class Session:
                 raise TooLargeError(f"a message holds at most {MOST_EVENTS} events", hint="send several messages")
             share.grow(size)
             share.hold(len(asked.events))
-            decoded = await self._decode(asked, size)
+            if size > INLINE_BYTES:
+                return partial(self._decode_apart, begun)
+            decoded = self._intake.judge.decode_each(asked.events)
         except PenstockError as error:
             share.close()
             self._refuse(asked.id, error)
-            return
-        except BaseException:  # the session ends meanwhile
-            share.close()
-            raise
-        turns, account = self._pressure.turns, self._sender.account
+            return None
+        if self._pressure.turns.begin(self._sender.account, size):
+            self._start(begun, decoded)
+            return None
+        return partial(self._wait_for_turn, begun, decoded)
+
+    async def _decode_apart(self, begun: _Begun) -> None:
         try:
-            if not turns.begin(account, size):
-                await turns.wait(account, size)
-        except BaseException:
-            share.close()
-            raise
+            decoded = await asyncio.to_thread(self._intake.judge.decode_each, begun.asked.events)
+        except PenstockError as error:
+            begun.share.close()
+            self._refuse(begun.asked.id, error)
+        else:
+            await self._wait_for_turn(begun, decoded)
+
+    async def _wait_for_turn(self, begun: _Begun, decoded: Decoded) -> None:
+        turns, account = self._pressure.turns, self._sender.account
+        if not turns.begin(account, begun.size):
+            await turns.wait(account, begun.size)
+        self._start(begun, decoded)
+
+    def _start(self, begun: _Begun, decoded: Decoded) -> None:
+        size, account = begun.size, self._sender.account
+        self._waits = None
         self._waiting_bytes += size
-        task = asyncio.get_running_loop().create_task(self._answer(asked.id, decoded, received_us, producer))
+        task = asyncio.get_running_loop().create_task(
+            self._answer(begun.asked.id, decoded, begun.received_us, begun.producer)
+        )
 
         def done(task: asyncio.Task[None]) -> None:
-            share.close()
-            turns.end(account, size)
+            begun.share.close()
+            self._pressure.turns.end(account, size)
             self._tasks.discard(task)
             self._waiting_bytes -= size
             self._fewer.set()
@@ -242,11 +288,8 @@ class Session:
         self._tasks.add(task)
         task.add_done_callback(done)
 
-    async def _decode(self, asked: Publish, size: int) -> Decoded:
-        judge = self._intake.judge
-        if size <= INLINE_BYTES:
-            return judge.decode_each(asked.events)
-        return await asyncio.to_thread(judge.decode_each, asked.events)
+    def _producer(self, sequence: int) -> Producer | None:
+        return None if self._hello is None else Producer(self._hello.producer, self._hello.epoch, sequence)
 
     async def _answer(self, id: int, decoded: Decoded, received_us: int, producer: Producer | None) -> None:
         try:
@@ -270,24 +313,24 @@ class Session:
         self._say(messages.failed(id, error))
 
     def _say(self, message: bytes) -> None:
-        self._out.append(message)
-        self._out_bytes += len(message)
-        self._said.set()
-        self._quiet.clear()
+        """With all that is said in this turn of the loop: a commit acknowledges many, and a write is a system call."""
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        frame = text_frame(message)
+        self._out.append(frame)
+        self._out_bytes += len(frame)
 
-    async def _write(self) -> None:
-        try:
-            while True:
-                await self._said.wait()
-                self._said.clear()
-                out, self._out = self._out, []
-                for message in out:
-                    await self._socket.send_frame(message, WSMsgType.TEXT)
-                    self._out_bytes -= len(message)
-                    self._fewer.set()
-                if not self._out:
-                    self._quiet.set()
-        except ConnectionError:
-            return
-        finally:
-            self._quiet.set()
+    def _flush(self) -> None:
+        if self._out:
+            out, self._out, self._out_bytes = self._out, [], 0
+            self._pipe.put(b"".join(out))
+
+
+class _Begun(NamedTuple):
+    """A message that has its share of the room."""
+
+    asked: Publish
+    size: int
+    received_us: int
+    producer: Producer | None
+    share: Share

@@ -27,8 +27,8 @@ def json_reply(status: int, body: Mapping[str, Any], headers: Mapping[str, str] 
     )
 
 
-def error_reply(error: PenstockError) -> web.Response:
-    headers = {}
+def error_reply(error: PenstockError, more: Mapping[str, str] | None = None) -> web.Response:
+    headers = dict(more or {})
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     elif error.status in _RETRY_AFTER_S:

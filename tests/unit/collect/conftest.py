@@ -8,7 +8,8 @@ import pytest_asyncio
 from running_edge import Edge, running
 from shop_app import shop
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "views"))
+_STAGES = Path(__file__).parents[1]
+sys.path[:0] = [str(_STAGES / "views"), str(_STAGES / "sockets")]
 
 
 @pytest_asyncio.fixture

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientWebSocketResponse, WSMsgType, web
+from aiohttp import ClientWebSocketResponse, WSMsgType
+from raw_socket import frame, raw_socket
 from running_edge import Edge, held, running, until
 from shop_app import shop
 
+from penstock.collect.judging.admit import Judge
 from penstock.config import Limits
 from penstock.errors import FencedError
+from penstock.sockets.frames import TEXT, deflate
 
 DEADLINE_S = 60.0
 
@@ -186,24 +190,64 @@ async def test_a_hello_counts_for_what_is_sent_after_it(edge: Edge) -> None:
         assert (await say(socket, type="publish", id=0, event=order(2)))["accepted"] == 1
 
 
-async def test_a_client_that_reads_no_answers_is_not_read_and_then_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_client_that_reads_no_answers_is_not_read_and_then_closed(tmp_path: Path) -> None:
+    limits = Limits(publish_bytes=300_000, publish_grace_s=0.2)
+    nonsense = frame(TEXT, json.dumps({"type": "nonsense", "id": "x" * 2_000}).encode())
+    async with running(shop(), tmp_path / "edge.db", limits=limits) as edge:
+        port = int(edge.url.rpartition(":")[2])
+        async with raw_socket(port, "/streams/orders/publish", receive_bytes=4096) as raw:
+            (session,) = edge.collect.publishing._sessions
+            raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            most = 0
+
+            def closed() -> bool:
+                nonlocal most
+                most = max(most, session._pipe.unsent_bytes)
+                raw.write(nonsense * 50)
+                return edge.observer.value("penstock_collect_sockets_closed_total", code="4029") == 1
+
+            await until(closed)
+            assert 300_000 <= most < 400_000
+            raw.writer.transport.abort()
+        await until(lambda: edge.collect.publishing.open == 0)
+
+
+async def test_a_large_message_is_judged_apart_and_what_comes_behind_it_waits(edge: Edge) -> None:
+    many = [order(number) for number in range(5_000)]
+    async with publishing(edge) as socket:
+        await socket.send_json({"type": "publish", "id": 0, "events": many})
+        await socket.send_json({"type": "publish", "id": 1, "event": order(5_000)})
+        acks = [await socket.receive_json(timeout=DEADLINE_S) for _ in range(2)]
+    assert [(ack["id"], ack["accepted"]) for ack in acks] == [(0, 5_000), (1, 1)]
+    assert [row["order_id"] for row in edge.events("orders")] == list(range(5_001))
+
+
+async def test_a_message_that_fails_in_the_server_ends_the_socket_and_gives_its_room_back(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = Limits(publish_bytes=3_000, publish_grace_s=0.2)
-    go = asyncio.Event()
+    def broken(self: Judge, events: list[bytes]) -> None:
+        raise RuntimeError("a mistake of ours")
 
-    async def stuck(*_: Any) -> None:
-        await go.wait()
+    monkeypatch.setattr(Judge, "decode_each", broken)
+    for events in ([order(1)], [order(number) for number in range(5_000)]):
+        async with publishing(edge) as socket:
+            await socket.send_json({"type": "publish", "id": 0, "events": events})
+            assert (await socket.receive(timeout=DEADLINE_S)).type == WSMsgType.CLOSE
+            assert socket.close_code == 1011
+    await until(lambda: edge.collect.publishing.open == 0)
+    assert edge.collect.pressure.room.taken_bytes == edge.collect.pressure.room.taken_events == 0
 
-    async with running(shop(), tmp_path / "edge.db", limits=limits) as edge, publishing(edge) as socket:
-        (session,) = edge.collect.publishing._sessions
-        monkeypatch.setattr(web.WebSocketResponse, "send_frame", stuck)
-        for _ in range(100):
-            await socket.send_json({"type": "nonsense", "id": "x" * 2_000})
-        closed = await socket.receive(timeout=DEADLINE_S)
-        assert (closed.type, closed.data) == (WSMsgType.CLOSE, 4029)
-        assert 3_000 <= session._out_bytes < 4_000
-        go.set()
+
+async def test_messages_may_be_compressed_and_come_all_at_once(edge: Edge) -> None:
+    """A packet can hold far more messages than the window: none is taken before there is room."""
+    port = int(edge.url.rpartition(":")[2])
+    offer = "permessage-deflate"
+    async with raw_socket(port, "/streams/orders/publish", Sec_WebSocket_Extensions=offer) as raw:
+        assert (await raw.json())["type"] == "welcome"
+        sent = [json.dumps({"type": "publish", "id": n, "event": order(n)}).encode() for n in range(2_000)]
+        raw.write(*(frame(TEXT, deflate(text), rsv=4) for text in sent))
+        assert [(await raw.json())["id"] for _ in sent] == list(range(2_000))
+    assert [row["order_id"] for row in edge.events("orders")] == list(range(2_000))
 
 
 @pytest.mark.parametrize(("id", "echoed"), [("x" * 5_000, "x" * 200), (7, 7), (2**60, None), ([1], None)])

@@ -86,3 +86,41 @@ async def test_a_key_that_may_hold_none_holds_none(tmp_path):
         key = await edge.key("read:orders", connections=0, sub="ann")
         assert (await edge.get("/views/orders/events", key)).status == 429
         assert (await edge.get("/views/orders", key)).status == 200
+
+
+async def test_requests_that_wait_are_connections_too(tmp_path):
+    async with world(tmp_path) as edge:
+        key = await edge.key("read:orders", connections=1, sub="ann")
+        position = (await edge.get("/views/orders", key)).body["position"]
+        polling = asyncio.create_task(edge.get(f"/views/orders?since={position}&wait=20", key))
+        async with asyncio.timeout(10):
+            while not edge.rights.allowances.open:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        for path in (
+            f"/views/orders?since={position}&wait=1",
+            f"/views/orders?at_least={position}",
+            "/views/orders/events",
+        ):
+            again = await edge.get(path, key)
+            assert (again.status, again.code) == (429, "too_many"), path
+        assert (await edge.get("/views/orders", key)).status == 200, "one that does not wait is none"
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+        assert (await edge.get(f"/views/orders?since={position}&wait=0.1", key)).status == 204
+
+
+async def test_each_subscribe_on_a_socket_is_a_request(tmp_path):
+    async with secure_edge(tmp_path, rate=Rate(0.001, 3)) as edge:
+        key = await edge.key("read:topics")
+        shown = {"Authorization": f"Bearer {key}"}
+        async with edge.http.ws_connect(f"{edge.url}/views/topics/socket", headers=shown) as socket:
+            for number in range(3):
+                await socket.send_json({"type": "subscribe", "id": f"s{number}"})
+            got = {}
+            for _ in range(3):
+                message = await socket.receive_json(timeout=10)
+                got[message["id"]] = message
+            assert (got["s0"]["type"], got["s1"]["type"]) == ("snapshot", "snapshot")
+            assert (got["s2"]["type"], got["s2"]["error"]["code"]) == ("error", "too_many")
+            await socket.send_json({"type": "ping"})
+            assert (await socket.receive_json(timeout=10))["type"] == "pong", "it stays open"

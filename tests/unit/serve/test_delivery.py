@@ -20,10 +20,11 @@ from fake_flows import small_app, topic
 
 from penstock.app import App
 from penstock.config import Limits
-from penstock.serve import websocket
-from penstock.serve.delivery import WRITE_HIGH_BYTES, sse_frame
 from penstock.serve.message_schemas import SHARED
 from penstock.serve.messages import Message
+from penstock.serve.sse_frames import sse_frame
+from penstock.sockets import wire
+from penstock.sockets.delivery import WRITE_HIGH_BYTES
 
 LIMITS = Limits(subscriber_bytes=256 * 1024, subscriber_stall_s=0.1, subscriber_cut_s=30)
 WIDE = "x" * 50_000
@@ -191,8 +192,8 @@ async def test_one_that_reads_again_gets_stall_and_one_merged_message_that_leads
 async def test_one_that_reads_again_after_a_long_pause_is_asked_before_it_is_taken_for_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "PING_S", 2.0)
-    monkeypatch.setattr(websocket, "PONG_S", 1.0)
+    monkeypatch.setattr(wire, "PING_S", 2.0)
+    monkeypatch.setattr(wire, "PONG_S", 1.0)
     async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
         stream = flows.build()
         flows.commit(stream, [topic("a", 0)])

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from edge import DEADLINE_S, TRANSPORTS, Edge, Replica, eventually, flows_and_edge
 from fake_flows import topic
+from raw_socket import frame, raw_socket
 from test_subscription import QUERIES, World
 
-from penstock.serve.longpoll import Replies
+from penstock.config import Limits
+from penstock.serve.longpoll import Gathering, Replies
 from penstock.serve.messages import Message
+from penstock.sockets.frames import TEXT
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -161,6 +164,86 @@ async def test_changes_behind_a_position_may_be_kept_and_the_rest_may_not(tmp_pa
         view = running.views.view("topics")
         await view.until(lambda: view.content is not None and "b" in str(view.content.rows), DEADLINE_S)
         assert (await ask(since=old))[:2] == (200, "no-store"), "a reset is true once"
+
+
+async def test_a_stale_poll_gets_its_snapshot_in_parts_and_each_is_made_when_the_one_before_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    take = Gathering.take
+
+    def watched(self: Gathering) -> list[Message]:
+        held.append(len(self.messages))
+        return take(self)
+
+    monkeypatch.setattr(Gathering, "take", watched)
+    async with flows_and_edge(tmp_path, Limits(snapshot_part_rows=10)) as (flows, running):
+        flows.commit(flows.build(), [topic("a", 1)])
+        await running.at_offset(1)
+        _, body = await running.get("/views/topics")
+        flows.commit(flows.build(), [topic(f"t{n}", n) for n in range(95)])
+        await running.at_offset(1)
+        status, poll = await running.get("/views/topics", since=body["position"], limit=1_000)
+        assert status == 200
+        kinds = [(message["type"], message.get("part")) for message in poll["messages"]]
+        assert kinds == [("reset", None), *(("snapshot", part) for part in range(1, 11))]
+        assert len([row for message in poll["messages"][1:] for row in message["rows"]]) == 95
+        assert poll["position"] == poll["messages"][-1]["position"]
+        assert max(held) == 1, "messages of a snapshot waited for a client"
+        async with running.http.head("/views/topics", params={"since": body["position"]}) as reply:
+            assert (reply.status, await reply.read()) == (200, b"")
+        assert (await running.get("/views/topics", since=poll["position"], wait=0))[0] == 204
+
+
+async def test_an_event_source_forgets_the_position_that_a_reset_has_ended(tmp_path: Path) -> None:
+    """WHATWG: an `id` without a value empties the last event id, so that a broken snapshot begins anew."""
+    async with flows_and_edge(tmp_path) as (flows, running):
+        flows.commit(flows.build(), [topic("a", 1)])
+        await running.at_offset(1)
+        _, body = await running.get("/views/topics")
+        flows.commit(flows.build(), [topic("b", 1)])
+        await running.at_offset(1)
+        last_event_id, ids = body["position"], []
+        async with running.http.get("/views/topics/events", headers={"Last-Event-ID": last_event_id}) as reply:
+            while len(ids) < 2:
+                line = (await reply.content.readline()).decode().rstrip("\n")
+                if line.startswith("id:"):
+                    last_event_id = line.removeprefix("id:").strip()
+                elif line.startswith("data:"):
+                    ids.append((json.loads(line[5:])["type"], last_event_id))
+        assert ids[0] == ("reset", "")
+        assert ids[1] == ("snapshot", last_event_id)
+        assert last_event_id
+
+
+async def test_a_packet_full_of_subscribes_leaves_turns_to_others(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path) as (flows, running):
+        flows.commit(flows.build(), [topic("a", 1)])
+        await running.at_offset(1)
+        assert running.server.port is not None
+        begun: list[float] = []
+        serve = running.serving._serve
+
+        async def counted(*given: Any) -> None:
+            begun.append(turns)
+            await serve(*given)
+
+        running.serving._serve = counted  # type: ignore[method-assign]
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(others())
+        async with raw_socket(running.server.port, "/views/topics/socket") as raw:
+            raw.write(*(frame(TEXT, json.dumps({"type": "subscribe", "id": f"s{n}"}).encode()) for n in range(50)))
+            got = {(await raw.json())["id"] for _ in range(50)}
+        other.cancel()
+        assert len(got) == 50
+        assert len(set(begun)) == 50, "two began in one turn"
 
 
 TAGS: dict[str, tuple[str, int]] = {

@@ -230,19 +230,3 @@ def keep_buffers_small(transport: asyncio.Transport) -> None:
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-
-
-# Server-Sent Events
-
-
-def sse_frame(event: str | None, data: bytes, position: str | None) -> bytes:
-    """A Server-Sent Event; without an event an `id:` block that only moves the position."""
-    lines = b"id: %b\n" % position.encode() if position is not None else b""
-    if event is not None:
-        lines += b"event: %b\ndata: %b\n" % (event.encode(), data)
-    return chunk(lines + b"\n")
-
-
-def chunk(data: bytes) -> bytes:
-    """HTTP/1.1 chunked framing."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
