@@ -182,3 +182,8 @@ class Folder:
     def run(self) -> Path:
         """Small files by which processes tell each other of themselves, and feeds for Spark's workers."""
         return self.root / "run"
+
+    @property
+    def scratch(self) -> Path:
+        """What Spark writes for as long as it runs; removed when it has ended, and before it starts."""
+        return self.root / "scratch"

@@ -12,7 +12,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.cli import dead, drawing, key_verbs, offspring, reporting
-from penstock.cli.loading import load, search_beside
+from penstock.cli.loading import load
+from penstock.cli.no_pandas import leave_pandas_out
 from penstock.cli.options import (
     AppArgument,
     CaOption,
@@ -128,6 +129,8 @@ def edge(
     """Run only the edge of an app: collection, views and data access. `run` does this for you."""
 
     def body() -> None:
+        loaded = load(target)
+        leave_pandas_out()
         from penstock.cli import edge as process
 
         tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
@@ -143,7 +146,6 @@ def edge(
             key_connections,
             max_connections,
         )
-        loaded = load(target)
         process.run(loaded.application, loaded.folder(data), host, port, security)
 
     _exit(offspring.live("edge", parent, data, body))
@@ -158,9 +160,8 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
         from penstock.cli.preflight import check_java
         from penstock.flows import jvm
 
-        if parent is None:  # else the supervisor has looked
+        if parent is None:  # else the supervisor has looked, and `boot.py` has begun
             check_java()
-        search_beside(target)
         jvm.begun()  # boots while the app file is loaded
         loaded = load(target, process.session)
         process.run(loaded, loaded.folder(data))

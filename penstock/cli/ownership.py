@@ -31,6 +31,7 @@ _OURS = frozenset(
         "inbox",
         "logs",
         "run",
+        "scratch",
         "tls",
         "run.lock",
         "edge.lock",

@@ -57,6 +57,7 @@ class Supervisor:
         self._tell = tell
         self._wake = threading.Event()
         self._asked = 0
+        self._opened = False
         self._announced = False
         self._told_errors: dict[str, Any] = {}
         self._written: dict[str, Any] = {}
@@ -144,6 +145,10 @@ class Supervisor:
     def _report(self, now: float) -> None:
         """What changed since the last look: for the user, for `status`, and in the logs' sizes."""
         url = self._url()
+        if url and self._probe.answers and not self._opened:
+            self._opened = True
+            if not self._probe.ready:
+                self._terminal.note(f"the page is open at {url}; events are taken, and Spark is starting")
         if url and self._probe.ready and not self._announced:
             self._announced = True
             self._terminal.note(f"ready after {now - self._began:.1f} s", "green")

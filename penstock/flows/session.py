@@ -57,11 +57,13 @@ def open_session(name: str, *, cores: int | None = None) -> SparkSession:
     """Join the session of this process, or begin one."""
     if SparkContext._gateway is None:
         jvm.begun().connect()
-    jvm.nursery().search(jvm.own_folders())
+    folders = jvm.own_folders()
+    jvm.nursery().search(folders)
     cores = cores or os.cpu_count() or 2
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     # Frozen in each checkpoint; the default of 200 costs seconds per batch.
     builder = builder.config("spark.sql.shuffle.partitions", str(min(cores, 8)))
+    builder = builder.config("spark.executorEnv.PYTHONPATH", os.pathsep.join(folders))
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
