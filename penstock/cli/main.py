@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.cli import dead, drawing, key_verbs, offspring, reporting
+from penstock.cli.boot import INTERRUPTED, TERMINATED, Terminated
 from penstock.cli.loading import load
 from penstock.cli.no_pandas import leave_pandas_out
 from penstock.cli.options import (
@@ -45,7 +46,7 @@ from penstock.cli.options import (
 from penstock.cli.quiet import quietly
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
 from penstock.cli.securing import Security
-from penstock.cli.terminal import FAILED, INTERRUPTED, OK, UNREAD, Terminal, unexpected
+from penstock.cli.terminal import FAILED, OK, UNREAD, Terminal, unexpected
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
 from penstock.rights.token_options import TokenOptions
@@ -371,6 +372,8 @@ def guarded(body: Callable[[], object]) -> int:
         body()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else OK
+    except Terminated:
+        return TERMINATED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -18,11 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from penstock.cli.boot import INTERRUPTED
 from penstock.cli.guard import Lifeline
 from penstock.cli.keeper import Keeper, Plan
 from penstock.cli.ownership import write_json
 from penstock.cli.probe import EdgeProbe
-from penstock.cli.terminal import INTERRUPTED, OK, Terminal
+from penstock.cli.terminal import OK, Terminal
 from penstock.errors import revived
 
 TICK_S = 0.1
