@@ -4,6 +4,8 @@ BIN := .venv/bin
 PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard client/src -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
+# Tests start hundreds of Pythons: each would compile all of Penstock where the environment forbids it to keep that.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test lint bench clean
 .PHONY: chaos chaos-producer chaos-counting chaos-js-readers chaos-readers chaos-royalties chaos-slow chaos-webhooks
@@ -45,11 +47,20 @@ lint: setup $(CLIENT)
 	cd dashboard && npm run --silent check
 	cd client && npm run --silent check
 
-test: setup chromium postgres lint
+# Both at once: what is killed or waits for Spark leaves a core to what computes.
+test: setup $(CLIENT) chromium postgres kafka
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 tests lint-and-page
+
+.PHONY: tests lint-and-page
+lint-and-page: lint
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
-	$(BIN)/pytest --numprocesses 6 tests/unit tests/contract tests/docs
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/chaos tests/e2e tests/flows
+
+# In this order: the longest first, what ends quickly last. tests/conftest.py says what is one piece of work.
+tests:
+	$(BIN)/python -m compileall -q penstock
+	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder \
+		tests/chaos/test_kills.py tests/flows tests/chaos tests/e2e tests/unit/cli tests/unit tests/contract tests/docs
 
 # The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
@@ -61,6 +72,21 @@ chromium:
 .PHONY: postgres
 postgres:
 	@sh tests/postgres.sh
+
+# Requests that schemathesis makes from the OpenAPI document, in an environment of its own: make fuzz-openapi EXAMPLES=200 SEED=1
+.PHONY: fuzz-openapi
+fuzz-openapi: .venv-fuzz/.installed
+	.venv-fuzz/bin/python -m tests.chaos.fuzz_described --examples $(or $(EXAMPLES),50) --seed $(or $(SEED),1)
+
+.venv-fuzz/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-fuzz
+	.venv-fuzz/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+	touch $@
+
+# The jars of a Kafka broker, once for this user; without them its tests are skipped, and say so.
+.PHONY: kafka
+kafka: setup
+	@$(BIN)/python -m tests.kafka_broker fetch
 
 # Kills at random moments: make chaos KILLS=100 SEED=1
 KILLS ?= 100

@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, help="rows of the view that load brings back")
     parser.add_argument("--rates", type=_numbers, help="freshness: events per second, as 1000,10000")
     parser.add_argument("--flows", type=_numbers, help="freshness: how many flows, as 1,3")
+    parser.add_argument("--cases", type=_texts, help="fanout: some of its cases, as same,market")
     parser.add_argument("--no-paint", dest="paint", action="store_false", help="freshness: without Chromium")
     return parser
 
@@ -71,6 +72,10 @@ def _name(text: str) -> str:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def _end(number: int, frame: FrameType | None) -> None:

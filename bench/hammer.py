@@ -1,6 +1,7 @@
 """Posts as fast as a server answers, over many connections, from a process of its own and with hardly any work.
 
-Each connection sends its next request when it has the reply to the last. It reads the server's CPU time itself, at the
+Each connection sends its next request when it has the reply to the last, or, at a given rate, when it is due: then what
+is late counts from when it should have been sent. It reads the server's CPU time itself, at the
 beginning and at the end of what it measures, so that both cover the same requests, and prints what it found as JSON.
 """
 
@@ -39,19 +40,35 @@ class Tally:
 class Connection(asyncio.Protocol):
     """One connection with one request under way."""
 
-    def __init__(self, request: Callable[[], bytes], tally: Tally) -> None:
+    def __init__(self, request: Callable[[], bytes], tally: Tally, every_s: float = 0.0, first_s: float = 0.0) -> None:
+        """`every_s` apart, from `first_s` after it is connected on; 0: as fast as it is answered."""
         self._request = request
         self._tally = tally
+        self._every_s, self._due = every_s, first_s
+        self._loop = asyncio.get_running_loop()
         self._buffer = b""
         self._began = 0.0
         self.done = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._send()
+        if self._every_s:
+            self._due += time.perf_counter()
+        self._next()
+
+    def _next(self) -> None:
+        wait_s = self._due - time.perf_counter() if self._every_s else 0.0
+        if wait_s > 0:
+            self._loop.call_later(wait_s, self._send)
+        else:
+            self._send()
 
     def _send(self) -> None:
-        self._began = time.perf_counter()
+        if self._tally.over:
+            self._transport.close()
+            return
+        self._began = self._due if self._every_s else time.perf_counter()
+        self._due += self._every_s
         self._transport.write(self._request())
 
     def data_received(self, data: bytes) -> None:
@@ -64,10 +81,7 @@ class Connection(asyncio.Protocol):
             return
         self._count()
         self._buffer = b""
-        if self._tally.over:
-            self._transport.close()
-        else:
-            self._send()
+        self._next()
 
     def _count(self) -> None:
         if not self._tally.measuring:
@@ -90,9 +104,15 @@ async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
     request = _requests(asked.path, FORMS[asked.form], made.body)
     loop = asyncio.get_running_loop()
     local = (asked.from_address, 0) if asked.from_address else None
+    every_s = asked.connections / asked.rate if asked.rate else 0.0
     connected = [
-        await loop.create_connection(lambda: Connection(request, tally), "127.0.0.1", asked.port, local_addr=local)
-        for _ in range(asked.connections)
+        await loop.create_connection(
+            lambda first_s=every_s * number / asked.connections: Connection(request, tally, every_s, first_s),
+            "127.0.0.1",
+            asked.port,
+            local_addr=local,
+        )
+        for number in range(asked.connections)
     ]
     await asyncio.sleep(asked.warm)
     tally.measuring = True
@@ -130,6 +150,7 @@ def main() -> None:
     parser.add_argument("path")
     parser.add_argument("--form", choices=FORMS, default="lines")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rate", type=float, default=0.0, help="requests per second in all; 0: as fast as answered")
     parser.add_argument("--warm", type=float, default=2.0)
     parser.add_argument("--from", dest="from_address", help="the address to send from: another is another account")
     print(json.dumps(uvloop.run(hammer(parser.parse_args()))), flush=True)

@@ -30,11 +30,13 @@ class Case:
     path: str = "/streams/readings"
     aim: str = ""
     form: str = "lines"
+    half: bool = False
+    """Also at half of the rate that it reaches."""
 
 
 CASES = (
-    Case("single events, 64 connections", 64, 1, form="json"),
-    Case("single events, 256 connections", 256, 1, form="json"),
+    Case("single events, 64 connections", 64, 1, form="json", half=True),
+    Case("single events, 256 connections", 256, 1, aim="12,000 per CPU-second", form="json", half=True),
     Case("single events, unique ids", 256, 1, "/streams/unique", form="json"),
     Case(f"batches of {BATCH}", BATCH_CONNECTIONS, BATCH, aim="200,000"),
     Case(f"batches of {BATCH}, unique ids", BATCH_CONNECTIONS, BATCH, "/streams/unique"),
@@ -52,17 +54,22 @@ def run(options: Options) -> Result:
             options.note(f"ingest: {case.name}")
             first_id = number * 10**12
             ours = measured(case, edge.port, edge.pid, first_id, seconds)
+            if case.half:
+                rate = ours["requests"] / ours["seconds"] / 2
+                figures += _at_half(case, measured(case, edge.port, edge.pid, first_id + 10**11, seconds, rate), rate)
             theirs = measured(case, port, pid, first_id, seconds)
             figures += _told(case, ours, theirs)
     settings = {"seconds": round(seconds, 1), "batch connections": BATCH_CONNECTIONS}
     return Result("ingest", figures, settings)
 
 
-def measured(case: Case, port: int, pid: int, first_id: int, seconds: float) -> dict[str, Any]:
-    """Hammer a server; the client is a process of its own."""
+def measured(
+    case: Case, port: int, pid: int, first_id: int, seconds: float, rate: float | None = None
+) -> dict[str, Any]:
+    """Hammer a server, or send at a rate; the client is a process of its own."""
     numbers = map(str, (port, pid, case.connections, case.events, first_id))
     command = [sys.executable, "-m", "bench.hammer", *numbers, case.path]
-    command += ["--form", case.form, "--seconds", str(seconds)]
+    command += ["--form", case.form, "--seconds", str(seconds), "--rate", str(rate or 0.0)]
     with server.started(command, subprocess.PIPE) as (process, _):
         output, _ = process.communicate(timeout=seconds + 60)
     text = output.decode()
@@ -88,6 +95,15 @@ def _told(case: Case, ours: dict[str, Any], theirs: dict[str, Any]) -> list[Figu
         Figure(case.name, "bare aiohttp per CPU-second", bare_per_cpu, "events"),
         Figure(case.name, "CPU of the client, bare", 100 * theirs["client_cpu_s"] / theirs["seconds"], "%"),
         Figure(case.name, "edge to bare, per CPU-second", per_cpu / bare_per_cpu, "ratio"),
+    ]
+
+
+def _at_half(case: Case, found: dict[str, Any], rate: float) -> list[Figure]:
+    name = f"{case.name}, half of it"
+    return [
+        Figure(name, "sent", rate, "events/s"),
+        Figure(name, "reply", found["p50_ms"], "ms", found["p99_ms"], found["requests"], aim="p99 below 10"),
+        Figure(name, "CPU of the edge", 100 * found["server_cpu_s"] / found["seconds"], "%"),
     ]
 
 

@@ -1,10 +1,11 @@
 """Many subscribers in one process of their own, on bare sockets, so that the edge's CPU is what is measured.
 
-    python -m bench.listeners PORT websocket|sse|longpoll CONNECTIONS same|market|own SUBSCRIPTIONS COUNTS_FILE
+    python -m bench.listeners PORT websocket|sse|longpoll|stream CONNECTIONS same|market|own SUBSCRIPTIONS COUNTS_FILE
 
-A message of changes has one field `accepted`, the moment when its batch was made: it is counted and timed by that, in
-whatever frame it comes. How many came and how many connections have begun stands in COUNTS_FILE (two 8-byte numbers),
-for whoever paces the load. `forget` on stdin begins anew, `report` prints JSON.
+`stream` is a WebSocket on the stream `ticks`, the others are on the view. A message has a field `accepted`, the moment
+when its batch was made: it is counted and timed by that, in whatever frame it comes. How many came and how many
+connections have begun stands in COUNTS_FILE (two 8-byte numbers), for whoever paces the load. `forget` on stdin begins
+anew, `report` prints JSON.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class Listener:
 
     def _hello(self) -> bytes:
         query = urlencode({"where": self._where[0]["where"], "params": json.dumps(self._where[0]["params"])})
-        if self._kind == "websocket":
-            head = (
-                b"GET /views/quotes/socket HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+        if self._kind in ("websocket", "stream"):
+            of = b"streams/ticks" if self._kind == "stream" else b"views/quotes"
+            head = b"GET /%b/socket HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n" % of
+            head += (
                 b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
                 b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             )
@@ -74,7 +76,7 @@ class Listener:
             return
         data = self._tail + data
         self._tail = data[max(self._times(data, now), len(data) - TAIL) :]
-        if not self.begun and b'"snapshot"' in data:
+        if not self.begun and (b'"snapshot"' in data or self._kind == "stream"):
             self._begin()
 
     def _times(self, data: bytes, now: float) -> int:
@@ -143,8 +145,7 @@ class Counts:
     """What has come, and when."""
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(16))
-        with path.open("r+b") as file:
+        with path.open("r+b") as file:  # whoever paces the load has made it, and reads it already
             self._shared = mmap.mmap(file.fileno(), 16)
         self.total = self.begun = 0
         self._known: dict[bytes, float] = {}

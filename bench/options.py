@@ -25,6 +25,8 @@ class Options:
     rates: tuple[int, ...] = (1_000, 10_000)
     flows: tuple[int, ...] = (1, 3)
     paint: bool = True
+    cases: tuple[str, ...] = ()
+    """Of `fanout`; none: all."""
     events: int = 5_000_000
     rows: int = 1_000_000
     starts: int = 3

@@ -149,14 +149,16 @@ class App:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
+        ca: str | None = None,
     ) -> None:
         """Read a source outside into a stream; the scheme of the address says how (`ws`, `sse+http`, `file`, ...).
 
         `map` turns what the source sends into an event (or None, to leave it out). `resume="since=field"` asks the
         source, after a reconnect, from the largest value of that field so far, in the query parameter `since`.
         `every` is how often a polled source is asked. `key` names an environment variable that holds a bearer key;
-        a value `"env:NAME"` in `headers` or `settings` (Kafka's) is taken from the environment too. Instead of an
-        address an async generator function will do: it is called with the last stored position.
+        a value `"env:NAME"` in `headers` or `settings` (Kafka's) is taken from the environment too. `ca` is a file of
+        certificates (PEM) to trust besides the system's, or `"env:NAME"`. Instead of an address an async generator
+        function will do: it is called with the last stored position.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -174,6 +176,7 @@ class App:
                 key=key,
                 headers=headers,
                 settings=settings,
+                ca=ca,
             )
         self._pulls.append(PullDef(stream.name, found, map, place))
 

@@ -185,5 +185,5 @@ class Folder:
 
     @property
     def scratch(self) -> Path:
-        """What Spark writes for as long as it runs; removed when it has ended, and before it starts."""
+        """What Spark writes for as long as it runs, where nothing may be executed in the folder for temporary files."""
         return self.root / "scratch"

@@ -474,6 +474,14 @@ class TooManyWebhooksError(PenstockError):
     status = 409
 
 
+class SpoolFullError(PenstockError):
+    """The snapshots that webhooks are taking leave no room for another; it is tried again."""
+
+    code = "spool_full"
+    status = 503
+    retry = True
+
+
 class EndedRightError(PenstockError):
     """A webhook cannot be enabled because the right of who made it has ended."""
 

@@ -29,7 +29,7 @@ class Scheme:
     resumed: Holds | None = None
 
 
-_HTTP = frozenset({"key", "headers"})
+_HTTP = frozenset({"key", "headers", "ca"})
 _ASKED = _HTTP | {"resume"}
 SCHEMES: tuple[Scheme, ...] = (
     Scheme("ws", "wss", "loses", _ASKED, "repeats"),
@@ -38,8 +38,8 @@ SCHEMES: tuple[Scheme, ...] = (
     Scheme("poll+http", "poll+https", "repeats", _ASKED | {"every"}, "repeats"),
     Scheme("http", "https", "repeats", _ASKED | {"every"}, "repeats"),
     Scheme("penstock+http", "penstock+https", "exact", _HTTP),
-    Scheme("tcp", "tcps", "loses", frozenset()),
-    Scheme("kafka", "kafkas", "exact", frozenset({"settings"})),
+    Scheme("tcp", "tcps", "loses", frozenset({"ca"})),
+    Scheme("kafka", "kafkas", "exact", frozenset({"settings", "ca"})),
     Scheme("file", "file", "exact", frozenset()),
 )
 FUNCTION = Scheme("function", "function", "depends", frozenset())
@@ -60,6 +60,8 @@ class Origin:
     key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ca: str | None = None
+    """A PEM file of authorities to trust besides the system's, or `env:NAME`."""
 
     @property
     def holds(self) -> Holds:
@@ -89,6 +91,11 @@ def origin(source: str | Callable[..., Any], **options: Any) -> Origin:
                 f"a pull from '{found.scheme.name}' takes no option '{allowed}'", hint=f"its options are: {known}"
             )
     _check_options(given)
+    if "ca" in given and not found.secure:
+        raise DeclarationError(
+            f"the pull address '{found.name}' is without TLS, and ca= is about certificates",
+            hint=f"write {found.scheme.secure}://",
+        )
     return Origin(found.scheme, found.name, found.url, found.secure, found.function, **given)
 
 

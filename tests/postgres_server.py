@@ -46,7 +46,7 @@ def server() -> Iterator[str]:
     finally:
         if process is not None:
             process.send_signal(signal.SIGINT)  # fast: sessions are ended
-            process.wait(20)
+            process.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -78,7 +78,7 @@ class Pretended:
     def kill(self, number: int = signal.SIGKILL) -> None:
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(20)
+            self._process.wait(60)
             self._process = None
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Pretended:
         """Make a key; a running edge wants one from then on."""
         made = subprocess.run(self._keys("create", *words, "--json"), env=_env(), capture_output=True, check=True)
         secret: str = json.loads(made.stdout)["key"]
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not self._accepts(secret):
             assert time.monotonic() < deadline, "the key was never taken"
             time.sleep(0.05)

@@ -48,7 +48,7 @@ class Running:
     def stop(self) -> int:
         assert self.process is not None
         self.process.terminate()
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

@@ -155,7 +155,7 @@ export class FakeApp {
     const flows = ["yes", ...this.views.map((view) => view.view)].map((flow) => {
       const health = this.views.find((view) => view.view === flow)?.flow ?? RUNNING;
       const runs = health.state === "running";
-      return { flow, ...health, batch: 1200 + this.position, rate: runs ? rate : 0, lag_events: runs ? Math.round(this.random() * 30) : 148 };
+      return { flow, ...health, batch_ms: 180 + (this.position % 40), rate: runs ? rate : 0, lag_events: runs ? Math.round(this.random() * 30) : 148 };
     });
     if (path === "/views") return { views };
     if (path === "/graph") return GRAPH;

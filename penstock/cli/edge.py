@@ -210,6 +210,7 @@ async def _open(
     )
     office.add_routes(web_app)
     serving.add_routes(web_app)
+    connections.short = collect.short_way(guard)
     connections.start()
     opened.push_async_callback(connections.close)
     web_app[CONNECTIONS] = connections

@@ -23,7 +23,7 @@ from penstock.cli.supervisor import Supervisor
 from penstock.cli.terminal import FAILED, Terminal
 from penstock.config import Folder
 from penstock.declaration import Application, Problem
-from penstock.flows.scratch import PLACE
+from penstock.flows.scratch import PLACE, RUN, ended
 
 EDGE_HUNG_S = 10.0
 FLOWS_HUNG_S = 20.0
@@ -48,7 +48,7 @@ def run(request: Request, terminal: Terminal) -> int:
     if any(problem.level == "error" for problem in problems):
         return FAILED
     check_java()
-    os.environ["PENSTOCK_RUN"] = secrets.token_hex(8)  # children of one run know each other by it
+    os.environ[RUN] = secrets.token_hex(8)  # children of one run know each other by it
     check_folder(folder, application.name)
     lock = RunLock(folder)
     lock.take(_who(request, request.port))
@@ -62,6 +62,7 @@ def run(request: Request, terminal: Terminal) -> int:
         return _supervise(request, terminal, lock)
     finally:
         shutil.rmtree(folder.scratch, ignore_errors=True)
+        ended(os.environ[RUN])
         lock.release()
 
 

@@ -183,10 +183,11 @@ def _pulls(body: Mapping[str, Any]) -> Table:
 def _flows(body: Mapping[str, Any]) -> Table:
     rows = {view["view"]: view["rows"] for view in body.get("views") or ()}
     proofs = {view["view"]: view.get("class") for view in body.get("views") or ()}
-    table = _grid("flow", "state", "#rows", "#per second", "#behind", "proof")
+    table = _grid("flow", "state", "#rows", "#per second", "#behind", "#batch ms", "proof")
     for flow in body.get("flows") or ():
         name = flow["flow"]
-        numbers = [_number(value) for value in (rows.get(name), flow.get("rate"), flow.get("lag_events"))]
+        told = (rows.get(name), flow.get("rate"), flow.get("lag_events"), flow.get("batch_ms"))
+        numbers = [_number(value) for value in told]
         table.add_row(name, _state(flow.get("state")), *numbers, str(proofs.get(name) or ""))
     return table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from typing import Any, Generic, TypeVar, Unpack
@@ -26,6 +27,7 @@ from penstock.client.processing.work_store import WorkStore
 from penstock.client.producer import Producer
 from penstock.client.rows import Rows, ViewFacts
 from penstock.client.transport import Way
+from penstock.errors import ClientClosedError
 
 Item = TypeVar("Item")
 
@@ -38,6 +40,16 @@ class Watch(Iterator[Item], Generic[Item]):
         self._waiting: Future[Item] | None = None
         self._given: str | None = None
         """The position of the item that the caller got last: the reader may be one ahead, after a wait given up."""
+        self._open = True
+
+    def __del__(self) -> None:
+        """Who drops a reader ends it, on the loop that it runs on.
+
+        Python would finalise its generators one by one, in whichever thread that happens, while that loop closes them.
+        """
+        if self._open:
+            with suppress(ClientClosedError):
+                self._background.submit(self._following.aclose())
 
     def __next__(self) -> Item:
         return self.next()
@@ -78,7 +90,7 @@ class Watch(Iterator[Item], Generic[Item]):
 
     def close(self) -> None:
         """End it; `position` stays."""
-        self._waiting = None
+        self._waiting, self._open = None, False
         self._background.run(self._following.aclose())
 
     def __enter__(self) -> Watch[Item]:

@@ -36,6 +36,7 @@ from penstock.collect.ways.idempotency import Idempotency
 from penstock.collect.ways.pixel import Pixel
 from penstock.collect.ways.publish import Publishing
 from penstock.collect.ways.receipts import Receipts
+from penstock.collect.ways.short_way import ShortWay, Writers
 from penstock.collect.ways.slow_bodies import SlowBodies
 from penstock.collect.ways.udp import Udps
 from penstock.collect.ways.unanswered import Unanswered
@@ -74,6 +75,7 @@ class Collect:
     ) -> None:
         """Raises `SchemaChangeError` when a stream's class no longer fits its stored events. `rows` and `may_read` are
         for senders that ask for a view's row."""
+        self._clock = clock
         self.counts = Counts(log.memory())
         self.pressure = Pressure(application, limits, clock, signals, random or Random())
         self.slow = SlowBodies(limits, clock)
@@ -123,6 +125,10 @@ class Collect:
         app.on_shutdown.append(self.publishing.end)
         app.router.add_get("/streams/{stream}/pixel.gif", self._pixel.get, allow_head=False)
         app.router.add_get("/acks/{token}", self._acks.get)
+
+    def short_way(self, writers: Writers) -> ShortWay:
+        """The way past aiohttp, for the connections of this edge."""
+        return ShortWay(self.intakes, self._door, self._unanswered, self.pressure, self._clock, writers)
 
     def measure(self, observer: Observer, connections: Connections) -> None:
         """Show how full everything is, at each scrape."""

@@ -15,7 +15,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -57,6 +57,16 @@ Note = Callable[[Outcome], Mapping[str, Any]]
 """Called inside the commit, in the writer's thread: keys to remember with the events, as in `Append.remember`."""
 
 
+class Answer(Protocol):
+    """Who waits for an outcome: a future, or what is like one. It is told once, on the loop, and raises nothing."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, outcome: Outcome, /) -> None: ...
+
+    def set_exception(self, error: type | BaseException, /) -> None: ...
+
+
 @dataclass(eq=False, slots=True)
 class Claim:
     """One request's events on their way into the log."""
@@ -64,7 +74,7 @@ class Claim:
     decoded: Decoded
     received_us: int
     sender: Sender
-    done: asyncio.Future[Outcome]
+    done: Answer
     producer: Producer | None = None
     note: Note | None = None
     rejections: list[Rejection] = field(default_factory=list)
@@ -143,6 +153,11 @@ class Intake:
         if guard is not None and outcome.repeated:
             guard.give_back(asked, sender)
         return outcome
+
+    def put(self, decoded: Decoded, received_us: int, sender: Sender, done: Answer) -> None:
+        """As `take`, for who waits without a task, and where the stream's guard lets everything pass: `done` is told
+        what `take` would return or raise."""
+        self._join(Claim(decoded, received_us, sender, done, rejections=list(decoded.rejections)))
 
     async def drop(self, events: int, sender: Sender) -> Outcome:
         """Count events that had to be dropped before they were judged; the count is durable on return."""
@@ -279,10 +294,18 @@ class Intake:
                 duplicates[bisect_right(starts, built.rows[row]) - 1] += 1
         if appended.repeated:
             return [Outcome(at, 0, c.received, repeated=True, token=token) for c in claims]
-        return [
-            Outcome(at, claim.accepted - known, known + claim.known, claim.rejections, shed=claim.shed, token=token)
-            for claim, known in zip(claims, duplicates, strict=True)
-        ]
+        plain: dict[int, Outcome] = {}  # the same for nearly all requests, so that it is made once
+        outcomes = []
+        for claim, known in zip(claims, duplicates, strict=True):
+            if known or claim.known or claim.shed or claim.rejections:
+                new, old = claim.accepted - known, known + claim.known
+                outcomes.append(Outcome(at, new, old, claim.rejections, shed=claim.shed, token=token))
+            else:
+                outcome = plain.get(claim.accepted)
+                if outcome is None:
+                    outcome = plain[claim.accepted] = Outcome(at, claim.accepted, token=token)
+                outcomes.append(outcome)
+        return outcomes
 
     def _taken(self, way: Way, outcomes: Sequence[Outcome]) -> EventsTaken:
         return EventsTaken(

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declaration import Node
@@ -30,6 +31,8 @@ _PYTHON = ("Python", "MapIn", "FlatMap", "TransformWithState")
 _OF_THE_MOMENT = ("Current", "Now", "LocalTimestamp", "Rand", "Uuid")
 
 
+_WHOLE = {"spark.sql.debug.maxToStringFields": "100000", "spark.sql.maxPlanStringLength": "2147483632"}
+"""Beyond its defaults Spark leaves out the end of a plan's text, where the change may be."""
 _HELD = ("LocalRelation", "LogicalRDD")
 """Tables whose rows the app file itself gives."""
 
@@ -46,7 +49,7 @@ def fingerprint(
     and, where a Python function is inside, the project's own source. `kinds` are those of the plan's parts."""
     # The optimised plan is without unneeded columns; but what depends on the moment is a constant there.
     plan = tree.analyzed(batch) if any(kind.startswith(_OF_THE_MOMENT) for kind in kinds) else tree.optimized(batch)
-    digest = hashlib.sha256(stable_text(only_needed(plan.toString(), needed)).encode())
+    digest = hashlib.sha256(stable_text(only_needed(_whole_text(spark, plan), needed)).encode())
     digest.update(batch.schema.json().encode())
     digest.update(repr(sorted(facts.items())).encode())
     for rows in _static_rows(spark, batch):
@@ -56,6 +59,18 @@ def fingerprint(
             digest.update(f"{name}\n".encode())
             digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def _whole_text(spark: SparkSession, plan: JavaObject) -> str:
+    """A plan's text with nothing left out, however long it is."""
+    before = {name: spark.conf.get(name) for name in _WHOLE}
+    try:
+        for name, value in _WHOLE.items():
+            spark.conf.set(name, value)
+        return str(plan.toString())
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def only_needed(text: str, needed: Collection[str]) -> str:

@@ -92,6 +92,11 @@ class Nursery:
             (self._folder / _FOLDERS).write_text(json.dumps(folders))
 
     @property
+    def folder(self) -> Path | None:
+        """A folder of its own, for our user only, which goes when the nursery does; None where there is no nursery."""
+        return self._folder
+
+    @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock import schema as columns_
@@ -248,14 +248,14 @@ class Planner:
         wait_s = _WAIT_S if len(feeds) == 1 else 0.0
         for name, feed in feeds.items():
             options = dataclasses.replace(feed, max_rows=max_rows, wait_s=wait_s).options()
-            frame = self.spark.readStream.format(FORMAT).options(**options).load()
+            frame = whole(self.spark.readStream.format(FORMAT).options(**options).load(), feed)
             frames[name] = watermarked(frame, made.late_after[name])
         return self.call(made.node, frames)
 
     def batch_frame(self, made: Planned, feeds: Mapping[str, Feed], ranges: Ranges) -> DataFrame:
         frames = {}
         for name, feed in feeds.items():
-            frames[name] = self.spark.read.format(FORMAT).options(**feed.options(*ranges[name])).load()
+            frames[name] = whole(self.spark.read.format(FORMAT).options(**feed.options(*ranges[name])).load(), feed)
         return self.call(made.node, frames)
 
     def call(self, node: Node, frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -283,6 +283,16 @@ def in_commit_order(frame: DataFrame) -> bool:
     """Whether rows leave a plan in commit order, so that of two rows of one key the last is the newest."""
     inner = [node for node in tree.nodes(tree.analyzed(frame)) if node.children().nonEmpty()]
     return {tree.kind(node) for node in inner} <= _IN_ORDER
+
+
+def whole(frame: DataFrame, feed: Feed) -> DataFrame:
+    """A relation of what a plan needs, as the function knows it: columns that it names without need are null."""
+    there = set(frame.columns)
+    if there == set(feed.whole_schema.names):
+        return frame
+    fields = from_arrow_schema(feed.whole_schema).fields
+    nulls = {f.name: F.lit(None).cast(f.dataType).alias(f.name) for f in fields if f.name not in there}
+    return frame.select(*(nulls.get(f.name, F.col(f"`{f.name}`")) for f in fields))
 
 
 def watermarked(frame: DataFrame, late_after_us: int | None) -> DataFrame:

@@ -24,6 +24,7 @@ from penstock.flows.leftovers import Leftovers
 from penstock.flows.plan import Planner, served_columns
 from penstock.flows.running import Flow, Surroundings
 from penstock.flows.session import hold, open_session
+from penstock.flows.turns import Turns
 from penstock.log.folder import DEAD, LATE
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log, LogReader, Stream, StreamSpec
@@ -144,6 +145,7 @@ class Runner:
             clock=self.clock,
             run=self.named,
             random=random.Random(),
+            turns=Turns(self.clock, places=max(1, (os.cpu_count() or 2) // 2)),
         )
         self.flows = {name: Flow(made, around) for name, made in planned.items()}
         for flow in self.flows.values():

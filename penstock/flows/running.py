@@ -25,8 +25,10 @@ from penstock.errors import CheckpointError, DiskFullError, PenstockError, Posit
 from penstock.flows import building, checkpoint, failure, poison
 from penstock.flows.keep import Expiry
 from penstock.flows.plan import Planned, Planner
-from penstock.flows.sink import Sink
+from penstock.flows.query import start_query
+from penstock.flows.sink import Sink, with_op
 from penstock.flows.source import Feed
+from penstock.flows.turns import Turns
 from penstock.log.builds import Build, FlowState, State, batch_meta
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Appended, Log, LogReader, Stream
@@ -54,6 +56,7 @@ class Surroundings:
     clock: Clock
     run: str
     random: random.Random
+    turns: Turns
 
 
 class Flow:
@@ -141,8 +144,9 @@ class Flow:
         spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(self.made.mode == "append").lower())
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         frame = around.planner.stream_frame(self.made, self.feeds, MAX_ROWS)
-        writer = frame.writeStream.queryName(self.name).outputMode(self.made.mode).foreachBatch(self.sink)
-        self.query = writer.option("checkpointLocation", str(path)).start()
+        if isinstance(self.made.node, ViewDef):
+            frame = with_op(frame, self.made.node)
+        self.query = start_query(frame, self.name, self.made.mode, path, self.sink)
         self.retry_at = None
 
     def _make_sink(self) -> Sink:
@@ -166,6 +170,7 @@ class Flow:
             expiry=self._expiry(),
             switch=takeover,
             count_late=self._count_late,
+            turns=around.turns,
         )
 
     def _expiry(self) -> Expiry | None:
@@ -332,7 +337,6 @@ class Flow:
         told = FlowState(
             state=state,
             error=self.error.body() if self.error else None,
-            batch=self.sink.last.batch if self.sink and self.sink.last else None,
             restarts=self.restarts,
             run=self.around.run,
         )

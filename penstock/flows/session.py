@@ -17,6 +17,8 @@ from penstock.errors import FolderHeldError
 from penstock.flows import jvm
 
 _LOCK_POLL_S = 0.05
+_SOCKET_FOLDER_LONGEST = 61
+"""In characters: what Spark allows, because a socket's whole path has 104 at most."""
 
 _SETTINGS = {
     # Nobody looks at Spark's own page here, and it costs start-up time and a port.
@@ -31,9 +33,10 @@ _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.join.asofJoin.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    # Plans are compared as text (fingerprint.py), so their text must be whole.
-    "spark.sql.debug.maxToStringFields": "100000",
-    "spark.sql.maxPlanStringLength": "2147483632",
+    # Spark describes the plan of every batch to a page that nobody looks at. Where a plan's text matters
+    # (fingerprint.py) it is asked for whole.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "1000",
     # Between two looks for new data; Spark's default is 10.
     "spark.sql.streaming.pollingDelay": "5ms",
     "spark.sql.streaming.metricsEnabled": "false",
@@ -48,6 +51,11 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     # Version 1 can load the state of a failed attempt.
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # A second checksum beside Hadoop's own, in a file of its own for each file of a checkpoint.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # What each aggregation takes before its first row; the default here is 64 MiB, five times in a small batch. From
+    # 512 KiB on the garbage collector takes them for humongous, and looks through the whole heap at every batch.
+    "spark.buffer.pageSize": "256k",
     # Adaptive planning has nothing to gain in small batches and costs a planning round each.
     "spark.sql.adaptive.enabled": "false",
 }
@@ -64,7 +72,7 @@ def open_session(name: str, *, cores: int | None = None) -> SparkSession:
     # Frozen in each checkpoint; the default of 200 costs seconds per batch.
     builder = builder.config("spark.sql.shuffle.partitions", str(min(cores, 8)))
     builder = builder.config("spark.executorEnv.PYTHONPATH", os.pathsep.join(folders))
-    for key, value in _SETTINGS.items():
+    for key, value in {**_SETTINGS, **_sockets(jvm.nursery().folder)}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -72,6 +80,15 @@ def open_session(name: str, *, cores: int | None = None) -> SparkSession:
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True
     return spark
+
+
+def _sockets(folder: Path | None) -> dict[str, str]:
+    """Let Spark talk to its Python workers over unix sockets: over TCP an answer of two writes waits 40 ms for an
+    acknowledgement that is delayed. Their files lie in a folder that is removed however this process ends."""
+    if folder is None or len(str(folder)) > _SOCKET_FOLDER_LONGEST:
+        return {}
+    named = "spark.python.unix.domain.socket"
+    return {f"{named}.enabled": "true", f"{named}.dir": str(folder)}
 
 
 def ship(application: Application) -> None:

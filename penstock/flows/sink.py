@@ -30,7 +30,9 @@ from penstock.flows import checkpoint
 from penstock.flows.keep import Expiry
 from penstock.flows.late import late_events
 from penstock.flows.plan import Planned, flow_schema, flow_time
+from penstock.flows.query import Collect
 from penstock.flows.source import Feed
+from penstock.flows.turns import Turns
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Appended, LogReader, Stream
@@ -54,7 +56,7 @@ class Span:
 
 @dataclass
 class Sink:
-    """What `foreachBatch` calls for one build; its `error` holds what made a batch fail, with its type."""
+    """What a query hands the batches of one build to; its `error` holds what made a batch fail, with its type."""
 
     made: Planned
     output: Stream
@@ -71,22 +73,25 @@ class Sink:
     """Called before each commit with its end; gives what the control stream must learn, such as that this build is
     level and now the live one."""
     count_late: Callable[[str, Appended], Mapping[str, Any]]
+    turns: Turns
     error: BaseException | None = None
     progress: int = 0
     """Batches taken since this sink began, for telling a hung query from an idle one."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, frame: DataFrame, batch: int) -> None:
+    def __call__(self, collect: Collect, batch: int) -> int:
         try:
             with self.lock:
-                self._take(frame, batch)
+                return self._take(collect, batch)
         except BaseException as error:
             self.error = error
             raise
 
-    def _take(self, frame: DataFrame, batch: int) -> None:
+    def _take(self, collect: Collect, batch: int) -> int:
+        """Gives how many events the batch has read."""
         span = self.span(batch)
-        rows = self._collect(frame)
+        with self.turns.turn():
+            rows = collect()
         done_us = self.clock.now_us()
         if not self._known(batch, span):
             meta = self._meta(batch, span, done_us)
@@ -95,6 +100,7 @@ class Sink:
             self.last = meta
         self.error = None
         self.progress += 1
+        return sum(sum(end[1]) - sum(span.start[name][1]) for name, end in span.end.items())
 
     def span(self, batch: int) -> Span:
         """The range of a batch, from the checkpoint."""
@@ -145,13 +151,6 @@ class Sink:
         )
 
     # Rows
-
-    def _collect(self, frame: DataFrame) -> pa.Table:
-        """The batch's rows, by one action, in order."""
-        if isinstance(self.made.node, ViewDef):
-            frame = with_op(frame, self.made.node)
-        table: pa.Table = frame.toArrow()
-        return table
 
     def _commit(self, rows: pa.Table, span: Span, meta: BatchMeta) -> None:
         now = self.clock.now_us()

@@ -4,7 +4,8 @@
 2. `latestOffset` is a pure function of its arguments and the log: the planner and `read` run in different processes.
 3. Late events are left out by the log's own rule: `_time < bound - late_after`, where the bound is stored with the
    commit. So what a flow sees does not depend on where batches are cut.
-4. Only the columns that the plan needs are decoded; the others are null arrays, since Spark prunes nothing here.
+4. Only the columns that the plan needs are decoded and handed over. Spark prunes nothing here, so the relation has no
+   others; `plan.py` adds them as nulls for functions that name them.
 5. Splits are contiguous and in order, so that rows collected in order are in commit order.
 """
 
@@ -96,8 +97,17 @@ class Feed:
         return f"{self.stream.name}@{self.stream.epoch}" if derived else self.stream.name
 
     @property
-    def spark_schema(self) -> StructType:
-        return from_arrow_schema(columns_.read_schema(self.stream.schema))
+    def whole_schema(self) -> pa.Schema:
+        """What a function may name."""
+        return columns_.read_schema(self.stream.schema)
+
+    @property
+    def shown_schema(self) -> pa.Schema:
+        """What the relation has: one column at least, since rows of none cannot be counted."""
+        if self.needed is None:
+            return self.whole_schema
+        wanted = set(self.needed) or {columns_.OFFSET}
+        return pa.schema([field for field in self.whole_schema if field.name in wanted])
 
     def open(self) -> LogReader:
         return SqliteLog.reader(Path(self.path))
@@ -136,7 +146,7 @@ class LogSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return Feed.parse(self.options).spark_schema
+        return from_arrow_schema(Feed.parse(self.options).shown_schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return LogStreamReader(Feed.parse(self.options))
@@ -248,8 +258,9 @@ def read_split(feed: Feed, split: Split) -> Iterator[pa.RecordBatch]:
     try:
         waiting: list[pa.RecordBatch] = []
         rows = 0
+        schema = feed.shown_schema
         for block in _in_commit_order(log, feed, split):
-            batch = shown(feed, block)
+            batch = shown(feed, block, schema)
             waiting.append(batch)
             rows += batch.num_rows
             if rows >= _BATCH_ROWS:
@@ -278,14 +289,15 @@ def _stored_columns(feed: Feed) -> list[str]:
     return [name for name in feed.stream.schema.names if name in wanted]
 
 
-def shown(feed: Feed, block: Block) -> pa.RecordBatch:
-    """A block as the flow sees it: late and skipped events left out, all columns there, those unneeded null."""
+def shown(feed: Feed, block: Block, schema: pa.Schema) -> pa.RecordBatch:
+    """A block as the flow sees it: late and skipped events left out, and columns that it does not need."""
     batch, offsets = block.batch, block.offsets
     keep = _kept(feed, block)
     if keep is not None:
         batch, offsets = batch.filter(keep), offsets.filter(keep)
-    target = columns_.read_schema(feed.stream.schema)
-    return pa.RecordBatch.from_arrays([_shown_column(feed, block, batch, offsets, f) for f in target], schema=target)
+    return pa.RecordBatch.from_arrays(
+        [_shown_column(feed, block, batch, offsets, f.name) for f in schema], schema=schema
+    )
 
 
 def _kept(feed: Feed, block: Block) -> pa.Array | None:
@@ -309,15 +321,11 @@ def late_mask(block: Block, late_after_us: int | None) -> pa.Array | None:
     return late if pc.any(late).as_py() else None
 
 
-def _shown_column(feed: Feed, block: Block, batch: pa.RecordBatch, offsets: pa.Array, target: pa.Field) -> pa.Array:
-    rows = batch.num_rows
-    if target.name == columns_.OFFSET:
+def _shown_column(feed: Feed, block: Block, batch: pa.RecordBatch, offsets: pa.Array, name: str) -> pa.Array:
+    if name == columns_.OFFSET:
         return offsets
-    if target.name == columns_.PARTITION:
-        return pa.repeat(pa.scalar(block.partition, pa.int32()), rows)
-    index = batch.schema.get_field_index(target.name)
-    if index < 0:
-        return pa.nulls(rows, target.type)
-    if target.name == columns_.ID and not feed.stream.unique:
+    if name == columns_.PARTITION:
+        return pa.repeat(pa.scalar(block.partition, pa.int32()), batch.num_rows)
+    if name == columns_.ID and not feed.stream.unique:
         return pc.binary_join_element_wise(feed.stream.name, str(block.partition), offsets.cast(pa.string()), "/")
-    return batch.column(index)
+    return batch.column(name)

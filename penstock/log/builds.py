@@ -50,7 +50,6 @@ class FlowState(msgspec.Struct, frozen=True, kw_only=True):
 
     state: State
     error: dict[str, Any] | None = None
-    batch: int | None = None
     restarts: int = 0
     run: str = ""
     """Which run of the supervisor this was said in: a state from an earlier run says nothing of now."""

@@ -38,17 +38,28 @@ class Allowances:
 
     def ask(self, credential: Credential) -> None:
         """One request. Raises `TooManyError`, with when the next may come."""
+        try:
+            self._use(credential)
+        except TooManyError:
+            self._signals(LimitReached("rate"))
+            raise
+
+    def grants(self, credential: Credential) -> bool:
+        """One request, if it may be; else nothing is used or counted."""
+        try:
+            self._use(credential)
+        except TooManyError:
+            return False
+        return True
+
+    def _use(self, credential: Credential) -> None:
         rate = credential.rate or self._rate
         if rate is None or _is_free(credential):
             return
         buckets = self._buckets.get(rate)
         if buckets is None:
             buckets = self._buckets[rate] = Buckets("this credential asks more often than it may", rate, self._clock)
-        try:
-            buckets.take(credential.id, 1)
-        except TooManyError:
-            self._signals(LimitReached("rate"))
-            raise
+        buckets.take(credential.id, 1)
 
     @contextmanager
     def held(self, credential: Credential, is_over: IsOver) -> Iterator[None]:

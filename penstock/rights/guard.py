@@ -16,7 +16,7 @@ from aiohttp import web
 
 from penstock.errors import BadPositionError, ForbiddenError, PenstockError, UnauthorizedError
 from penstock.position import Position
-from penstock.rights.credential import NOBODY, Credential, forbidden, leave
+from penstock.rights.credential import ANONYMOUS, NOBODY, Credential, forbidden, leave
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.scope import Verb
@@ -136,6 +136,27 @@ class Guard:
             response.headers["WWW-Authenticate"] = 'Bearer realm="penstock"'
         if response.status in (401, 403) and not request.content.is_eof():
             response.force_close()  # nobody reads the rest of the body
+
+    # Whoever posts a plain request, without a look at the request
+
+    def writer(self, stream: str, host: str, authorization: str | None) -> Credential | None:
+        """Who writes to a stream with a request that has no `Origin` and comes from no browser; None when that is not
+        certain: then the middleware must say what is wrong, and count it."""
+        if self._signatures and stream in self._signatures:
+            return None
+        if self.rights.is_open:
+            return ANONYMOUS if self._origins.is_here(host) else None
+        scheme, _, secret = (authorization or "").partition(" ")
+        found = self.rights.find(secret.strip()) if scheme.lower() == "bearer" else None
+        return found if isinstance(found, Credential) and found.may("write", stream) else None
+
+    def grants(self, credential: Credential) -> bool:
+        """One request of this credential's rate, if there is one."""
+        return self.rights.allowances.grants(credential)
+
+    def plain_marks(self) -> dict[str, str]:
+        """What `_mark` adds to the reply to such a request."""
+        return {"Vary": "Origin"} if self._origins.varies else {}
 
     # May it
 

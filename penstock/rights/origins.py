@@ -39,6 +39,16 @@ class Origins:
     def allows(self, origin: str) -> bool:
         return ANY in self._allowed or origin.lower() in self._allowed
 
+    @property
+    def varies(self) -> bool:
+        """Whether replies depend on who asks, and must say so."""
+        return bool(self._allowed)
+
+    @staticmethod
+    def is_here(host: str) -> bool:
+        """Whether a `Host` header names this machine: where no key is needed, any other is refused."""
+        return _is_here(host)
+
     def preflight(self, request: web.BaseRequest) -> web.Response | None:
         """The answer to a browser that asks whether it may ask; None when this is no such question."""
         origin = request.headers.get("Origin")
@@ -56,7 +66,7 @@ class Origins:
 
     def mark(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         """Tell the browser whether its page may see this reply."""
-        if not self._allowed:
+        if not self.varies:
             return
         varies = response.headers.get("Vary")
         response.headers["Vary"] = f"{varies}, Origin" if varies else "Origin"
@@ -68,7 +78,7 @@ class Origins:
     def check(self, request: web.BaseRequest, *, anonymous: bool, writes: bool = False) -> None:
         """Raises `OriginError` for a request that a foreign page must not make. `writes`: whatever its method."""
         headers = request.headers
-        if anonymous and not _is_here(headers.get("Host", "")):
+        if anonymous and not self.is_here(headers.get("Host", "")):
             raise OriginError(
                 f"this server has no key and is not called '{_printable(headers.get('Host', ''))}'",
                 hint="use 127.0.0.1 or localhost, or create a key: penstock keys create APP --scope read:*",

@@ -41,6 +41,8 @@ FEW = 1_000
 SUPERVISOR = Credential("supervisor", "supervisor", (Scope("read", "*"),))
 """The process that started this one; it asks how the flows are."""
 
+_SAID = {"unknown": "no such key", "revoked": "the key was revoked", "expired": "the key has expired"}
+
 Remember = Callable[[Mapping[str, Any]], Awaitable[Any]]
 Ended = asyncio.Future[PenstockError]
 
@@ -88,18 +90,26 @@ class Rights:
 
     def bearer(self, secret: str) -> Credential:
         """Whose key or token this is; raises `UnauthorizedError`, which never quotes it."""
+        found = self.find(secret)
+        if isinstance(found, Credential):
+            return found
+        raise self._refused(*found)
+
+    def find(self, secret: str) -> Credential | tuple[str, str]:
+        """Whose key or token this is, or why it is nobody's; nothing is counted."""
         if not secret.isascii():
-            raise self._refused("unknown", "it is neither a key nor a token")
+            return "unknown", "it is neither a key nor a token"
         if self._supervisor and hmac.compare_digest(secret.encode(), self._supervisor.encode()):
             return SUPERVISOR
         if secret.startswith(START):
-            return self._of_key(secret)
+            found = self._book.find(secret, self._clock.now_us())
+            return found if isinstance(found, Credential) else (found, _SAID[found])
         if self._tokens is None:
-            raise self._refused("unknown", "the credential is not a key of this server")
+            return "unknown", "the credential is not a key of this server"
         try:
             return self._tokens.credential(secret)
         except TokenFault as fault:
-            raise self._refused(fault.reason, fault.text) from None
+            return fault.reason, fault.text
 
     def ticket(self, text: str) -> Credential:
         """Who asked for this ticket, with the right to read the one thing that it opens; raises `UnauthorizedError`."""
@@ -134,13 +144,6 @@ class Rights:
         """Raises `UnauthorizedError` when the credential has ended since it was shown."""
         if (why := self._over(credential)) is not None:
             raise why
-
-    def _of_key(self, key: str) -> Credential:
-        found = self._book.find(key, self._clock.now_us())
-        if isinstance(found, Credential):
-            return found
-        said = {"unknown": "no such key", "revoked": "the key was revoked", "expired": "the key has expired"}
-        raise self._refused(found, said[found])
 
     def _refused(self, reason: str, detail: str) -> UnauthorizedError:
         self._signals(AccessRefused(reason))

@@ -9,11 +9,13 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from penstock.config import Limits
-from penstock.declaration import LEDGERS, Application
+from penstock.declaration import Application
+from penstock.rights.credential import Credential
 from penstock.serve.asyncapi_parts import Channel, channels_of, operations_of
 from penstock.serve.asyncapi_publish import publish_channels
-from penstock.serve.asyncapi_reading import Shown, reading_channels
+from penstock.serve.asyncapi_reading import reading_channels
 from penstock.serve.asyncapi_webhooks import webhook_channels
+from penstock.serve.documented import Documented
 from penstock.serve.message_schemas import Columns, event_schemas, schemas_of
 from penstock.serve.openapi_parts import SCHEMAS, Spec
 from penstock.views.current import Views
@@ -30,14 +32,17 @@ _SECURITY: Spec = {
 }
 
 
-def asyncapi(application: Application, views: Views, limits: Limits, columns: Columns, servers: Spec) -> Spec:
-    """The whole document, as JSON types; `columns` are those of the streams in the log."""
-    events, classes = event_schemas(application)
-    things = _readable(application)
+def asyncapi(
+    application: Application, views: Views, limits: Limits, columns: Columns, servers: Spec, credential: Credential
+) -> Spec:
+    """The whole document for one who asks, as JSON types; `columns` are those of the streams in the log."""
+    documented = Documented(application, credential)
+    events, classes = event_schemas(documented.written())
+    things = list(documented.things())
     channels: list[Channel] = [
         *reading_channels(things),
         *publish_channels(events, limits),
-        *webhook_channels([(t.kind, t.target) for t in things if t.channel is None]),
+        *webhook_channels(things),
     ]
     return {
         "asyncapi": "3.0.0",
@@ -48,20 +53,11 @@ def asyncapi(application: Application, views: Views, limits: Limits, columns: Co
         "operations": operations_of(channels),
         "components": {
             "schemas": {name: SCHEMAS[name] for name in ("Position", "Error")}
-            | schemas_of(application, views, columns)
+            | schemas_of(documented, views, columns)
             | classes,
             "securitySchemes": _SECURITY,
         },
     }
-
-
-def _readable(application: Application) -> list[Shown]:
-    """Views, streams and ledgers, then the channels that show some of them."""
-    views = [view.name for view in application.views]
-    streams = [*(s.name for s in application.streams), *(flow.name for flow in application.flows), *LEDGERS]
-    own = [Shown("view", name) for name in views] + [Shown("stream", name) for name in streams]
-    channels = application.channels
-    return own + [Shown("view" if c.target in views else "stream", c.target, c.name) for c in channels]
 
 
 def servers_at(host: str, *, secure: bool, open: bool) -> Spec:

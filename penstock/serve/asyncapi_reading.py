@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 from penstock.serve.asyncapi_parts import MOVED, Channel, as_event, batch_of, message, on_socket
+from penstock.serve.documented import Thing
 from penstock.serve.message_schemas import (
     ACK,
     OF_STREAMS,
@@ -40,50 +39,36 @@ _RESUME: Spec = {"last_event_id": text("The id of the last event, where the head
 _AFTER: Spec = {"after": text("A position of this stream, `start` or `end`.")}
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A view or a stream under its own name, or under that of a channel."""
-
-    kind: Literal["view", "stream"]
-    target: str
-    channel: str | None = None
-
-    @property
-    def name(self) -> str:
-        return f"channel.{self.channel}" if self.channel else f"{self.kind}.{self.target}"
-
-    @property
-    def address(self) -> str:
-        return f"/channels/{self.channel}" if self.channel else f"/{self.kind}s/{self.target}"
-
-    @property
-    def words(self) -> str:
-        return f"The channel {self.channel}" if self.channel else f"The {self.kind} {self.target}"
-
-    def messages(self) -> dict[str, str]:
-        """By type, the schemas of its own messages."""
-        return {own: f"{self.kind}.{self.target}.{own}" for own in _OWN[self.kind]}
+def _messages(thing: Thing) -> dict[str, str]:
+    """By type, the schemas of its own messages."""
+    return {own: f"{thing.name}.{own}" for own in _OWN[thing.kind]}
 
 
-def reading_channels(things: Sequence[Shown]) -> Iterator[Channel]:
-    for shown in things:
-        yield _socket(shown)
-        yield _events(shown)
-        yield _poll(shown) if shown.kind == "view" else _page(shown)
+def _words(thing: Thing) -> str:
+    return thing.words[0].upper() + thing.words[1:]
+
+
+def reading_channels(things: Sequence[Thing]) -> Iterator[Channel]:
+    for thing in things:
+        yield _socket(thing)
+        yield _events(thing)
+        yield _poll(thing) if thing.kind == "view" else _page(thing)
     yield _socket_for_all(things)
 
 
-def _socket(shown: Shown) -> Channel:
-    own = {kind: on_socket(schema) for kind, schema in shown.messages().items()}
+def _socket(thing: Thing) -> Channel:
+    own = {kind: on_socket(schema) for kind, schema in _messages(thing).items()}
     takes = {"subscribe": message("subscribe", subscribe(named=False)), **_TALK}
-    words = f"{shown.words} over a WebSocket; subscriptions to others may share it"
+    words = f"{_words(thing)} over a WebSocket; subscriptions to others may share it"
     return Channel(
-        f"{shown.name}.socket", f"{shown.address}/socket", words, "socket", own | _of_all(shown.kind), takes, _TICKET
+        f"{thing.name}.socket", f"{thing.address}/socket", words, "socket", own | _of_all(thing.kind), takes, _TICKET
     )
 
 
-def _socket_for_all(things: Iterable[Shown]) -> Channel:
-    schemas = dict.fromkeys(schema for shown in things for schema in shown.messages().values())
+def _socket_for_all(things: Sequence[Thing]) -> Channel:
+    own = {thing.target for thing in things if thing.channel is None}
+    shown = [thing for thing in things if thing.channel is None or thing.target not in own]
+    schemas = dict.fromkeys(schema for thing in shown for schema in _messages(thing).values())
     sends = {schema: on_socket(schema) for schema in schemas} | _of_all("stream")
     takes = {"subscribe": message("subscribe", subscribe(named=True)), **_TALK}
     return Channel("socket", "/socket", "Any number of views, streams and channels", "socket", sends, takes)
@@ -95,26 +80,26 @@ def _of_all(kind: str) -> Spec:
     return named | {kind: on_socket(f"message.{kind}", named=False) for kind in ("error", "pong")}
 
 
-def _events(shown: Shown) -> Channel:
-    own = {kind: as_event(schema) for kind, schema in shown.messages().items()}
+def _events(thing: Thing) -> Channel:
+    own = {kind: as_event(schema) for kind, schema in _messages(thing).items()}
     others = {kind: as_event(f"message.{kind}", resumable=False) for kind in ("reset", "stall", "error")}
-    query = _QUERY | _RESUME | (_ORDER | _REACHED if shown.kind == "view" else _AFTER)
-    words = f"{shown.words} as Server-Sent Events"
+    query = _QUERY | _RESUME | (_ORDER | _REACHED if thing.kind == "view" else _AFTER)
+    words = f"{_words(thing)} as Server-Sent Events"
     sends = own | others | {"position": MOVED}
-    return Channel(f"{shown.name}.events", f"{shown.address}/events", words, "http", sends, query=query)
+    return Channel(f"{thing.name}.events", f"{thing.address}/events", words, "http", sends, query=query)
 
 
-def _poll(shown: Shown) -> Channel:
-    reply = record(messages=batch_of(polled_names(shown.target)), position=ref("Position"))
+def _poll(thing: Thing) -> Channel:
+    reply = record(messages=batch_of(polled_names(thing)), position=ref("Position"))
     since: Spec = {"since": text("A position of this view.")} | _WAIT
-    words = f"{shown.words} as a long poll: what came behind since=, or 204"
+    words = f"{_words(thing)} as a long poll: what came behind since=, or 204"
     sends = {"messages": message("messages", reply)}
-    return Channel(f"{shown.name}.poll", shown.address, words, "http", sends, query=since | _QUERY | _ORDER)
+    return Channel(f"{thing.name}.poll", thing.address, words, "http", sends, query=since | _QUERY | _ORDER)
 
 
-def _page(shown: Shown) -> Channel:
-    stream = shown.target
-    reply = record(stream={"const": stream}, events=array(ref(f"stream.{stream}")), next=ref("Position"))
-    words = f"{shown.words} a page at a time, waiting for the first event with wait="
+def _page(thing: Thing) -> Channel:
+    stream = thing.target
+    reply = record(stream={"const": stream}, events=array(ref(thing.name)), next=ref("Position"))
+    words = f"{_words(thing)} a page at a time, waiting for the first event with wait="
     query = _AFTER | _WAIT | {"limit": {"type": "integer", "minimum": 1}} | _QUERY
-    return Channel(f"{shown.name}.poll", shown.address, words, "http", {"page": message("page", reply)}, query=query)
+    return Channel(f"{thing.name}.poll", thing.address, words, "http", {"page": message("page", reply)}, query=query)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from penstock.serve.asyncapi_parts import Channel, message
+from penstock.serve.documented import Thing
 from penstock.serve.openapi_parts import Spec, array, record, ref, text
 
 _HEADERS = record(
@@ -20,42 +21,42 @@ _HEADERS = record(
 )
 
 
-def webhook_channels(things: Iterable[tuple[str, str]]) -> Iterator[Channel]:
-    """Of views and streams: `("view", "topics")`."""
-    for kind, name in things:
-        own = _of_view(name) if kind == "view" else _of_stream(name)
-        made = {k: message(k, payload, headers=_HEADERS) for k, payload in (own | _of_both(kind, name)).items()}
-        summary = f"The {kind} {name}, posted to an address of yours"
-        yield Channel(f"webhook.{kind}.{name}", None, summary, None, made, method="POST")
+def webhook_channels(things: Iterable[Thing]) -> Iterator[Channel]:
+    for thing in things:
+        own = _of_view(thing) if thing.kind == "view" else _of_stream(thing)
+        made = {k: message(k, payload, headers=_HEADERS) for k, payload in (own | _of_both(thing)).items()}
+        summary = f"{thing.words[0].upper()}{thing.words[1:]}, posted to an address of yours"
+        yield Channel(f"webhook.{thing.name}", None, summary, None, made, method="POST")
 
 
-def _of_view(view: str) -> Spec:
-    row, key = ref(f"view.{view}"), ref(f"view.{view}.key")
-    head: Spec = {"view": {"const": view}, "position": ref("Position")}
+def _of_view(thing: Thing) -> Spec:
+    row, key = ref(thing.name), ref(f"{thing.name}.key")
+    head: Spec = {"view": {"const": thing.target}, "position": ref("Position")}
     return {
         "upsert": record(type={"const": "upsert"}, **head, row=row),
         "delete": record(type={"const": "delete"}, **head, key=key),
-        "changes": ref(f"view.{view}.changes"),
-        "snapshot": ref(f"view.{view}.snapshot"),
+        "changes": ref(f"{thing.name}.changes"),
+        "snapshot": ref(f"{thing.name}.snapshot"),
         "digest": record(
             type={"const": "digest"}, **head, since=ref("Position"), upserts=array(row), deletes=array(key)
         ),
     }
 
 
-def _of_stream(stream: str) -> Spec:
-    event = ref(f"stream.{stream}")
-    head: Spec = {"stream": {"const": stream}, "position": ref("Position")}
+def _of_stream(thing: Thing) -> Spec:
+    event = ref(thing.name)
+    head: Spec = {"stream": {"const": thing.target}, "position": ref("Position")}
     return {
         "event": record(type={"const": "event"}, **head, event=event),
         "events": record(type={"const": "events"}, **head, events=array(event)),
     }
 
 
-def _of_both(kind: str, name: str) -> Spec:
+def _of_both(thing: Thing) -> Spec:
     reason = text("Why what you hold may be out of date: read the view or stream, from this position on.")
-    named: Spec = {kind: {"const": name}}
+    what: Spec = {thing.kind: {"const": thing.target}}
+    named: Spec = {"channel": {"const": thing.channel}} if thing.channel else what
     return {
-        "reset": record(type={"const": "reset"}, **named, position=ref("Position"), reason=reason),
+        "reset": record(type={"const": "reset"}, **what, position=ref("Position"), reason=reason),
         "test": record(type={"const": "test"}, webhook=text(), **named, at=text()),
     }

@@ -1,14 +1,16 @@
 """Writes to one subscriber's connection without making others wait for it, and ends it when it is too slow.
 
-1. `offer` returns at once: the frame is written, or waits in this connection's own queue. It says False when more than
-   `Limits.subscriber_bytes` wait: whoever has more then holds it back until `drained`.
-2. Frames leave in the order in which they were offered or sent, whole; control frames of a socket go first.
+1. `offer` and `put` return at once: the frame is written, or waits in this connection's own queue. What waits is
+   written in one go when there is room: a call into the kernel costs five times what is done around it here.
+2. Frames leave in the order in which they were queued or sent, whole; control frames of a socket go first.
 3. Little waits in the transport and the kernel, so that what a slow reader gets is never minutes old.
 4. `send` is for what only this subscriber asked for (a snapshot, what it missed): it waits for room instead.
-5. A connection that reads nothing for `Limits.subscriber_cut_s` is cut, and ending one takes at most `LAST_WORDS_S`:
+5. When more than `Limits.subscriber_bytes` wait for the connection, `offer` takes nothing more, whichever of its
+   subscriptions it is for: whoever has more holds it back until `drained`.
+6. A connection that reads nothing for `Limits.subscriber_cut_s` is cut, and ending one takes at most `LAST_WORDS_S`:
    nobody can pin memory or hold up a shutdown by not reading.
 
-So a client that does not read costs at most `subscriber_bytes` and the last frame of each of its subscriptions here,
+So a client that does not read costs at most `subscriber_bytes` and a frame here, however many subscriptions it has,
 `WRITE_HIGH_BYTES` and a frame in the transport, and `KERNEL_BYTES` in the kernel, for `subscriber_cut_s`.
 """
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from aiohttp import web
@@ -66,22 +68,37 @@ class Pipe:
         self._waiting: deque[Frame] = deque()
         self._waiting_bytes = 0
         self._flushing: asyncio.Task[None] | None = None
-        _keep_buffers_small(transport)
+        self._over = False
+        """As `closed`; asked for every frame."""
+        keep_buffers_small(transport)
 
     # Writing
 
-    def offer(self, frame: Frame) -> bool:
-        """Write now if there is room, else queue. False when enough waits: hold back what comes next."""
-        if self.closed.is_set():
+    def offer(self, frame: bytes) -> bool | None:
+        """Take it if the connection may have more waiting. False: it was taken, but enough waits now. None: it was not
+        taken, because enough waited before. In both cases: hold back what comes next until `drained`."""
+        if self._waiting:
+            return None if self._waiting_bytes > self._bound_bytes else self.put(frame)
+        transport = self._transport
+        if self._over or transport.is_closing() or transport.get_write_buffer_size() > WRITE_HIGH_BYTES:
+            return self.put(frame)
+        transport.write(frame)  # what most frames come to, without another call
+        return True
+
+    def put(self, frame: Frame) -> bool:
+        """Take it in any case: for what is small, and must be said. False when enough waits."""
+        if self._over:
             return True
-        if self._transport.is_closing():
+        transport = self._transport
+        if transport.is_closing():
             self.close()
-        elif not self._waiting and self._has_room():
-            self._transport.write(_made(frame))
-        else:
-            self._waiting.append(frame)
-            self._waiting_bytes += _size(frame)
-            self._start_flushing()
+            return True
+        if not self._waiting and transport.get_write_buffer_size() <= WRITE_HIGH_BYTES:
+            transport.write(frame if isinstance(frame, bytes) else frame())
+            return True
+        self._waiting.append(frame)
+        self._waiting_bytes += _size(frame)
+        self._start_flushing()
         return self._waiting_bytes <= self._bound_bytes
 
     def first(self, frame: Frame) -> None:
@@ -130,6 +147,7 @@ class Pipe:
         """Forget what waits; the connection itself is its handler's to close."""
         self._waiting.clear()
         self._waiting_bytes = 0
+        self._over = True
         self.closed.set()
         self._room.set()
 
@@ -152,6 +170,23 @@ class Pipe:
     def _has_room(self) -> bool:
         return self._transport.get_write_buffer_size() <= WRITE_HIGH_BYTES
 
+    def _write_what_fits(self) -> None:
+        waiting, transport = self._waiting, self._transport
+        while waiting and transport.get_write_buffer_size() <= WRITE_HIGH_BYTES:
+            transport.write(self._next() if len(waiting) == 1 else b"".join(self._next_few()))
+
+    def _next(self) -> bytes:
+        frame = self._waiting.popleft()
+        self._waiting_bytes -= _size(frame)
+        return _made(frame)
+
+    def _next_few(self) -> Iterator[bytes]:
+        size = 0
+        while self._waiting and size <= WRITE_HIGH_BYTES:
+            frame = self._next()
+            size += len(frame)
+            yield frame
+
     def _start_flushing(self) -> None:
         if self._flushing is None:
             self._room.clear()
@@ -163,10 +198,7 @@ class Pipe:
             while not self.is_idle:
                 async with asyncio.timeout(self._stalled_s):
                     await self._drained()
-                while self._waiting and self._has_room():
-                    frame = self._waiting.popleft()
-                    self._waiting_bytes -= _size(frame)
-                    self._transport.write(_made(frame))
+                self._write_what_fits()
         except TimeoutError:
             self.cut(self.policy)
         except ConnectionError:
@@ -190,7 +222,7 @@ def _size(frame: Frame) -> int:
     return len(frame) if isinstance(frame, bytes) else 0
 
 
-def _keep_buffers_small(transport: asyncio.Transport) -> None:
+def keep_buffers_small(transport: asyncio.Transport) -> None:
     transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_HIGH_BYTES // 4)
     connection = transport.get_extra_info("socket")
     if connection is None:

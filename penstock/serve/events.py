@@ -1,8 +1,9 @@
 """Reads streams for whoever wants the events themselves: a page at a time, or following as they come.
 
-The log is the buffer: a slow reader just reads later, so nothing is ever merged or left out here. A page is read when
-the one before it was written; a reader that does not read for long is told how far behind it is (`stall`), and a
-connection that stays stuck is ended by its `Pipe`.
+The log is the buffer: a slow reader just reads later, so nothing is ever merged or left out here. Who is level reads
+with all others that are (`serve/tail.py`). Who is not reads by itself, a page when the one before it was written; one
+that does not read for long is told how far behind it is (`stall`), and a connection that stays stuck is ended by its
+`Pipe`.
 
 1. Each event carries the position behind it: reading on from there gives exactly the rest.
 2. A page looks at a bounded number of events, so that a `where` that nothing passes holds up no one.
@@ -12,12 +13,12 @@ connection that stays stuck is ended by its `Pipe`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.change import Column
+from penstock.change import Column, Row
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
 from penstock.errors import NotReadyError, PositionGoneError, UnknownStreamError
@@ -27,13 +28,12 @@ from penstock.log.log import Block
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberReset, SubscriberStalled
 from penstock.position import Position
-from penstock.protocol import wire
-from penstock.schema import ID, KEY, RECEIVED, TIME
 from penstock.serve.asked import Asked
 from penstock.serve.ledgers import LedgerMask
 from penstock.serve.message_schemas import columns_of
 from penstock.serve.messages import Message, reset, stall
 from penstock.serve.receiver import Receiver
+from penstock.serve.tail import Events, Tail, event_json
 from penstock.views.query import Query
 from penstock.views.rule import ReadRule, parse_ruled
 from penstock.views.unpack import rows_of
@@ -44,8 +44,8 @@ PAGE_BYTES = 1024**2
 """Followers get fewer events at a time when their pages grow beyond this."""
 SCAN_EVENTS = 50_000
 """Events looked at for one reply when a `where` lets few pass."""
-POSITION_S = 15.0
-_SYSTEM = (ID, KEY, TIME, RECEIVED)
+LEVEL_S = 1.0
+"""How long one that is level waits for the tail to get there, before it reads on by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class StreamReads:
         self._mask = LedgerMask(application)
         self._filtered = application.filtered()
         self._waiting: set[asyncio.Event] = set()
+        self._tails: dict[tuple[str, tuple[Column, ...]], Tail] = {}
         self._follower: Follower | None = None
         self._filter_errors: dict[str, list[int]] = {name: [0] for name in self._names}
         self._observer.counter(
@@ -85,6 +86,7 @@ class StreamReads:
     async def stop(self) -> None:
         if self._follower is not None:
             await asyncio.to_thread(self._follower.close)
+        await asyncio.gather(*(tail.stop() for tail in self._tails.values()))
 
     def known(self, name: str) -> None:
         """Raises `UnknownStreamError` unless the app has a stream of this name."""
@@ -128,9 +130,9 @@ class StreamReads:
         since: Position | str,
         asked: Asked,
         receiver: Receiver,
-        reached: Callable[[Position], None] = lambda position: None,
+        reached: Callable[[Position | Callable[[], Position]], None] = lambda position: None,
     ) -> None:
-        """Send every event behind `since`, until cancelled; `reached` is told how far it has come."""
+        """Send every event behind `since`, until cancelled; `reached` is told how far it has come, or who knows."""
         receiver.policy = "stream"
         events = PAGE_EVENTS // 10
         with self._news() as news:
@@ -139,44 +141,102 @@ class StreamReads:
                 reached(since)
             while True:
                 news.clear()
-                try:
-                    page = await self.page(name, since, asked, events)
-                except PositionGoneError as gone:
-                    self._observer.emit(SubscriberReset(name, gone.message, "stream"))
-                    await receiver.send(reset(gone.message))
-                    since = START
-                    continue
-                if page.events:
-                    events = _next_size(events, await self._send(name, page, receiver))
-                    told = page.next
+                async with receiver.turn:  # of all subscriptions on a connection one holds a page that waits
+                    await self._room_for(name, since, receiver)
+                    try:
+                        page = await self.page(name, since, asked, events)
+                    except PositionGoneError as gone:
+                        self._observer.emit(SubscriberReset(name, gone.message, "stream"))
+                        await receiver.send(reset(gone.message))
+                        since = START
+                        continue
+                    if page.events:
+                        message = _message(name, page)
+                        await receiver.send(message)
+                        events = _next_size(events, len(message.payload))
+                        told = page.next
                 since = page.next
                 reached(since)
-                if not page.events and not page.looked_at and not await _within(news, POSITION_S) and told != since:
-                    await receiver.send(Message({"type": "position", "position": since.token()}, 0))
-                    told = since
+                if not page.looked_at:
+                    known = told if isinstance(told, Position) else since
+                    since, told = await self._at_the_end(name, since, known, asked, receiver, reached)
+                    reached(since)
 
-    async def _send(self, name: str, page: Page, receiver: Receiver) -> int:
-        """Send a page when the one before it was written; nothing more is read until then. Returns its bytes."""
+    async def _at_the_end(
+        self,
+        name: str,
+        since: Position,
+        told: Position,
+        asked: Asked,
+        receiver: Receiver,
+        reached: Callable[[Position | Callable[[], Position]], None],
+    ) -> tuple[Position, Position]:
+        """Follow with the others that are level, for as long as it keeps up; returns where it is and what it knows."""
+        found = await asyncio.to_thread(self._log.find, name)
+        query = self._query(found, asked)
+        tail = self._tail(found, query, since)
+        if not tail.may_join(since):
+            if tail.position == since or not tail.position.covers(since):
+                tail.moved.clear()
+                await _within(tail.moved, LEVEL_S)
+            return since, told
+        if not receiver.is_level:
+            await receiver.drained()
+            return since, told
+        member = tail.join(query, asked.masked, receiver, told)
+        reached(lambda: member.position)
+        try:
+            await member.left.wait()
+        finally:
+            tail.leave(member)
+        return member.position, member.told
+
+    def _tail(self, found: Found, query: Query, since: Position) -> Tail:
+        """The one of all who may see the same columns; it begins where the first of them is."""
+        key = (found.name, query.columns)
+        tail = self._tails.get(key)
+        if tail is None or tail.ended:
+            news, size = asyncio.Event(), PAGE_EVENTS // 10
+            self._waiting.add(news)
+
+            async def read(position: Position) -> Events:
+                nonlocal size
+                events, taken = await asyncio.to_thread(self._decoded, found.name, position, query.columns, size)
+                size = _next_size(size, taken)
+                return events
+
+            tail = self._tails[key] = Tail(
+                found.name,
+                since,
+                found.schema,
+                read,
+                news,
+                lambda event: self._mask.shown(found.name, event),
+                self._filter_errors[found.name],
+                self._observer,
+            )
+            tail.on_end(lambda: self._waiting.discard(news))
+        return tail
+
+    async def _room_for(self, name: str, since: Position | str, receiver: Receiver) -> None:
+        """Wait until what was sent before is written; one that takes long is told how far behind it is."""
         waiting = asyncio.ensure_future(receiver.drained())
         try:
             done, _ = await asyncio.wait([waiting], timeout=self._limits.subscriber_stall_s)
             if not done:
                 self._observer.emit(SubscriberStalled(name, receiver.transport, "stream", receiver.unsent_bytes))
-                receiver.stall(await self._stall(name, page, receiver))
+                receiver.stall(await self._stall(name, since, receiver))
             await waiting
         finally:
             waiting.cancel()
-        message = _message(name, page)
-        await receiver.send(message)
-        return len(message.payload)
 
-    async def _stall(self, name: str, page: Page, receiver: Receiver) -> Callable[[], Message]:
+    async def _stall(self, name: str, since: Position | str, receiver: Receiver) -> Callable[[], Message]:
         """How far a slow reader is behind: the events as of now, the rest as of when it reads it."""
         now = asyncio.get_running_loop().time
         began = now() - self._limits.subscriber_stall_s
         end = await asyncio.to_thread(self._log.position_end, name)
-        missed = sum(max(0, new - old) for new, old in zip(end.offsets, page.next.offsets, strict=True))
-        events = missed + len(page.events)
+        read = since.offsets if isinstance(since, Position) else (0,) * len(end.offsets)
+        events = sum(max(0, new - old) for new, old in zip(end.offsets, read, strict=False))
         return lambda: stall({"events": events, "bytes": receiver.unsent_bytes, "seconds": round(now() - began, 1)})
 
     async def _beginning(self, name: str, since: Position | str, asked: Asked, news: asyncio.Event) -> Position | str:
@@ -215,6 +275,18 @@ class StreamReads:
             page = Page(page.events + shown, more.next, page.looked_at + more.looked_at)
             if not more.looked_at or len(page.events) >= limit or page.looked_at >= SCAN_EVENTS:
                 return page
+
+    def _decoded(self, name: str, after: Position, columns: Sequence[Column], limit: int) -> tuple[Events, int]:
+        """What is behind a position with all columns, and the bytes of it."""
+        found = self._log.find(name)
+        blocks, behind = self._log.read_after(name, after, limit)
+        offsets, rows, positions = list(after.offsets), list[Row](), list[Callable[[], str]]()
+        for block in blocks:
+            rows += rows_of(block.batch, [column.name for column in columns])
+            for offset in block.offsets.to_pylist():
+                offsets[block.partition] = offset + 1
+                positions.append(Position("stream", behind.name, behind.epoch, tuple(offsets)).token)
+        return Events(rows, positions, behind, found.schema), sum(block.batch.nbytes for block in blocks)
 
     def _query(self, found: Found, asked: Asked) -> Query:
         if asked.masked:
@@ -286,8 +358,6 @@ def _message(name: str, page: Page) -> Message:
 def _events(blocks: list[Block], before: Position, behind: Position, query: Query, room: int) -> Page:
     """The first `room` events that pass, each with the position behind it in this order of reading."""
     offsets = list(before.offsets)
-    names = [column.name for column in query.output]
-    order = [*(n for n in _SYSTEM if n in names), *(n for n in names if n not in _SYSTEM)]
     events: list[dict[str, Any]] = []
     looked_at = 0
     for block in blocks:
@@ -296,9 +366,8 @@ def _events(blocks: list[Block], before: Position, behind: Position, query: Quer
             offsets[block.partition] = offset + 1
             looked_at += 1
             if query.passes(row):
-                values = dict(zip(names, query.project(row), strict=True))
                 position = Position("stream", behind.name, behind.epoch, tuple(offsets))
-                events.append({"_position": position.token()} | {name: wire(values[name]) for name in order})
+                events.append(event_json(query, row, position.token()))
                 if len(events) == room:
                     return Page(events, position, looked_at)
     return Page(events, behind, looked_at)

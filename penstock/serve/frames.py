@@ -164,9 +164,9 @@ def close_answer(payload: bytes) -> int:
 # Writing
 
 
-def text_frame(data: bytes) -> bytes:
+def text_frame(data: bytes, more: bytes = b"") -> bytes:
     """A text frame of a server: no mask, not compressed."""
-    return _header(_FIN | TEXT, len(data)) + data
+    return _header(_FIN | TEXT, len(data) + len(more)) + data + more
 
 
 def deflated_frame(prefix: bytes, deflated: bytes) -> bytes:

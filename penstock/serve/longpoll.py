@@ -33,6 +33,8 @@ class Gathering:
 
     transport = "longpoll"
     deflates = False
+    joins = False
+    is_level = True
     unsent_bytes = 0
 
     def __init__(self) -> None:

@@ -8,14 +8,16 @@ come without a new version of the protocol, so nothing here forbids them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from penstock.change import Column
-from penstock.declaration import Application
+from penstock.declaration import Application, StreamDef
 from penstock.log.folder import DEAD, LATE
 from penstock.schema import simple_type
+from penstock.serve.documented import Documented, Thing
 from penstock.serve.openapi_parts import Spec, also, array, obj, record, ref, text
 from penstock.serve.row_schemas import key_spec, row_spec
 from penstock.views.current import Views
@@ -32,6 +34,8 @@ IN_POLLS = (*OF_VIEWS, "position", "reset")
 
 _WHOLE: Spec = {"type": "integer", "minimum": 0}
 _ID = text("On a socket: the id of the subscription.")
+_LONG: Spec = {"minimum": -(2**63), "maximum": 2**63 - 1}
+_DECIMAL = r"^[+-]?[0-9]{1,18}(\.[0-9]{1,18})?$"
 _MOMENT: Spec = {"type": "string", "format": "date-time"}
 
 Columns = Mapping[str, Sequence[Column]]
@@ -64,64 +68,81 @@ SHARED: Spec = {
 """Messages that are the same for all views and streams."""
 
 
-def snapshot(view: str) -> Spec:
+def snapshot(thing: Thing) -> Spec:
     parts = {"part": _WHOLE | {"minimum": 1}, "parts": _WHOLE | {"minimum": 2}}
-    return _message("snapshot", parts, view={"const": view}, position=ref("Position"), rows=array(ref(f"view.{view}")))
+    return _message("snapshot", parts, **_head(thing), rows=array(ref(thing.name)))
 
 
-def changes(view: str) -> Spec:
+def changes(thing: Thing) -> Spec:
     return _message(
         "changes",
         {"accepted": _MOMENT | {"description": "When the newest event of the batch was taken at the door."}},
-        view={"const": view},
-        position=ref("Position"),
-        upserts=array(ref(f"view.{view}")),
-        deletes=array(ref(f"view.{view}.key")),
+        **_head(thing),
+        upserts=array(ref(thing.name)),
+        deletes=array(ref(f"{thing.name}.key")),
     )
 
 
-def events(stream: str) -> Spec:
-    found = array(ref(f"stream.{stream}"))
-    return _message("events", stream={"const": stream}, position=ref("Position"), events=found)
+def events(thing: Thing) -> Spec:
+    return _message("events", **_head(thing), events=array(ref(thing.name)))
 
 
-def polled_names(view: str) -> list[str]:
-    """The schemas of all messages that a long poll may bring."""
-    return [f"view.{view}.{kind}" if kind in OF_VIEWS else f"message.{kind}" for kind in IN_POLLS]
+def _head(thing: Thing) -> Spec:
+    return {thing.kind: {"const": thing.target}, "position": ref("Position")}
+
+
+def polled_names(thing: Thing) -> list[str]:
+    """The schemas of all messages that a long poll of a view may bring."""
+    return [f"{thing.name}.{kind}" if kind in OF_VIEWS else f"message.{kind}" for kind in IN_POLLS]
 
 
 # Of one app
 
 
-def event_schemas(application: Application) -> tuple[dict[str, Spec], Spec]:
+def event_schemas(streams: Sequence[StreamDef]) -> tuple[dict[str, Spec], Spec]:
     """For each stream the schema of its class, and all the classes that these refer to, under `event.<class>`."""
-    kinds = [stream.events.kind for stream in application.streams]
+    kinds = [stream.events.kind for stream in streams]
     schemas, classes = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/event.{name}")
-    of_streams = {s.name: schema for s, schema in zip(application.streams, schemas, strict=True)}
-    return of_streams, {f"event.{name}": schema for name, schema in classes.items()}
+    of_streams = {s.name: schema for s, schema in zip(streams, schemas, strict=True)}
+    return of_streams, {f"event.{name}": _precise(schema) for name, schema in classes.items()}
 
 
-def schemas_of(application: Application, views: Views, columns: Columns) -> Spec:
-    """Rows, keys, events and messages of all views and streams. `columns` are those of streams that no class says."""
+def _precise(schema: Any) -> Any:
+    """Also what the class leaves unsaid: numbers have 64 bits, and what a decimal number looks like."""
+    if isinstance(schema, list):
+        return [_precise(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _precise(value) for name, value in schema.items()}
+    if made.get("type") == "integer" and not made.keys() & {"minimum", "maximum", "enum"}:
+        return made | _LONG
+    return made | ({"pattern": _DECIMAL} if made.get("format") == "decimal" else {})
+
+
+def schemas_of(documented: Documented, views: Views, columns: Columns) -> Spec:
+    """Rows, keys, events and messages of all that is shown. `columns` are those of streams that no class says."""
     found: Spec = dict(SHARED)
-    for view in views:
-        found |= _view_schemas(view)
-    for name, of_stream in (_declared(application) | dict(columns)).items():
-        event = row_spec(of_stream, ["_position"])
-        event["properties"] = {"_position": ref("Position")} | event["properties"]
-        found |= {f"stream.{name}": event, f"stream.{name}.events": events(name)}
+    of_streams = _declared(documented.application) | dict(columns)
+    for thing in documented.things():
+        if thing.kind == "view":
+            found |= _view_schemas(thing, views.view(thing.target), documented)
+        else:
+            event = row_spec(documented.columns(thing, of_streams.get(thing.target, ())), ["_position"])
+            event["properties"] = {"_position": ref("Position")} | event["properties"]
+            found |= {thing.name: event, f"{thing.name}.events": events(thing)}
     return found
 
 
-def _view_schemas(view: View) -> Spec:
-    content, name = view.content, view.name
-    row = obj() if content is None else row_spec(content.columns, content.key)
-    key = obj() if content is None else key_spec(content.columns, content.key)
+def _view_schemas(thing: Thing, view: View, documented: Documented) -> Spec:
+    content = view.content
+    key = () if content is None else content.key
+    columns = [] if content is None else documented.columns(thing, content.columns, key)
+    shown = [column.name for column in columns if column.name in key]
     return {
-        f"view.{name}": row,
-        f"view.{name}.key": key,
-        f"view.{name}.snapshot": snapshot(name),
-        f"view.{name}.changes": changes(name),
+        thing.name: row_spec(columns, shown),
+        f"{thing.name}.key": key_spec(columns, shown) if content else obj(),
+        f"{thing.name}.snapshot": snapshot(thing),
+        f"{thing.name}.changes": changes(thing),
     }
 
 

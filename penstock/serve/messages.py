@@ -21,6 +21,8 @@ from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.where_types import SqlType, parse_type
 
+LARGE_BYTES = 64 * 1024
+"""A message above this is compressed in a thread: on the loop it would take over 1 ms."""
 _SHARED_FRAMES = 16
 """Frames kept per message: clients mostly count their subscriptions from the same beginning."""
 DEFLATE_BYTES = 256
@@ -64,12 +66,18 @@ class Message:
 
     def socket(self, id: str | None, deflated: bool = False) -> bytes:
         """The frame for a socket; `deflated` if that client takes compressed ones."""
-        frame = self._frames.get((id, deflated))
+        return self.frame((id, deflated))
+
+    def frame(self, form: tuple[str | None, bool]) -> bytes:
+        """The same, by the pair of both: what is asked for each subscriber makes no new one."""
+        frame = self._frames.get(form)
         if frame is None:
-            front, plain = with_id(id), not deflated or len(self.payload) < DEFLATE_BYTES
-            frame = text_frame(front + self.payload[1:]) if plain else deflated_frame(front, self.deflated())
+            (id, deflated), payload = form, self.payload
+            plain = not deflated or len(payload) < DEFLATE_BYTES
+            front = with_id(id)
+            frame = text_frame(front, payload[1:]) if plain else deflated_frame(front, self.deflated())
             if len(self._frames) < _SHARED_FRAMES:
-                self._frames[id, deflated] = frame
+                self._frames[form] = frame
         return frame
 
     def deflated(self) -> bytes:
@@ -77,6 +85,29 @@ class Message:
         if self._deflated is None:
             self._deflated = deflate(self.payload[1:])
         return self._deflated
+
+
+class Joined(Message):
+    """Several messages that follow each other, for connections: their frames in one piece."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Sequence[Message]) -> None:
+        self._run = run
+        self._begin(run[-1].kind, b"", run[-1].position, run[-1].end, True)
+
+    def sse(self) -> bytes:
+        if self._sse is None:
+            self._sse = b"".join([message.sse() for message in self._run])
+        return self._sse
+
+    def frame(self, form: tuple[str | None, bool]) -> bytes:
+        frames = self._frames.get(form)
+        if frames is None:
+            frames = b"".join([message.frame(form) for message in self._run])
+            if len(self._frames) < _SHARED_FRAMES:
+                self._frames[form] = frames
+        return frames
 
 
 def with_id(id: str | None) -> bytes:
@@ -170,9 +201,22 @@ class BatchJson:
         self._tail = rest.partition(b'"deletes":[]')[2]
         self._rows: dict[RowCodec, dict[int, tuple[Row, bytes]]] = {}
         self._keys: dict[Key, bytes] = {}
+        self._messages: dict[Any, tuple[Sequence[Row], Message]] = {}
+        """By codec, rows (by identity, which holds because they are kept) and keys."""
 
     def changes(self, codec: RowCodec, upserts: Sequence[Row], deletes: Sequence[Key]) -> Message:
-        """The message of a query whose rows `codec` encodes; the rows are the view's own, not projected."""
+        """The message of a query whose rows `codec` encodes; the rows are the view's own, not projected.
+
+        Queries that differ but are told the same share it.
+        """
+        rows = id(upserts[0]) if len(upserts) == 1 else tuple(map(id, upserts))
+        told = (codec, rows, tuple(deletes)) if deletes else (codec, rows)
+        known = self._messages.get(told)
+        if known is None:
+            known = self._messages[told] = (upserts, self._message(codec, upserts, deletes))
+        return known[1]
+
+    def _message(self, codec: RowCodec, upserts: Sequence[Row], deletes: Sequence[Key]) -> Message:
         made = self._rows.get(codec)
         if made is None:
             made = self._rows[codec] = {}
@@ -216,8 +260,10 @@ class MessageMaker:
         body = protocol.snapshot(self._view, self._token(end), rows, part, parts)
         return Message(body, end, resumable=last, whole=last)
 
-    def moved(self, end: int) -> Message:
-        return Message(protocol.position_moved(self._token(end)), end)
+
+def position_moved(position: str, end: int) -> Message:
+    """Batches have passed that changed nothing for whoever gets it."""
+    return Message(protocol.position_moved(position), end)
 
 
 def reset(reason: str) -> Message:

@@ -1,19 +1,22 @@
-"""Describes the HTTP interface of one app as OpenAPI 3.1, from its declarations and the columns of its views.
+"""Describes the HTTP interface of one app as OpenAPI 3.1, for the one who asks: from declarations and columns of views.
 
-WebSocket and SSE messages are outside of what OpenAPI describes; their paths are listed with what they answer to a
-plain request, and `asyncapi.py` describes the messages. Paths have names in the place of `{view}` and
-`{stream}`, so that 404 is no answer of theirs.
+Replies that do not end (Server-Sent Events) and connections that are no longer HTTP (WebSocket) are not here but in
+`/asyncapi.json` (`asyncapi.py`). Paths have names in the place of `{view}` and `{stream}`, so that 404 is no answer of
+theirs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from penstock.config import Limits
-from penstock.declaration import LEDGERS, Application, ChannelDef
+from penstock.declaration import LEDGERS, Application
+from penstock.rights.credential import Credential
+from penstock.serve.documented import Documented, Thing
 from penstock.serve.message_schemas import Columns, event_schemas, polled_names, schemas_of
-from penstock.serve.openapi_collect import pixel, post
+from penstock.serve.openapi_collect import closed, pixel, post
 from penstock.serve.openapi_dead import dead_paths
 from penstock.serve.openapi_parts import (
     ACKS_REPLY,
@@ -35,76 +38,108 @@ from penstock.views.current import Views
 Spec = dict[str, Any]
 
 
-def openapi(application: Application, views: Views, limits: Limits, columns: Columns) -> Spec:
+def openapi(application: Application, views: Views, limits: Limits, columns: Columns, credential: Credential) -> Spec:
     """The whole document, as JSON types; `columns` are those of the streams in the log."""
-    events, kinds = event_schemas(application)
+    documented = Documented(application, credential)
+    written = documented.written()
+    events, kinds = event_schemas(written)
+    schemas = schemas_of(documented, views, columns)
     paths: Spec = {}
-    for view in views:
-        paths |= _view_paths(view.name, limits)
-    for node in application.nodes:
-        paths[f"/flows/{node.name}/rebuild"] = {"post": _rebuild(node.name, "flow")}
-    for stream in application.streams:
-        paths |= _stream_paths(stream.name, limits)
-        paths[f"/streams/{stream.name}"]["post"] = post(stream, events[stream.name], limits)
-        paths[f"/streams/{stream.name}/publish"] = _socket(f"publishing to {stream.name}", 400)
-        paths[f"/streams/{stream.name}/pixel.gif"] = {"get": pixel(stream)}
+    things = list(documented.things())
+    for thing in things:
+        names = list(schemas[thing.name]["properties"])
+        paths |= _view_paths(thing, names, limits) if thing.kind == "view" else _stream_paths(thing, names, limits)
     for name in (*(flow.name for flow in application.flows), *LEDGERS):
-        paths |= _stream_paths(name, limits)
-    for channel in application.channels:
-        paths |= _channel_paths(channel, application, limits)
+        if f"/streams/{name}" in paths:
+            paths[f"/streams/{name}"]["post"] = closed(name)
+    for stream in written:
+        path = paths.setdefault(f"/streams/{stream.name}", {})
+        path["post"] = post(stream, events[stream.name], limits)
+        paths[f"/streams/{stream.name}/pixel.gif"] = {"get": pixel(stream)}
+    if documented.administers:
+        paths |= {f"/views/{view.name}/rebuild": {"post": _rebuild(view.name, "view")} for view in views}
+        paths |= {f"/flows/{node.name}/rebuild": {"post": _rebuild(node.name, "flow")} for node in application.nodes}
     return {
         "openapi": "3.1.0",
-        "info": {"title": application.name, "version": version("penstock")},
+        "info": {"title": application.name, "version": version("penstock"), "description": _DESCRIPTION},
         "security": [{"key": []}, {"token": []}, {}],
-        "paths": secured(dict(sorted((paths | _fixed_paths(limits)).items())), application),
-        "components": {
-            "schemas": SCHEMAS | schemas_of(application, views, columns) | kinds,
-            "securitySchemes": SECURITY,
-        },
+        "paths": secured(dict(sorted((paths | _fixed_paths(things, limits)).items())), application),
+        "components": {"schemas": SCHEMAS | schemas | kinds, "securitySchemes": SECURITY},
     }
 
 
-# Views
+_DESCRIPTION = (
+    "As far as the one who asks may read and write. What stays open (Server-Sent Events under `/events`, WebSockets "
+    "under `/socket` and `/publish`) is described by `/asyncapi.json`."
+)
 
-_QUERY = [
-    parameter("where", text("A condition in SQL over the view's columns.")),
-    parameter("params", text("A JSON object: the values of the parameters (`:name`) in `where`.")),
-    parameter("select", text("Columns to give, with commas between; the key's are always among them.")),
-    parameter("order_by", text("Columns to order by, with commas between; `-` before one turns it around.")),
-    parameter("limit", {"type": ["integer", "string"], "minimum": 0, "description": "Rows at most; `null`: all."}),
-]
+# What can be read
+
+_SINCE = parameter("since", text("A position of this view: answer with the messages behind it."))
+_TAG = parameter("If-None-Match", text("The ETag of an earlier answer."), place="header")
 _REACHED = [
     parameter("after", text("An ack: answer once the view has absorbed that event.")),
     parameter("at_least", text("A position of this view: answer once it is reached.")),
 ]
 
 
-def _view_paths(name: str, limits: Limits) -> Spec:
+def _query(columns: list[str]) -> list[Spec]:
+    return [
+        parameter("where", text("A condition in SQL over the columns.")),
+        {
+            "name": "params",
+            "in": "query",
+            "description": "The values of the parameters (`:name`) in `where`.",
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        },
+        _names("select", "Columns to give; the key's are always among them.", columns),
+    ]
+
+
+def _ranking(columns: list[str]) -> list[Spec]:
+    turned = [f"-{name}" for name in columns]
+    most = {"oneOf": [{"type": "integer", "minimum": 0}, {"const": "null"}], "description": "Rows at most; null: all."}
+    return [
+        _names("order_by", "Columns to order by; `-` before one turns it around.", [*columns, *turned]),
+        parameter("limit", most),
+    ]
+
+
+def _names(name: str, description: str, known: list[str]) -> Spec:
+    """A list with commas between."""
+    item = {"type": "string", "enum": known} if known else text()
+    schema = {"type": "array", "items": item, "minItems": 1, "description": description}
+    return parameter(name, schema) | {"style": "form", "explode": False}
+
+
+def _view_paths(thing: Thing, columns: list[str], limits: Limits) -> Spec:
     rows = record(
-        view={"const": name}, position=ref("Position"), frontier=ref("Frontier"), rows=array(ref(f"view.{name}"))
+        view={"const": thing.target}, position=ref("Position"), frontier=ref("Frontier"), rows=array(ref(thing.name))
     )
-    message = {"oneOf": [ref(schema) for schema in polled_names(name)]}
+    message = {"oneOf": [ref(schema) for schema in polled_names(thing)]}
     polled = record(messages=array(message), position=ref("Position"))
+    read = f"read {thing.words}"
+    again = {"operationId": read, "parameters": {"since": "$response.body#/position"}}
+    good = answers({"oneOf": [rows, polled]}, 400, 410, 503, 504, 507)
+    good["200"]["links"] = {"what comes then": again}
     return {
-        f"/views/{name}": {
+        thing.address: {
             "get": {
-                "operationId": f"read view {name}",
-                "summary": f"Rows of the view {name}, or with since= its changes as a long poll",
+                "operationId": read,
+                "summary": f"Rows of {thing.words}, or with since= its changes as a long poll",
                 "parameters": [
-                    *_QUERY,
+                    *_query(columns),
+                    *_ranking(columns),
                     parameter("key", text("One row: the key's value, or a JSON object of the key's columns.")),
                     *_REACHED,
-                    parameter("since", text("A position of this view: answer with the messages behind it.")),
+                    _SINCE,
                     _wait(limits),
-                    parameter("If-None-Match", text("The ETag of an earlier answer."), place="header"),
+                    _TAG,
                 ],
-                "responses": answers({"oneOf": [rows, polled]}, 400, 410, 503, 504, 507)
+                "responses": good
                 | {"204": {"description": "since=: nothing came in time"}, "304": {"description": "Not changed"}},
             }
         },
-        f"/views/{name}/events": _events(name, "view", [*_QUERY, *_LAST_EVENT_ID, *_REACHED, _wait(limits)], 410, 504),
-        f"/views/{name}/socket": _socket(f"view {name}"),
-        f"/views/{name}/rebuild": {"post": _rebuild(name, "view")},
     }
 
 
@@ -121,23 +156,21 @@ def _rebuild(name: str, kind: str) -> Spec:
 # Streams
 
 
-def _stream_paths(name: str, limits: Limits) -> Spec:
+def _stream_paths(thing: Thing, columns: list[str], limits: Limits) -> Spec:
     after = parameter("after", text("A position of this stream, `start` or `end`."))
     most = {"type": "integer", "minimum": 1, "maximum": limits.read_events_most, "default": limits.read_events}
-    page = record(stream={"const": name}, events=array(ref(f"stream.{name}")), next=ref("Position"))
-    return {
-        f"/streams/{name}": {
-            "get": {
-                "operationId": f"read stream {name}",
-                "summary": f"Events of the stream {name}",
-                "parameters": [after, parameter("limit", most), _wait(limits), *_QUERY[:2]],
-                "responses": answers(page, 400, 410, 503),
-            }
-        },
-        f"/streams/{name}/events": _events(name, "stream", [after, *_QUERY[:2], *_LAST_EVENT_ID]),
-        f"/streams/{name}/socket": _socket(f"stream {name}"),
-        f"/streams/{name}/schema": {"get": _schema(name)},
+    page = record(stream={"const": thing.target}, events=array(ref(thing.name)), next=ref("Position"))
+    read = f"read {thing.words}"
+    good = answers(page, 400, 410, 503)
+    good["200"]["links"] = {"next": {"operationId": read, "parameters": {"after": "$response.body#/next"}}}
+    get = {
+        "operationId": read,
+        "summary": f"Events of {thing.words}",
+        "parameters": [after, parameter("limit", most), _wait(limits), *_query(columns)],
+        "responses": good,
     }
+    own: Spec = {} if thing.channel else {f"{thing.address}/schema": {"get": _schema(thing.target)}}
+    return {thing.address: {"get": get}, **own}
 
 
 def _schema(name: str) -> Spec:
@@ -158,21 +191,6 @@ def _schema(name: str) -> Spec:
     }
 
 
-def _channel_paths(channel: ChannelDef, application: Application, limits: Limits) -> Spec:
-    """The paths of what it shows, under its own name."""
-    is_view = application.view(channel.target) is not None
-    shown = _view_paths(channel.target, limits) if is_view else _stream_paths(channel.target, limits)
-    paths: Spec = {}
-    for end in ("", "/events", "/socket"):
-        get = shown[f"/{'views' if is_view else 'streams'}/{channel.target}{end}"]["get"]
-        named = {
-            "operationId": f"{get['operationId']} as channel {channel.name}",
-            "summary": f"{get['summary']}, as the channel {channel.name} shows it",
-        }
-        paths[f"/channels/{channel.name}{end}"] = {"get": get | named}
-    return paths
-
-
 def _tickets() -> Spec:
     body = obj(view=text(), stream=text(), channel=text()) | {"minProperties": 1, "maxProperties": 1}
     reply = also(
@@ -191,12 +209,6 @@ def _tickets() -> Spec:
 
 # The rest
 
-_LAST_EVENT_ID = [
-    parameter("Last-Event-ID", text("The id of the last event that was received."), place="header"),
-    parameter("last_event_id", text("The same, for clients that cannot set headers.")),
-    parameter("lastEventId", text("The same, under another name that is in use.")),
-]
-
 
 def _wait(limits: Limits) -> Spec:
     return parameter("wait", {"type": "number", "minimum": 0, "maximum": limits.wait_s, "description": "Seconds."})
@@ -204,29 +216,6 @@ def _wait(limits: Limits) -> Spec:
 
 def _json(schema: Spec) -> Spec:
     return {"application/json": {"schema": schema}}
-
-
-def _events(name: str, kind: str, parameters: list[Spec], *errors: int) -> Spec:
-    return {
-        "get": {
-            "operationId": f"events of {kind} {name}",
-            "summary": f"The {kind} {name} as Server-Sent Events",
-            "parameters": parameters,
-            "responses": answers(None, 400, *errors, *((507,) if kind == "view" else ()))
-            | {"200": {"description": "Events", "content": {"text/event-stream": {"schema": text()}}}},
-        }
-    }
-
-
-def _socket(what: str, *errors: int) -> Spec:
-    return {
-        "get": {
-            "operationId": f"socket of {what}",
-            "summary": f"A WebSocket for {what}",
-            "responses": answers(None, *(errors or (400, 426)))
-            | {"101": {"description": "The protocol is switched to WebSocket"}},
-        }
-    }
 
 
 def _subscribers() -> Spec:
@@ -250,7 +239,13 @@ def _plain(operation: str, summary: str, schema: Spec, *errors: int, parameters:
     return {"get": get | ({"parameters": parameters} if parameters else {})}
 
 
-def _fixed_paths(limits: Limits) -> Spec:
+def _document(operation: str, summary: str) -> Spec:
+    made = _plain(operation, summary, {"type": "object"}, parameters=[_TAG])
+    made["get"]["responses"]["304"] = {"description": "Not changed"}
+    return made
+
+
+def _fixed_paths(things: Sequence[Thing], limits: Limits) -> Spec:
     token = {"name": "token", "in": "path", "required": True, "schema": text()}
     which = parameter("for", {"type": "string", "enum": ["collect", "serve", "flows"]})
     anything: Spec = {"type": "object"}
@@ -268,15 +263,14 @@ def _fixed_paths(limits: Limits) -> Spec:
         "/status": _plain("status", "How everything is", ref("Status")),
         "/graph": _plain("graph", "What is made from what", ref("Graph")),
         **dead_paths(),
-        **webhook_paths(),
+        **webhook_paths(things),
         "/acks/{token}": _plain(
             "ack", "What became of a request", ACKS_REPLY, 400, 404, parameters=[token, _wait(limits)]
         ),
-        "/socket": _socket("all views and streams"),
         **_subscribers(),
         "/healthz": _plain("health", "Whether the process lives", record(status={"const": "ok"})),
         "/readyz": ready,
         "/metrics": metrics,
-        "/openapi.json": _plain("openapi", "This document", anything),
-        "/asyncapi.json": _plain("asyncapi", "The same for sockets, events and messages: AsyncAPI 3.0", anything),
+        "/openapi.json": _document("openapi", "This document"),
+        "/asyncapi.json": _document("asyncapi", "The same for sockets, events and messages: AsyncAPI 3.0"),
     }

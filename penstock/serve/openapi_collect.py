@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from penstock.config import Limits
 from penstock.declaration import StreamDef
-from penstock.serve.openapi_parts import POST_REPLY, Spec, also, answers, array, obj, parameter, record, ref, text
+from penstock.serve.openapi_parts import POST_REPLY, Spec, also, answers, array, parameter, record, ref, text
 
 _LEVELS = {"type": "string", "enum": ["none", "logged", "applied"], "default": "logged"}
-_HEADERS = {
-    "Producer-Id": "Who sends; with the other two, or none of them.",
-    "Producer-Epoch": "Which incarnation of it.",
-    "Producer-Seq": "The number of this request.",
-    "Idempotency-Key": "Makes this request happen once.",
-    "Penstock-Sent": "When the sender's clock says that it sends: milliseconds since 1970, or RFC 3339.",
-    "Prefer": "`respond-async` is `ack=none`.",
-    "Content-Encoding": "`gzip` or `zstd`.",
+_NAME: Spec = {"type": "string", "pattern": "^[!-~]{1,200}$"}
+_NUMBER: Spec = {"type": "integer", "minimum": 0, "maximum": 2**53}
+_HEADERS: Spec = {
+    "Producer-Id": _NAME | {"description": "Who sends; with the other two, or none of them."},
+    "Producer-Epoch": _NUMBER | {"description": "Which incarnation of it."},
+    "Producer-Seq": _NUMBER | {"description": "The number of this request."},
+    "Idempotency-Key": _NAME | {"description": "Makes this request happen once."},
+    "Penstock-Sent": {
+        "oneOf": [
+            {"type": "integer", "minimum": 0, "maximum": 4_102_444_800_000},
+            {"type": "string", "format": "date-time"},
+        ],
+        "description": "When the sender's clock says that it sends: milliseconds since 1970, or RFC 3339.",
+    },
+    "Prefer": text("`respond-async` is `ack=none`."),
 }
-_ENVELOPE = ("specversion", "id", "source", "type")
 
 
 def post(stream: StreamDef, event: Spec, limits: Limits) -> Spec:
@@ -32,10 +38,14 @@ def post(stream: StreamDef, event: Spec, limits: Limits) -> Spec:
             parameter("ack", _LEVELS),
             parameter("reply", text("A view: answer with its row at the first commit past the event.")),
             parameter("wait", wait),
-            *(parameter(name, text(what), place="header") for name, what in _HEADERS.items()),
+            *(parameter(name, schema, place="header") for name, schema in _HEADERS.items()),
         ],
-        "requestBody": {"required": True, "content": _contents(event)},
-        "responses": answers(good, 400, 403, 404, 408, 409, 413, 415, *_limited(stream), 503, 507)
+        "requestBody": {
+            "required": True,
+            "description": "Packed with gzip or zstd, if `Content-Encoding` says so.",
+            "content": _contents(event, strict=stream.unknown == "reject"),
+        },
+        "responses": _linked(good, 400, 403, 404, 408, 409, 413, 415, *_limited(stream), 503, 507)
         | {
             "202": {
                 "description": "ack=none: taken, not yet durable; reply=: durable, the view not yet there",
@@ -50,9 +60,15 @@ def post(stream: StreamDef, event: Spec, limits: Limits) -> Spec:
     }
 
 
-def _contents(event: Spec) -> Spec:
-    envelope = obj(**{name: text() for name in _ENVELOPE}, time=text(), data=event, data_base64=text())
-    envelope["required"] = list(_ENVELOPE)
+def _linked(good: Spec, *errors: int) -> Spec:
+    """With the way from the reply to what became of the events later."""
+    responses = answers(good, *errors)
+    responses["200"]["links"] = {"later": {"operationId": "ack", "parameters": {"token": "$response.body#/ack"}}}
+    return responses
+
+
+def _contents(event: Spec, *, strict: bool) -> Spec:
+    event = {"allOf": [event], "unevaluatedProperties": False} if strict else event
     several = {"oneOf": [event, array(event)]}
     return {
         "application/json": {"schema": several},
@@ -60,8 +76,25 @@ def _contents(event: Spec) -> Spec:
         "text/plain": {"schema": text("JSON or lines of it, as navigator.sendBeacon sends it.")},
         "text/csv": {"schema": text("A header with the names of the fields, then one event per row.")},
         "application/vnd.apache.arrow.stream": {"schema": {"type": "string", "format": "binary"}},
-        "application/cloudevents+json": {"schema": envelope},
-        "application/cloudevents-batch+json": {"schema": array(envelope)},
+        "application/cloudevents+json": {"schema": _envelope(event)},
+        "application/cloudevents-batch+json": {"schema": array(_envelope(event))},
+    }
+
+
+def _envelope(event: Spec) -> Spec:
+    """An event of CloudEvents 1.0; further attributes have names of small letters and digits."""
+    word: Spec = {"type": "string", "minLength": 1}
+    made = record(specversion={"const": "1.0"}, id=word, source=word | {"format": "uri-reference"}, type=word)
+    made["properties"] |= {"time": {"type": "string", "format": "date-time"}, "data": event}
+    return made | {"required": [*made["required"], "data"]}
+
+
+def closed(name: str) -> Spec:
+    """What a flow or the server itself writes."""
+    return {
+        "operationId": f"post to {name}",
+        "summary": f"The stream {name} cannot be posted to",
+        "responses": answers(None, 409),
     }
 
 

@@ -6,6 +6,9 @@ from penstock.serve.openapi_parts import Spec, also, answers, array, obj, parame
 
 _NULLABLE: Spec = {"type": ["string", "null"]}
 _FLAG: Spec = {"type": "string", "enum": ["true", "false"]}
+_EVENT: Spec = {
+    "description": "Judged as a new event of the stream is: what does not fit is told in the letter's result."
+}
 _LETTER = record(
     letter=text("Its name: side and offset, such as 0-17."),
     stream=text("Where it was meant to go."),
@@ -35,9 +38,12 @@ _RESULT = also(
 
 def dead_paths() -> Spec:
     """`/dead`, `/dead/{letter}` and `/dead/replay`."""
-    name: Spec = {"name": "letter", "in": "path", "required": True, "schema": text()}
+    letter: Spec = {"type": "string", "pattern": "^[01]-[0-9]{1,15}$"}
+    name: Spec = {"name": "letter", "in": "path", "required": True, "schema": letter}
     asked = obj(
-        letters=array(obj(letter=text(), events=array({"type": "object"})) | {"required": ["letter"]}),
+        letters=array(
+            obj(letter=letter, events={"type": ["array", "null"], "items": _EVENT}) | {"required": ["letter"]}
+        ),
         dry_run={"type": "boolean", "default": False},
     )
     done = record(
@@ -54,7 +60,10 @@ def dead_paths() -> Spec:
                 "parameters": [
                     parameter("stream", text("Only letters meant for this stream.")),
                     parameter("reason", text("Only letters with this reason.")),
-                    parameter("since", text("Only letters from this time on (RFC 3339).")),
+                    parameter(
+                        "since",
+                        {"type": "string", "format": "date-time", "description": "Only letters from this time on."},
+                    ),
                     parameter("replayed", _FLAG),
                     parameter("masked", _FLAG | {"description": "false: private fields are shown."}),
                     parameter("after", text("`next` of the page before.")),

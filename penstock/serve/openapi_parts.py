@@ -182,7 +182,7 @@ SCHEMAS: Spec = {
         flow=text(),
         state={"type": "string", "enum": ["starting", "running", "rebuilding", "retrying", "stopped"]},
         error={"oneOf": [ref("Error"), {"type": "null"}]},
-        batch={"type": ["integer", "null"]},
+        batch_ms={"type": ["number", "null"]},
         rate={"type": ["number", "null"]},
         lag_events={"type": ["integer", "null"]},
     ),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from penstock.serve.documented import Thing
 from penstock.serve.openapi_parts import Spec, answers, array, obj, text
 
 _NULLABLE: Spec = {"type": ["string", "null"]}
@@ -53,20 +56,14 @@ _DELIVERY = obj(
     attempts={"type": "integer"},
     newest=array(_ATTEMPT),
 )
-_NEW: Spec = obj(
-    url=text("Where to post to."),
-    view=_NULLABLE,
-    stream=_NULLABLE,
-    channel=_NULLABLE,
-    where=_NULLABLE,
-    params=_ANYTHING,
-    select=_SELECT,
-    shape=_SHAPE,
-    digest_s=_SECONDS,
-    since={"type": ["string", "null"], "description": "A position, `start` or `now`; left out: now."},
-) | {"required": ["url"], "additionalProperties": False}
+_URL: Spec = {"type": "string", "format": "uri", "pattern": "^https?://", "description": "Where to post to."}
+_DIGEST: Spec = {
+    "if": {"required": ["shape"], "properties": {"shape": {"const": "digest"}}},
+    "then": {"required": ["digest_s"], "properties": {"digest_s": {"type": "number"}}},
+    "else": {"properties": {"digest_s": {"type": "null"}}},
+}
 _CHANGED: Spec = obj(
-    url=text(),
+    url=_URL,
     where=_NULLABLE,
     params=_ANYTHING,
     select=_SELECT,
@@ -76,7 +73,11 @@ _CHANGED: Spec = obj(
 ) | {"required": [], "additionalProperties": False}
 
 
-def webhook_paths() -> Spec:
+_OF_ONE = ("webhook", "change webhook", "deliveries", "new secret", "test delivery", "delete webhook")
+"""Operations that lead on from a new one."""
+
+
+def webhook_paths(things: Sequence[Thing]) -> Spec:
     """`/webhooks` and everything below it."""
     secret = text("`whsec_` and base64; told this once.")
     told = _WEBHOOK | {"properties": _WEBHOOK["properties"] | {"secret": secret}}
@@ -90,11 +91,14 @@ def webhook_paths() -> Spec:
         ms={"type": "number"},
     )
     created = answers(None, 400, 404, 408, 409, 413, 503, 507) | _reply(201, "Made", told)
+    created["201"]["links"] = {
+        name: {"operationId": name, "parameters": {"id": "$response.body#/id"}} for name in _OF_ONE
+    }
     replayed = answers(None, *_WRITES) | _reply(202, "It begins at once", _WEBHOOK)
     return {
         "/webhooks": {
             "get": _asks("webhooks", "Your webhooks", answers(obj(webhooks=array(_WEBHOOK)))),
-            "post": _asks("make webhook", "Post changes or events to an address", created, _NEW),
+            "post": _asks("make webhook", "Post changes or events to an address", created, _new(things)),
         },
         "/webhooks/{id}": {
             "get": _of("webhook", "One webhook", answers(_WEBHOOK, 404)),
@@ -122,6 +126,31 @@ def webhook_paths() -> Spec:
             )
         },
         "/webhooks/{id}/test": {"post": _of("test delivery", "Send a test at once", answers(tested, 404))},
+    }
+
+
+def _new(things: Sequence[Thing]) -> Spec:
+    """What makes one: of exactly one view, stream or channel that the one who asks may read."""
+    names = {
+        "view": [thing.target for thing in things if thing.kind == "view" and thing.channel is None],
+        "stream": [thing.target for thing in things if thing.kind == "stream" and thing.channel is None],
+        "channel": [thing.channel for thing in things if thing.channel is not None],
+    }
+    made = obj(
+        url=_URL,
+        **{kind: {"type": "string", "enum": known} if known else text() for kind, known in names.items()},
+        where=_NULLABLE,
+        params=_ANYTHING,
+        select=_SELECT,
+        shape=_SHAPE,
+        digest_s=_SECONDS,
+        since={"type": ["string", "null"], "description": "A position, `start` or `now`; left out: now."},
+    )
+    return made | {
+        "required": ["url"],
+        "oneOf": [{"required": [kind]} for kind in names],
+        "additionalProperties": False,
+        **_DIGEST,
     }
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -19,17 +18,11 @@ from penstock.serve.answers import answer, json_parts
 from penstock.serve.asked import Asked, key_in, seconds
 from penstock.serve.longpoll import Replies, poll
 from penstock.serve.messages import RowCodec
-from penstock.serve.replies import JSON
+from penstock.serve.replies import JSON, cache_of, has_tag
 from penstock.serve.subscription import Hub
 from penstock.views.current import Views
 from penstock.views.query import Query
 from penstock.views.store import Content, View
-
-_CACHE = {"Cache-Control": "public, no-cache"}
-"""Shared proxies may keep an answer, but must ask whether it is still the present one."""
-_OWN_CACHE = {"Cache-Control": "private, no-cache", "Vary": "Authorization"}
-"""The same where a credential was needed: only its owner's own browser may keep it."""
-_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 class ViewReads:
@@ -90,8 +83,8 @@ class ViewReads:
         query = asked.query(view, content)
         head = {"view": view.name, "position": content.position.token(), "frontier": frontier_body(view.frontier)}
         key = request.query.get("key")
-        headers = (_CACHE if credential_of(request).is_anonymous else _OWN_CACHE) | {"ETag": _etag(head, query, key)}
-        if _has_tag(request.headers.getall("If-None-Match", ()), headers["ETag"]):
+        headers = cache_of(request) | {"ETag": _etag(head, query, key)}
+        if has_tag(request, headers["ETag"]):
             return web.Response(status=304, headers=headers)
         if key is not None:
             row = content.rows.get(key_in(key, content))
@@ -125,12 +118,6 @@ def _token(fields: Mapping[str, Any], name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value or None
     raise BadRequestError(f"'{name}' must be a text", hint="pass a token as the server gave it")
-
-
-def _has_tag(headers: Iterable[str], tag: str) -> bool:
-    """RFC 9110: a list of tags, compared without regard to weakness (proxies that compress weaken them), or `*`."""
-    given = ",".join(headers)
-    return given.strip() == "*" or tag.strip('"') in _TAG.findall(given)
 
 
 def _etag(head: dict[str, Any], query: Query, key: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,13 +19,16 @@ class Receiver(Protocol):
     """What it gets when it cannot keep up, as metrics name it; set by whom it follows."""
     deflates: bool
     """It takes compressed frames."""
+    joins: bool
+    """It takes several messages as one piece (`Joined`)."""
     pace_s: float | None
     """At least so long from one message to the next, the batches between merged; None: as they come."""
     on_pace: Callable[[], None]
     """Set by the group that it is in; called when `pace_s` has changed."""
 
-    def offer(self, message: Message) -> bool:
-        """Take it without waiting. False when enough waits for this subscriber: do not offer more until `drained`."""
+    def offer(self, message: Message) -> bool | None:
+        """Take it without waiting. False: enough waits on this connection now. None: enough waited before, and the
+        message was not taken. In both cases: do not offer more until `drained`."""
         ...
 
     async def send(self, message: Message) -> None:
@@ -33,6 +37,11 @@ class Receiver(Protocol):
 
     async def drained(self) -> None:
         """Return when everything is written. Raises `ConnectionError` when the subscriber is gone."""
+        ...
+
+    @property
+    def is_level(self) -> bool:
+        """Nothing waits for it."""
         ...
 
     @property
@@ -56,11 +65,12 @@ def _nobody() -> None:
     """Nobody is told."""
 
 
-class PipeReceiver:
+class PipeReceiver(ABC):
     """A subscriber at the end of a connection; how a message looks there is its transport's to say."""
 
     transport = ""
     deflates = False
+    joins = True
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -75,10 +85,11 @@ class PipeReceiver:
     def policy(self, policy: str) -> None:
         self._pipe.policy = policy
 
+    @abstractmethod
     def frame(self, message: Message) -> bytes:
-        raise NotImplementedError
+        """The bytes of a message on this transport."""
 
-    def offer(self, message: Message) -> bool:
+    def offer(self, message: Message) -> bool | None:
         return self._pipe.offer(self.frame(message))
 
     async def send(self, message: Message) -> None:
@@ -86,6 +97,10 @@ class PipeReceiver:
 
     async def drained(self) -> None:
         await self._pipe.drained()
+
+    @property
+    def is_level(self) -> bool:
+        return self._pipe.is_idle
 
     @property
     def turn(self) -> asyncio.Lock:
@@ -96,7 +111,7 @@ class PipeReceiver:
         return self._pipe.unsent_bytes
 
     def stall(self, made: Callable[[], Message]) -> None:
-        self._pipe.offer(lambda: self.frame(made()))
+        self._pipe.put(lambda: self.frame(made()))
 
     def cut(self, policy: str, last: Message) -> None:
         self._pipe.cut(policy, self.frame(last))

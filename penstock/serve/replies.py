@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,9 +14,15 @@ from penstock.errors import MethodError, PenstockError, TooLargeError, UnknownPa
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import RequestFailed
 from penstock.protocol import encode
+from penstock.rights.credential import credential_of
 
 JSON = "application/json"
 RETRY_AFTER_S = 1
+_CACHE = {"Cache-Control": "public, no-cache"}
+"""Shared proxies may keep an answer, but must ask whether it is still the present one."""
+_OWN_CACHE = {"Cache-Control": "private, no-cache", "Vary": "Authorization"}
+"""The same where a credential was needed: only its owner's own browser may keep it."""
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -23,6 +31,28 @@ def json_reply(body: Any, status: int = 200, headers: dict[str, str] | None = No
     """A body that is encoded here, or bytes that already are JSON."""
     data = body if isinstance(body, bytes) else encode(body)
     return web.Response(body=data, status=status, content_type=JSON, charset="utf-8", headers=headers)
+
+
+def tagged_reply(request: web.Request, body: Any) -> web.Response:
+    """A body that changes seldom: who has it already is told so."""
+    data = encode(body)
+    headers = cache_of(request) | {"ETag": f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"'}
+    return (
+        web.Response(status=304, headers=headers)
+        if has_tag(request, headers["ETag"])
+        else json_reply(data, 200, headers)
+    )
+
+
+def cache_of(request: web.Request) -> dict[str, str]:
+    """The headers of an answer that may be kept by whoever asks each time whether it is still the present one."""
+    return dict(_CACHE if credential_of(request).is_anonymous else _OWN_CACHE)
+
+
+def has_tag(request: web.Request, tag: str) -> bool:
+    """RFC 9110: a list of tags, compared without regard to weakness (proxies that compress weaken them), or `*`."""
+    given = ",".join(request.headers.getall("If-None-Match", ()))
+    return given.strip() == "*" or tag.strip('"') in _TAG.findall(given)
 
 
 def error_reply(error: PenstockError, headers: dict[str, str] | None = None) -> web.Response:

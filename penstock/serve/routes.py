@@ -40,7 +40,7 @@ from penstock.serve.messages import subscribed
 from penstock.serve.openapi import openapi
 from penstock.serve.readable import Readable
 from penstock.serve.reads import ViewReads
-from penstock.serve.replies import json_reply
+from penstock.serve.replies import json_reply, tagged_reply
 from penstock.serve.sse import HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
 from penstock.serve.status import Status
 from penstock.serve.stream_schemas import schema_body
@@ -92,7 +92,7 @@ class Serving:
         )
         self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
-        self._heartbeat_s = heartbeat_s
+        self._heartbeat_s, self._folder = heartbeat_s, folder
         self._rights = rights or Rights(clock=clock)
         self._readable = Readable(application)
         self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
@@ -120,6 +120,7 @@ class Serving:
             limits=self.limits,
             observer=self.observer,
             readable=self._readable,
+            spool=None if self._folder is None else self._folder.root,
             options=options,
         )
 
@@ -185,12 +186,14 @@ class Serving:
 
     async def _openapi(self, request: web.Request) -> web.Response:
         columns = await asyncio.to_thread(self._streams.columns)
-        return json_reply(openapi(self.application, self.views, self.limits, columns))
+        made = openapi(self.application, self.views, self.limits, columns, credential_of(request))
+        return tagged_reply(request, made)
 
     async def _asyncapi(self, request: web.Request) -> web.Response:
         columns = await asyncio.to_thread(self._streams.columns)
         servers = servers_at(request.host, secure=request.secure, open=self._rights.is_open)
-        return json_reply(asyncapi(self.application, self.views, self.limits, columns, servers))
+        made = asyncapi(self.application, self.views, self.limits, columns, servers, credential_of(request))
+        return tagged_reply(request, made)
 
     # Views
 
@@ -316,7 +319,7 @@ class Serving:
         if isinstance(since, Position) and before is not None:
             await receiver.send(subscribed(since.token()))
 
-        def reached(position: Position) -> None:
+        def reached(position: Position | Callable[[], Position]) -> None:
             receiver.reached = position
 
         await self._streams.follow(name, since, asked, receiver, reached)

@@ -8,74 +8,37 @@
    a large batch or a new query in a task of its own, which delays no other group. A group that nothing is due to does
    nothing at all: its cursor is the dispatch's.
 5. Nobody waits for a slow member: it falls behind, and gets one message that merges what it missed once it has read
-   (`serve/conflation.py`). A member with the policy `every_change` is cut instead, and resumes.
+   (`serve/laggards.py`). A member with the policy `every_change` is cut instead, and resumes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
-from penstock.change import Key, Row
 from penstock.config import Limits
 from penstock.declaration import Policy
 from penstock.observe.metrics import Observer
-from penstock.observe.signals import (
-    BatchesConflated,
-    GroupFailed,
-    MessagesSent,
-    SubscriberJoined,
-    SubscriberStalled,
-)
-from penstock.serve.answers import SMALL_ROWS, answer, json_parts
-from penstock.serve.conflation import Net, Shown, net_changes, shown_rows
+from penstock.observe.signals import GroupFailed, MessagesSent, SubscriberJoined
+from penstock.serve.answers import answer, json_parts
+from penstock.serve.conflation import Shown, shown_rows
 from penstock.serve.dispatch import FAILED_S, Dispatch, Due
-from penstock.serve.messages import Message, MessageMaker, stall
+from penstock.serve.laggards import LARGE_CHANGES, Laggards
+from penstock.serve.member import Gone, Member
+from penstock.serve.messages import LARGE_BYTES, Joined, Message, MessageMaker
+from penstock.serve.past import Backlog, Past, maybe_in_thread
 from penstock.serve.receiver import Receiver
 from penstock.views.history import Batch
 from penstock.views.query import Query, told_of
-from penstock.views.store import Captured
-from penstock.views.top import RESERVE_ROWS, Told, TopState, told_between
-
-T = TypeVar("T")
+from penstock.views.top import Told, TopState, told_between
 
 LINGER_S = 10.0
 """How long a group without members keeps going, so that a client that reconnects finds it."""
-REPLAY_BYTES = 4 * 1024**2
-"""How much history is evaluated at once for one who catches up."""
-LARGE_CHANGES = 1_000
-"""Above this a batch is evaluated and encoded in a thread: on the loop it would take over 2 ms."""
-LARGE_BYTES = 64 * 1024
-"""A message above this is compressed in a thread: on the loop it would take over 1 ms."""
-FAN_OUT = 500
-"""Connections written to between two steps of the loop: about 2 ms."""
-
-
-@dataclass(eq=False, slots=True)
-class Member:
-    """A subscriber in a group."""
-
-    receiver: Receiver
-    at: int
-    """The offset up to which it has everything."""
-    told: int
-    """The offset that it knows of; behind `at` where batches changed nothing for it."""
-    policy: Policy = "conflate"
-    behind: bool = False
-    """It is not offered batches: it fetches them merged, when it has read or when its pace allows."""
-    shown: Shown | None = None
-    """What it shows, while it is behind; None where that is not known, or not needed because there is no limit."""
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
-    """There is something for it to do."""
-    hurry: asyncio.Event = field(default_factory=asyncio.Event)
-    """It need not wait for its pace any longer."""
-
-
-class Gone(Exception):
-    """A subscriber cannot be brought up to date by changes."""
+FAN_OUT = 250
+"""Members that are told something between two steps of the loop: about 3 ms with the writing."""
+RUN_BYTES = 64 * 1024
+"""Messages that one member is handed together when several batches are due: what a connection writes in one go."""
 
 
 class Group:
@@ -83,30 +46,29 @@ class Group:
 
     def __init__(self, dispatch: Dispatch, query: Query, limits: Limits, observer: Observer) -> None:
         self.view, self.content, self.query = dispatch.view, dispatch.content, query
+        self.name = self.view.name
         content = self.content
         self.members: set[Member] = set()
         self.ended = asyncio.Event()
+        self.still = asyncio.Lock()
         self._dispatch, self._limits, self._observer = dispatch, limits, observer
-        self._make = MessageMaker(self.view.name, dispatch.codec(query), content.at)
+        self._make = MessageMaker(self.name, dispatch.codec(query), content.at)
+        self._past = Past(content, query, self._make)
+        self._laggards = Laggards(self, self._past, limits, observer)
         self._start = content.offset
         """Where it began; what came before is not due to it."""
         self._due: deque[Due] = deque()
-        """Taken out when members that are not behind have it all."""
+        """Taken out when it was evaluated."""
         self._state: TopState | None = None
-        self._backlog: deque[Message] = deque()
-        self._backlog_bytes = 0
-        self._backlog_start = content.offset
-        """The backlog holds every message behind this offset."""
-        self._merged: dict[tuple[int, int], Net] = {}
-        """What members that were behind got last, by the offsets it leads from and to: equally slow ones share it."""
+        self._backlog = Backlog(content.offset)
         self._stood: int | None = None
         """Where it was when it ended."""
-        self._telling: Message | None = None
-        """On its way to members: the cursor is behind it already, but some have not got it."""
+        self._telling = False
+        """Messages are on their way to members: the cursor is behind them already, but some have not got them."""
         self._users = 0
         self._leaving: asyncio.TimerHandle | None = None
         self._ready = asyncio.Event()
-        self._still, self._replaying = asyncio.Lock(), asyncio.Lock()
+        self._replaying = asyncio.Lock()
         self._working: asyncio.Task[None] | None = None
         dispatch.add(self)
         self._unused()
@@ -117,7 +79,7 @@ class Group:
 
     @property
     def cursor(self) -> int:
-        """The offset up to which members were told everything."""
+        """The offset up to which everything was evaluated, and told to members unless that is going on."""
         if self._stood is not None:
             return self._stood
         return self._due[0].batch.start if self._due else max(self._start, self._dispatch.offset)
@@ -136,7 +98,7 @@ class Group:
             start = "snapshot" if since is None else "resume"
             if self.ended.is_set():
                 return
-            self._observer.emit(SubscriberJoined(self.view.name, receiver.transport, start))
+            self._observer.emit(SubscriberJoined(self.name, receiver.transport, start))
             at = told = await self._snapshot(receiver) if since is None else since
             while at < self.cursor:
                 messages, at = await self._missed(at)
@@ -159,23 +121,32 @@ class Group:
                 await member.woken.wait()
                 member.woken.clear()
                 if member.behind and not self.ended.is_set():
-                    await self._catch_up(member)
+                    await self._laggards.catch_up(member)
         finally:
             self.members.discard(member)
 
-    def announce(self, receiver: Receiver | None = None) -> None:
-        """Tell members (this one, or all) how far they have come, where batches have passed them by."""
-        if self._telling is not None or self.ended.is_set():
+    async def announce(self) -> None:
+        """Tell all members how far they have come, where batches have passed them by."""
+        members = list(self.members)
+        for start in range(0, len(members), FAN_OUT):
+            if start:
+                await asyncio.sleep(0)
+            self._announce(member for member in members[start : start + FAN_OUT] if member in self.members)
+
+    def announce_to(self, receiver: Receiver) -> None:
+        self._announce(member for member in self.members if member.receiver is receiver)
+
+    def _announce(self, members: Iterable[Member]) -> None:
+        if self._telling or self.ended.is_set():
             return
-        asked = (member for member in self.members if receiver in (None, member.receiver))
-        passed = [member for member in asked if member.told < self.cursor]
-        moved = self._make.moved(self.cursor) if passed else None
-        for member in passed:
-            if member.behind and member.at < self.cursor:
+        cursor = self.cursor
+        for member in members:
+            if member.told >= cursor:
+                continue
+            if member.behind and member.at < cursor:
                 member.woken.set()  # it will find out itself whether anything changed for it
-            elif moved is not None:
-                member.at = member.told = self.cursor
-                member.receiver.offer(moved)
+            elif member.receiver.offer(self._dispatch.moved(cursor)) is not None:
+                member.at = member.told = cursor
 
     def end(self) -> None:
         """The build is replaced, or nobody is interested any more."""
@@ -209,13 +180,7 @@ class Group:
         if not self.ended.is_set():
             self._leaving = asyncio.get_running_loop().call_later(LINGER_S, self.end)
 
-    # Members that are behind
-
-    def _fall(self, member: Member) -> None:
-        """It has everything up to the cursor, and nothing is offered to it from here on."""
-        member.behind = True
-        member.shown = self._shown()
-        member.woken.set()
+    # Members that fall behind
 
     def _paced(self, member: Member) -> None:
         """Its pace has changed."""
@@ -224,112 +189,20 @@ class Group:
         member.woken.set()
         member.hurry.set()
 
-    def _overflown(self, member: Member) -> None:
-        """As much waits for it as may."""
+    def _overflown(self, member: Member, has_all: bool) -> None:
+        """As much waits for it as may: nothing is offered to it from here on. `has_all`: up to the cursor."""
         if member.policy == "every_change":
-            self._stalled(member)
-            member.receiver.cut(member.policy, stall(self._behind(member, 0.0)))
+            self._laggards.cut(member)
         else:
-            self._fall(member)
+            member.behind = True
+            member.shown = self.shown() if has_all else None
+            member.woken.set()
 
-    async def _catch_up(self, member: Member) -> None:
-        """Bring it to the present by messages that merge batches, as fast as it reads and its pace allows.
-
-        Raises `Gone` when history no longer reaches, and `ConnectionError` when it was cut.
-        """
-        receiver = member.receiver
-        while not self.ended.is_set():
-            if receiver.pace_s is not None and member.at < self.cursor and await _hurried(member, receiver.pace_s):
-                continue
-            await self._room_for(member)
-            if member.at >= self.cursor:
-                break
-            async with receiver.turn:
-                await receiver.drained()
-                await self._tell_merged(member)
-        if receiver.pace_s is None and member.at >= self.cursor:
-            member.behind, member.shown = False, None
-
-    async def _tell_merged(self, member: Member) -> None:
-        net = await self._net(member)
-        if net.message is not None:
-            policy = "conflate" if member.receiver.pace_s is None else "pace"
-            self._observer.emit(BatchesConflated(self.view.name, policy, net.end - member.at))
-            member.told = net.end
-            member.receiver.offer(net.message)
-        member.at, member.shown = net.end, net.shown
-
-    async def _room_for(self, member: Member) -> None:
-        """Wait until it has read what waits for it: told to be behind after a while, and cut in the end."""
-        began = asyncio.get_running_loop().time()
-        if await _in_time(member.receiver.drained, self._limits.subscriber_stall_s):
-            return
-        self._stalled(member)
-        member.receiver.stall(lambda: stall(self._behind(member, asyncio.get_running_loop().time() - began)))
-        rest_s = self._limits.subscriber_cut_s - self._limits.subscriber_stall_s
-        if not await _in_time(member.receiver.drained, rest_s):
-            member.receiver.cut(member.policy, stall(self._behind(member, self._limits.subscriber_cut_s)))
-            raise ConnectionResetError("the subscriber was cut")
-
-    def _stalled(self, member: Member) -> None:
-        receiver = member.receiver
-        self._observer.emit(SubscriberStalled(self.view.name, receiver.transport, member.policy, receiver.unsent_bytes))
-
-    def _behind(self, member: Member, seconds: float) -> dict[str, float]:
-        return {
-            "batches": self.cursor - member.at,
-            "bytes": member.receiver.unsent_bytes,
-            "seconds": round(seconds, 1),
-        }
-
-    async def _net(self, member: Member) -> Net:
-        """What a member that is behind must be told, up to the present."""
-        target = self.cursor
-        if (known := self._merged.get((member.at, target))) is None:
-            at = member.at
-            known = await (self._net_rows(at) if self.query.limit is None else self._net_top(at, member.shown))
-            self._merged = {k: net for k, net in self._merged.items() if k[1] == known.end} | {(at, known.end): known}
-        return known
-
-    async def _net_rows(self, at: int) -> Net:
-        """Without a limit: each key's row before the first batch and behind the last, as one batch."""
-        batches = self._known(at)
-        end = self.cursor
-
-        def evaluate() -> Message | None:
-            told = TopState(self.query, {}).apply(net_changes([batch for batch in batches if batch.end <= end]))
-            return self._net_message(told, end, batches)
-
-        message = await _maybe_in_thread(sum(len(batch.changes) for batch in batches), evaluate, LARGE_CHANGES)
-        return Net(message, end, None)
-
-    async def _net_top(self, at: int, before: Shown | None) -> Net:
-        """With a limit: the difference between the rows it shows and those to be shown."""
-        if before is None:
-            before = (await self._state_before(self._known(at))).shown()
-        async with self._still:
-            end, present = self.cursor, self._shown()
-        assert present is not None
-        return Net(self._net_message(told_between(before, present), end, self._known(at, end)), end, present)
-
-    def _net_message(self, told: Told | None, end: int, batches: Sequence[Batch]) -> Message | None:
-        if told is None:
-            raise Gone("too few rows were kept")
-        upserts, deletes = told
-        meta = next((batch.meta for batch in reversed(batches) if batch.end <= end), None)
-        return self._make.changes(upserts, deletes, end, meta) if upserts or deletes else None
-
-    def _known(self, at: int, end: int | None = None) -> Sequence[Batch]:
-        batches = self.content.history.after(at)
-        if batches is None and end is None:
-            raise Gone("the position is older than what is kept")
-        return batches or ()
-
-    def _shown(self) -> Shown | None:
+    def shown(self) -> Shown | None:
         """The visible rows by key at the cursor; None without a limit, where history has them."""
         return None if self.query.limit is None else shown_rows(self.query, self._present().rows())
 
-    # Snapshots
+    # The past
 
     async def _snapshot(self, receiver: Receiver) -> int:
         """Send all visible rows; returns the offset that they are of."""
@@ -337,63 +210,33 @@ class Group:
             offset = self.content.offset
             rows = await answer(self.query, self.content)
         else:
-            async with self._still:
+            async with self.still:
                 offset = self.cursor
                 rows = self._present().rows()
         size = self._limits.snapshot_part_rows
         parts = max(1, -(-len(rows) // size))
         number = 0
-        async for part in json_parts(self._make.codec, rows, size):
-            number += 1
-            await receiver.send(self._make.snapshot(part, offset, number, parts))
+        async with receiver.turn:  # of all subscriptions on a connection one holds a part that waits
+            async for part in json_parts(self._make.codec, rows, size):
+                number += 1
+                await receiver.send(self._make.snapshot(part, offset, number, parts))
         return offset
-
-    # What was missed
 
     async def _missed(self, offset: int) -> tuple[list[Message], int]:
         """Messages behind `offset`, and the offset that they lead to."""
-        if offset < self._backlog_start:
+        if offset < self._backlog.start:
             async with self._replaying:
-                if offset < self._backlog_start:
+                if offset < self._backlog.start:
                     return await self._replay(offset)
-        return [message for message in self._backlog if message.end > offset], self.cursor
+        return self._backlog.after(offset), self.cursor
 
     async def _replay(self, offset: int) -> tuple[list[Message], int]:
         """Evaluate history again, up to where the backlog begins; whoever comes next finds it in the backlog."""
-        target = self._backlog_start
-        known = self.content.history.after(offset)
-        if known is None:
-            raise Gone("the position is older than what is kept")
-        batches: Sequence[Batch] = [batch for batch in known if batch.end <= target]
-        if self.query.limit is None:
-            batches = _page(batches)
-            messages = await self._evaluated(TopState(self.query, {}), batches)
-        else:
-            messages = await self._evaluated(await self._state_before(known), batches)
-        reached = batches[-1].end
-        if reached == target == self._backlog_start:
-            self._backlog.extendleft(reversed(messages))
-            self._backlog_bytes += sum(len(message.payload) for message in messages)
-            self._backlog_start = offset
+        target = self._backlog.start
+        messages, reached = await self._past.replayed(offset, target)
+        if reached == target == self._backlog.start:
+            self._backlog.extend_back(messages, offset)
         return messages, reached
-
-    async def _state_before(self, batches: Sequence[Batch]) -> TopState:
-        """The state before these batches, which lead up to the present: the present rows, taken back.
-
-        Its reserve covers every change that can be applied to it on the way back to the present.
-        """
-        captured, changes = self.content.captured(), sum(len(batch.changes) for batch in batches)
-        return await _maybe_in_thread(
-            len(captured) + changes,
-            lambda: TopState(self.query, Undone(captured, batches), RESERVE_ROWS + changes),
-        )
-
-    async def _evaluated(self, state: TopState, batches: Sequence[Batch]) -> list[Message]:
-        def evaluate() -> list[Message]:
-            told = ((batch, state.apply(batch.changes)) for batch in batches)
-            return [m for batch, t in told if (m := self._message(batch, t)) is not None]
-
-        return await _maybe_in_thread(sum(len(batch.changes) for batch in batches), evaluate)
 
     # The present
 
@@ -405,59 +248,56 @@ class Group:
     def advance(self) -> int:
         """Called by the dispatch when something is due: done now if it is little, else in a task.
 
-        Returns how many members were handed a message now.
+        Returns how many messages were handed to members now.
         """
-        told = 0
-        while self._due and self._working is None:
-            due = self._due[0]
+        run: list[Message] = []
+        members, pending = self.members, self._due
+        slow = len(members) > FAN_OUT or self.still.locked()
+        while pending and self._working is None:
+            due = pending[0]
             if due.batch.start < self.content.history.start:
                 self.end()  # history has outrun this group
                 break
-            done, message = self._at_once(due)
-            if not done:
-                self._work()
-            elif message is not None and self._needs_thread(message):
-                self._work(message)
-            elif message is not None:
-                told += len(self.members)
-                self._tell_now(tuple(self.members), message)
-        return told
-
-    def _at_once(self, due: Due) -> tuple[bool, Message | None]:
-        """Its message, with the cursor behind it; False when a task must do it: then nothing has changed."""
-        if len(due.changes) > LARGE_CHANGES or len(self.members) > FAN_OUT or self._still.locked():
-            return False, None
-        evaluated = self._evaluate(due)
-        if evaluated is None:
-            return False, None
-        message = self._made(due, evaluated)
-        self._pass(due, message)
-        return True, message
+            told = None if slow or len(due.changes) > LARGE_CHANGES else self._evaluate(due)
+            if told is None:
+                self._work(run)
+                return 0
+            message = self._passed(due, self._made(due, told))
+            if message is not None:
+                run.append(message)
+                slow = slow or len(message.payload) > LARGE_BYTES
+        if not run:
+            return 0
+        if slow and any(map(self._needs_thread, run)):
+            self._work(run)
+            return 0
+        self._tell_now(tuple(members), run)
+        return len(run) * len(members)
 
     def fail(self, error: Exception) -> None:
         """Called by the dispatch when `advance` has raised: this group ends, no other."""
         if self._working is None:
-            self._working = asyncio.create_task(self._fails(error), name=f"group {self.view.name}")
+            self._working = asyncio.create_task(self._fails(error), name=f"group {self.name}")
 
     async def _fails(self, error: Exception) -> None:
-        self._observer.emit(GroupFailed(self.view.name, f"{type(error).__name__}: {error}"))
+        self._observer.emit(GroupFailed(self.name, f"{type(error).__name__}: {error}"))
         await asyncio.sleep(FAILED_S)
         self.end()
 
-    def _work(self, message: Message | None = None) -> None:
-        self._telling = message
-        self._working = asyncio.create_task(self._works(message), name=f"group {self.view.name}")
+    def _work(self, run: Sequence[Message] = ()) -> None:
+        self._telling = bool(run)
+        self._working = asyncio.create_task(self._works(run), name=f"group {self.name}")
 
-    async def _works(self, message: Message | None) -> None:
-        """What takes long: the first ranking, a message to tell that must be compressed first, and large batches."""
+    async def _works(self, run: Sequence[Message]) -> None:
+        """What takes long: the first ranking, messages to compress, large batches, and many members."""
         try:
-            if message is not None:
-                await self._tell(message)
+            if run:
+                await self._tell(run)
             if self.query.limit is not None and self._state is None:
                 await self._build()
             self._ready.set()
             while self._due:
-                await self._step(self._due[0])
+                await self._tell(await self._run())
         except Gone:
             self.end()
         except Exception as error:
@@ -468,22 +308,32 @@ class Group:
     async def _build(self) -> None:
         """Rank the view's rows as they are at this moment, from which steps go on."""
         captured = self.content.captured()
-        self._start = self._backlog_start = captured.offset
+        self._start = self._backlog.start = captured.offset
         self._due = deque(due for due in self._due if due.batch.end > self._start)
-        self._state = await _maybe_in_thread(len(captured), lambda: TopState(self.query, captured))
+        self._state = await maybe_in_thread(len(captured), lambda: TopState(self.query, captured))
 
-    async def _step(self, due: Due) -> None:
+    async def _run(self) -> list[Message]:
+        """The messages of what is due, as many as are handed over together."""
+        run: list[Message] = []
+        size = 0
+        while self._due and size < RUN_BYTES:
+            message = await self._step(self._due[0])
+            if message is not None:
+                run.append(message)
+                size += len(message.payload)
+        return run
+
+    async def _step(self, due: Due) -> Message | None:
         if due.batch.start < self.content.history.start:
             raise Gone("history has outrun this group")
-        async with self._still:
-            told = await _maybe_in_thread(len(due.changes), lambda: self._evaluate(due), threshold=LARGE_CHANGES)
+        async with self.still:
+            told = await maybe_in_thread(len(due.changes), lambda: self._evaluate(due), threshold=LARGE_CHANGES)
             if told is None:
                 told = await self._rebuilt(due.batch)
             made = told
-            message = await _maybe_in_thread(len(told[0]), lambda: self._made(due, made), threshold=LARGE_CHANGES)
-            self._pass(due, message)
-        if message is not None:
-            await self._tell(message)
+            message = await maybe_in_thread(len(told[0]), lambda: self._made(due, made), threshold=LARGE_CHANGES)
+            self._telling = self._telling or message is not None
+            return self._passed(due, message)
 
     def _evaluate(self, due: Due) -> Told | None:
         """Rows and keys to tell; None when too few rows are left above the bound of a limit.
@@ -500,53 +350,60 @@ class Group:
             return due.json.changes(self._make.codec, upserts, deletes)
         return self._make.changes(upserts, deletes, due.batch.end, due.batch.meta)
 
-    def _pass(self, due: Due, message: Message | None) -> None:
+    def _passed(self, due: Due, message: Message | None) -> Message | None:
         """The cursor moves behind a batch, and its message into the backlog, in one step."""
         if self._due and self._due[0] is due:
             self._due.popleft()
         if message is not None:
-            self._keep(message)
+            self._backlog.add(message, self._dispatch.backlog_bytes)
+        return message
 
     async def _rebuilt(self, batch: Batch) -> Told:
         """Too few rows were left above the bound: rank the view again as it was behind this batch."""
         before = self._present().shown()
-        later = self.content.history.after(batch.end)
-        if later is None:
-            raise Gone("history has outrun this group")
-        self._state = await self._state_before(later)
+        self._state = await self._past.state_before(self._past.since(batch.end))
         return told_between(before, self._state.shown())
 
-    def _keep(self, message: Message) -> None:
-        self._backlog.append(message)
-        self._backlog_bytes += len(message.payload)
-        while self._backlog_bytes > self._dispatch.backlog_bytes and len(self._backlog) > 1:
-            gone = self._backlog.popleft()
-            self._backlog_bytes -= len(gone.payload)
-            self._backlog_start = gone.end
-
-    async def _tell(self, message: Message) -> None:
-        """Hand it to all members, with the loop given back in between."""
-        self._telling = message
-        if self._needs_thread(message):
-            await asyncio.to_thread(message.deflated)
+    async def _tell(self, run: Sequence[Message]) -> None:
+        """Hand these to all members, with the loop given back in between."""
+        if not run:
+            return
+        for message in run:
+            if self._needs_thread(message):
+                await asyncio.to_thread(message.deflated)
         members = list(self.members)
         for start in range(0, len(members), FAN_OUT):
             if start:
                 await asyncio.sleep(0)
             there = [member for member in members[start : start + FAN_OUT] if member in self.members]
-            self._tell_now(there, message)  # whoever has left meanwhile may hold another build's rows
-        self._telling = None
-        self._observer.emit(MessagesSent(self.view.name, len(members)))
+            self._tell_now(there, run)  # whoever has left meanwhile may hold another build's rows
+        self._telling = False
+        self._observer.emit(MessagesSent(self.name, len(members) * len(run), len(run)))
 
-    def _tell_now(self, members: Iterable[Member], message: Message) -> None:
-        end = message.end
+    def _tell_now(self, members: Iterable[Member], run: Sequence[Message]) -> None:
+        """Those who have got nothing of it get all in one piece, where their connection takes that."""
+        first, last = run[0], run[-1]
+        whole = first if first is last else Joined(run)
         for member in members:
             if member.behind:
                 member.woken.set()
-            elif member.at < end:
-                member.at = member.told = end
-                if not member.receiver.offer(message):
-                    self._overflown(member)
+            elif member.at < first.end and (first is last or member.receiver.joins):
+                taken = member.receiver.offer(whole)
+                if taken is not None:
+                    member.at = member.told = last.end
+                if not taken:
+                    self._overflown(member, taken is False)
+            else:
+                self._tell_singly(member, run)
+
+    def _tell_singly(self, member: Member, run: Sequence[Message]) -> None:
+        for message in run:
+            if member.at < message.end and not member.behind:
+                taken = member.receiver.offer(message)
+                if taken is not None:
+                    member.at = member.told = message.end
+                if not taken:
+                    self._overflown(member, taken is False and message is run[-1])
 
     def _needs_thread(self, message: Message) -> bool:
         return len(message.payload) > LARGE_BYTES and any(member.receiver.deflates for member in self.members)
@@ -554,61 +411,3 @@ class Group:
     def _present(self) -> TopState:
         assert self._state is not None
         return self._state
-
-    def _message(self, batch: Batch, told: Told | None) -> Message | None:
-        if told is None:
-            raise Gone("too few rows were kept")
-        upserts, deletes = told
-        return self._make.changes(upserts, deletes, batch.end, batch.meta) if upserts or deletes else None
-
-
-async def _hurried(member: Member, pace_s: float) -> bool:
-    """Wait for the next multiple of the pace, so that members of equal pace share what is made for them.
-
-    True when something came in between: another pace, or the end.
-    """
-    member.hurry.clear()
-    now = asyncio.get_running_loop().time()
-    return await _in_time(member.hurry.wait, pace_s - now % pace_s)
-
-
-async def _in_time(call: Callable[[], Awaitable[object]], seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await call()
-        return True
-    except TimeoutError:
-        return False
-
-
-class Undone:
-    """The rows as they were before some batches, without copying a large view."""
-
-    def __init__(self, rows: Captured, batches: Sequence[Batch]) -> None:
-        self._rows = rows
-        self._before: dict[Key, Row | None] = {}
-        for batch in reversed(batches):
-            for change in batch.changes:
-                self._before[change.key] = change.before
-
-    def __len__(self) -> int:
-        return len(self._rows) + len(self._before)
-
-    def items(self) -> Iterator[tuple[Key, Row]]:
-        yield from ((key, row) for key, row in self._rows.items() if key not in self._before)
-        yield from ((key, row) for key, row in self._before.items() if row is not None)
-
-
-def _page(batches: Sequence[Batch]) -> Sequence[Batch]:
-    """The first batches, as many as `REPLAY_BYTES` allow, but at least one."""
-    size = 0
-    for number, batch in enumerate(batches):
-        size += batch.bytes
-        if size > REPLAY_BYTES:
-            return batches[: max(1, number)]
-    return batches
-
-
-async def _maybe_in_thread(size: int, call: Callable[[], T], threshold: int = SMALL_ROWS) -> T:
-    """On the loop when there is little to do, else in a thread."""
-    return call() if size <= threshold else await asyncio.to_thread(call)

@@ -96,7 +96,7 @@ async def _until_over(subscription: asyncio.Future[Any], pipe: Pipe, heartbeat_s
             if subscription in done:
                 await _tell_why(subscription, pipe)
                 return
-            pipe.offer(chunk(b":\n\n"))
+            pipe.put(chunk(b":\n\n"))
     finally:
         closed.cancel()
 

@@ -49,6 +49,7 @@ class Status:
         self._accepted, self._absorbed = Rates(), Rates()
         self._streams: list[dict[str, Any]] = []
         self._lags: dict[str, int] = {}
+        self._batches_ms: dict[str, float] = {}
         self._versions: dict[str, int] = {}
         self._processes: Any = {}
         self._task: asyncio.Task[None] | None = None
@@ -147,7 +148,7 @@ class Status:
             "flow": node.name,
             "state": state.state,
             "error": state.error,
-            "batch": state.batch,
+            "batch_ms": self._batches_ms.get(node.name),
             "rate": self._absorbed.per_second(node.name),
             "lag_events": self._lags.get(node.name),
         }
@@ -176,24 +177,28 @@ class Status:
     async def _sample(self) -> None:
         metas = {view.name: view.content.meta for view in self._views if view.content}
         self._gathering = asyncio.ensure_future(asyncio.to_thread(self._gather, metas))
-        streams, absorbed, lags, processes = await asyncio.shield(self._gathering)
-        self._streams, self._lags, self._processes = streams, lags, processes
+        streams, absorbed, lags, batches_ms, processes = await asyncio.shield(self._gathering)
+        self._streams, self._lags, self._batches_ms, self._processes = streams, lags, batches_ms, processes
         now_s = self._clock.monotonic()
         self._accepted.note(now_s, {s["stream"]: s["totals"]["accepted"] for s in streams})
         self._absorbed.note(now_s, absorbed)
 
-    def _gather(self, metas: dict[str, BatchMeta | None]) -> tuple[list[dict[str, Any]], Any, dict[str, int], Any]:
+    def _gather(
+        self, metas: dict[str, BatchMeta | None]
+    ) -> tuple[list[dict[str, Any]], dict[str, int], dict[str, int], dict[str, float], Any]:
         door, flows = self._log.edge.memory(), self._views.memory
         bounds = dict(self._all_bounds())
         streams = [self._stream(name, bounds.get(name), door, flows) for name in self._stream_names()]
-        absorbed, lags = {}, {}
+        absorbed, lags, batches_ms = {}, {}, {}
         for node in self._application.nodes:
             meta = self._flow_meta(node) if isinstance(node, FlowDef) else metas.get(node.name)
             read = {name: position.offsets for name, position in meta.frontier.items()} if meta else {}
             absorbed[node.name] = sum(sum(offsets) for offsets in read.values())
+            if meta and meta.planned_us is not None and meta.done_us is not None:
+                batches_ms[node.name] = (meta.done_us - meta.planned_us) / 1000
             ends = {name: bounds[name].ends for name in node.inputs if name in bounds}
             lags[node.name] = sum(max(0, sum(end) - sum(read.get(name, ()))) for name, end in ends.items())
-        return streams, absorbed, lags, self._read_processes()
+        return streams, absorbed, lags, batches_ms, self._read_processes()
 
     def _stream_names(self) -> list[str]:
         return [*(s.name for s in self._application.streams), *(f.name for f in self._application.flows), *LEDGERS]

@@ -16,9 +16,10 @@ from penstock.observe.signals import SubscriberReset
 from penstock.position import Position
 from penstock.serve.asked import Asked
 from penstock.serve.dispatch import Dispatch
+from penstock.serve.member import Gone
 from penstock.serve.messages import reset
 from penstock.serve.receiver import Receiver
-from penstock.serve.sharing import Gone, Group
+from penstock.serve.sharing import FAN_OUT, Group
 from penstock.views.query import Query
 from penstock.views.store import Content, View
 
@@ -37,6 +38,7 @@ class Hub:
         self._position_s = position_s
         self._groups: dict[tuple[str, Query], Group] = {}
         self._dispatches: dict[str, Dispatch] = {}
+        self._following: dict[Receiver, Group] = {}
         self._announcing: asyncio.Task[None] | None = None
         observer.gauge(
             "penstock_serve_subscribers", "Subscriptions that are open.", ("view",), self._subscribers_by_view
@@ -73,18 +75,31 @@ class Hub:
             query = asked.query(view, content)
             try:
                 offset = await self._offset(view, content, since)
-                await self._group(view, content, query).follow(receiver, offset, asked.policy)
+                group = self._following[receiver] = self._group(view, content, query)
+                await group.follow(receiver, offset, asked.policy)
                 reason = "the server fell behind" if view.content is content else "the view was rebuilt"
             except Gone as gone:
                 reason = str(gone)
+            finally:
+                self._following.pop(receiver, None)
             since = None
             self.observer.emit(SubscriberReset(view.name, reason, asked.policy))
             await receiver.send(reset(reason))
 
-    def announce(self, receiver: Receiver | None = None) -> None:
-        """Tell subscribers (this one, or all) how far they have come, where batches have passed them by."""
-        for group in self._groups.values():
-            group.announce(receiver)
+    def announce(self, receiver: Receiver) -> None:
+        """Tell a subscriber how far it has come, where batches have passed it by."""
+        if (group := self._following.get(receiver)) is not None:
+            group.announce_to(receiver)
+
+    async def announce_all(self) -> None:
+        """The same for all of them, with the loop given back in between."""
+        told = 0
+        for group in list(self._groups.values()):
+            await group.announce()
+            told += 1 + len(group.members)
+            if told >= FAN_OUT:
+                told = 0
+                await asyncio.sleep(0)
 
     async def _offset(self, view: View, content: Content, since: Position | None) -> int | None:
         if since is None:
@@ -113,7 +128,7 @@ class Hub:
         while True:
             await asyncio.sleep(self._position_s / 2)
             self._groups = {key: group for key, group in self._groups.items() if not group.ended.is_set()}
-            self.announce()
+            await self.announce_all()
 
     def _subscribers_by_view(self) -> dict[tuple[str, ...], float]:
         counts: dict[tuple[str, ...], float] = {}

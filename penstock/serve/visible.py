@@ -15,7 +15,7 @@ from penstock.rights.credential import Credential
 
 Body = dict[str, Any]
 _NAMES = ("stream", "view")
-_COUNTED = ("rows", "filter_errors", "batch", "rate", "lag_events")
+_COUNTED = ("rows", "filter_errors", "batch_ms", "rate", "lag_events")
 """Numbers that tell of rows which a reader may not see."""
 
 

@@ -30,10 +30,9 @@ from penstock.serve import frames
 from penstock.serve.delivery import LAST_WORDS_S, Pipe
 from penstock.serve.frames import Fault, Frame, FrameReader, close_frame, ping_frame, pong_frame, text_frame
 from penstock.serve.handshake import VERSION, agree
-from penstock.serve.messages import Message, error
+from penstock.serve.messages import LARGE_BYTES, Message, error
 from penstock.serve.receiver import PipeReceiver
 from penstock.serve.replies import error_reply
-from penstock.serve.sharing import LARGE_BYTES
 from penstock.serve.subscribers import Named
 
 RESTARTING = close_frame(frames.RESTARTING, "restarting: resume from your last position")
@@ -59,6 +58,7 @@ class SocketReceiver(PipeReceiver):
         super().__init__(pipe)
         self.id = id
         self.deflates = deflates
+        self._form = (id, deflates)
         self._unpaced: PenstockError | None = None
         self.of: tuple[str, str] | None = None
         """What it is of: `("view", name)` or `("stream", name)`."""
@@ -67,24 +67,24 @@ class SocketReceiver(PipeReceiver):
         """Whether it asked for a name, which takes a moment to open."""
         self.early_ack: Callable[[], None] | None = None
         """What was acknowledged meanwhile; the last counts."""
-        self.reached: Position | str | None = None
-        """Of a stream: how far it was read."""
+        self.reached: Position | str | Callable[[], Position] | None = None
+        """Of a stream: how far it was read, or who knows."""
         self.before: Before | None = None
         """What the subscription that had this id before was of, and how far it was read."""
         self._over = False
 
     def frame(self, message: Message) -> bytes:
-        return message.socket(self.id, self.deflates)
+        return message.frame(self._form)
 
-    def offer(self, message: Message) -> bool:
-        return self._over or self._pipe.offer(message.socket(self.id, self.deflates))
+    def offer(self, message: Message) -> bool | None:
+        return self._over or self._pipe.offer(message.frame(self._form))
 
     async def send(self, message: Message) -> None:
         if self.deflates and len(message.payload) > LARGE_BYTES:
             await asyncio.to_thread(message.deflated)
         await self._pipe.drained()
         if not self._over:
-            self._pipe.offer(self.frame(message))
+            self._pipe.put(self.frame(message))
 
     def stop(self) -> None:
         """Nothing is written for it from here on."""
@@ -92,7 +92,9 @@ class SocketReceiver(PipeReceiver):
 
     def passed_on(self) -> Before | None:
         """What one that takes its place must know; one that had not begun passes on what it was given."""
-        return self.before if self.of is None else (self.of, self.reached)
+        if self.of is None:
+            return self.before
+        return self.of, self.reached() if callable(self.reached) else self.reached
 
     def name(self, named: Named) -> None:
         """Its name is open."""
@@ -105,7 +107,7 @@ class SocketReceiver(PipeReceiver):
         self._unpaced = why
         if self.pace_s is not None:
             self.pace_s = None
-            self._pipe.offer(error(why.body()).socket(self.id))
+            self._pipe.put(error(why.body()).socket(self.id))
 
     def pace(self, per_s: object) -> None:
         """At most so many messages a second; None: as they come."""
@@ -261,7 +263,7 @@ class Session:
     # Answers
 
     def _reply(self, frame: bytes) -> None:
-        if not self._pipe.offer(frame):
+        if not self._pipe.put(frame):
             self._hold()
 
     def _fail(self, id: object, failure: PenstockError) -> None:

@@ -20,7 +20,6 @@ import asyncio
 import json
 import logging
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +32,7 @@ from random import Random
 from typing import Any
 
 from penstock.position import Position
+from tests.built_client import built_client
 from tests.chaos.proxy import FAULTS, Proxy
 from tests.pretended import ROOT, Pretended
 from tests.unit.views.fake_flows import topic
@@ -341,7 +341,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(words)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    subprocess.run(["npm", "run", "--silent", "build"], cwd=ROOT / "client", check=True)
+    built_client()
     folder = Path(tempfile.mkdtemp(prefix="penstock-reader-"))
     found = asyncio.run(play(options.rounds, options.seed, folder))
     told = f"{len(found.rounds)} rounds, {found.batches} batches compared, {found.snapshots} snapshots"

@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Literal, get_args
 
@@ -35,6 +36,8 @@ class Proxy:
         self.fault: Fault | None = None
         self._random = random or Random()
         self._links: set[_Link] = set()
+        self.open: set[asyncio.BaseTransport] = set()
+        """Every connection that was accepted, from the first moment on: before a task of ours runs for it."""
         self._accepting: set[asyncio.Task[Any]] = set()
         self._healthy = asyncio.Event()
         self._healthy.set()
@@ -59,7 +62,8 @@ class Proxy:
         self._healthy.set()
 
     async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Accepted(self, self._accept), "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -71,6 +75,12 @@ class Proxy:
             link.break_off(reset=False)
         if self._accepting:
             await asyncio.wait(self._accepting)  # links end by themselves
+        for _ in range(5):  # what the loop accepted before the end is a connection some steps later
+            await asyncio.sleep(0)
+        while self.open:
+            for transport in list(self.open):
+                transport.abort()  # type: ignore[attr-defined]
+            await asyncio.sleep(0.001)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -123,6 +133,23 @@ class Proxy:
         if link.deaf and cut == "cut_reply":
             await link.over.wait()  # the server has gone, and the client is not told
         link.break_off(reset=False)
+
+
+class _Accepted(asyncio.StreamReaderProtocol):
+    def __init__(self, proxy: Proxy, accept: Callable[..., Awaitable[None]]) -> None:
+        super().__init__(asyncio.StreamReader(), accept)
+        self._proxy = proxy
+        self._made: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._made = transport
+        self._proxy.open.add(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._made is not None:
+            self._proxy.open.discard(self._made)
+        super().connection_lost(exc)
 
 
 class _Link:

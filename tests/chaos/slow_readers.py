@@ -1,6 +1,7 @@
 """Thousands of WebSocket clients, a few of which are stopped or read a byte a second: nobody else may notice.
 
     python -m tests.chaos.slow_readers --clients 2000
+    python -m tests.chaos.slow_readers --clients 2000 --bytes 262144 --cut-s 15    # the same in 90 seconds
 
 The edge, the readers, the crawling readers and two groups of stopped ones (SIGSTOP) are processes of their own. First
 all read; then the slow ones stop, until the server has told each that it is behind. One stopped group goes on at once,
@@ -312,12 +313,15 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=2_000)
     parser.add_argument("--stopped", type=int, default=20)
     parser.add_argument("--crawling", type=int, default=20)
+    parser.add_argument("--bytes", type=int, default=Limits().subscriber_bytes, help="what may wait for a connection")
+    parser.add_argument("--cut-s", type=float, default=Limits().subscriber_cut_s, help="and for how long")
     parser.add_argument("--edge", nargs=3)
     asked = parser.parse_args()
     if asked.edge:
         run_edge(int(asked.edge[0]), Path(asked.edge[1]), asked.edge[2])
         return
-    what = Play(asked.clients, asked.stopped, asked.crawling)
+    limits = Limits(subscriber_bytes=asked.bytes, subscriber_cut_s=asked.cut_s)
+    what = Play(asked.clients, asked.stopped, asked.crawling, limits=limits)
     with tempfile.TemporaryDirectory() as data:
         found = asyncio.run(play(what, Path(data) / "data"))
     ms = [f"{1000 * value:.1f}" for value in (*found.p50, *found.p99)]

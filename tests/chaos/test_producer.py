@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.built_client import built_client
 from tests.chaos.producer_harness import play
-
-CLIENT = Path(__file__).parents[2] / "client"
 
 
 @pytest.mark.parametrize("program", ["python", "node"])
 def test_each_event_of_a_producer_counts_once_whatever_dies(tmp_path: Path, program: str) -> None:
     if program == "node":
-        subprocess.run(["npm", "run", "--silent", "build"], cwd=CLIENT, check=True)
+        built_client()
     found = asyncio.run(play(rounds=6, seed=20261116, folder=tmp_path / "chaos", node=program == "node"))
     assert found.wrong == []
     assert len(found.rounds) == 6

@@ -8,8 +8,9 @@ from pathlib import Path
 from penstock.config import Limits
 from tests.chaos.slow_readers import Play, play
 
-LEAST_P99_S = 0.1
-"""Below this a change of the 99th percentile says more about the machine that runs the tests."""
+LEAST_P99_S = 1.0
+"""Below this a change of the 99th percentile says more about the machine, which runs other tests at the same time. Who
+had to wait for one of the slow would wait for the 4 s after which it is cut."""
 
 
 def test_stopped_and_crawling_clients_hurt_nobody_and_come_to_the_present(tmp_path: Path) -> None:

@@ -11,19 +11,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.built_client import CLIENT, built_client
 from tests.docs.pages import ROOT, Block, blocks, page, section, table_codes
 from tests.pretended import Pretended
 from tests.unit.views.fake_flows import topic
 
 HOW_TO = ROOT / "docs/how-to/read-from-javascript.md"
 REFERENCE = "docs/reference/javascript.md"
-CLIENT = ROOT / "client"
 SOURCE = CLIENT / "src/reader"
 
 
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretended]:
-    subprocess.run(["npm", "run", "--silent", "build"], cwd=CLIENT, check=True)
+    built_client()
     edge = Pretended(tmp_path_factory.mktemp("reading"))
     for view, key in (("topics", ("topic",)), ("countries", ("topic",)), ("elsewhere", ("topic", "group"))):
         edge.build(view, key=key)

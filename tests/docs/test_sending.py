@@ -19,6 +19,7 @@ import pytest
 
 from penstock.client.outbox import Doing
 from penstock.client.parts import Options, Parts
+from tests.built_client import built_client
 from tests.docs.pages import ROOT, Block, blocks, page, section, table_codes
 
 SEND = ROOT / "docs/how-to/send.md"
@@ -84,11 +85,9 @@ def test_the_python_examples_send_what_they_say(url: str, tmp_path: Path) -> Non
 
 
 def test_the_node_example_sends_what_it_says(url: str, tmp_path: Path) -> None:
-    client = ROOT / "client"
-    subprocess.run(["npm", "run", "--silent", "build"], cwd=client, check=True)
     (block,) = blocks(SEND, "js")
     placed = Block(block.path, block.line, block.language, block.code.replace("outbox/", f"{tmp_path}/"))
-    assert run(["node", "--input-type=module", "-"], placed, url, client).strip()
+    assert run(["node", "--input-type=module", "-"], placed, url, built_client()).strip()
     assert [event for event in orders(url) if event["order_id"] == 1002]
 
 

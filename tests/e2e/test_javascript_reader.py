@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.pretended import ROOT, Pretended
+from tests.built_client import CLIENT, built_client
+from tests.pretended import Pretended
 from tests.unit.views.fake_flows import topic
 
-CLIENT = ROOT / "client"
 PATIENCE_S = 60.0
 APP = """
 from tests.unit.views.fake_flows import small_app
@@ -48,7 +48,7 @@ const opened = [];
 
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretended]:
-    subprocess.run(["npm", "run", "--silent", "build"], cwd=CLIENT, check=True)
+    built_client()
     edge = Pretended(tmp_path_factory.mktemp("reader"), app=APP)
     for view, key in (("topics", ("topic",)), ("countries", ("topic",)), ("elsewhere", ("topic", "group"))):
         edge.build(view, key=key)

@@ -135,7 +135,7 @@ async def test_a_proxy_that_keeps_rows_anyway_asks_with_the_tag_and_is_told_whet
 async def test_events_and_sockets_pass_a_proxy_at_once(proxied: Proxied) -> None:
     async with proxied.http.get("/views/board/events") as events, proxied.http.ws_connect("/views/board/socket") as ws:
         await ws.send_json({"type": "subscribe"})
-        assert (await ws.receive_json(timeout=5))["type"] == "snapshot"
+        assert (await ws.receive_json(timeout=30))["type"] == "snapshot"
         async with asyncio.timeout(5):
             while not (await events.content.readline()).startswith(b"event: snapshot"):
                 pass

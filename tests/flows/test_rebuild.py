@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from penstock import App, Event
 from penstock.cli.loading import import_file
 from penstock.errors import SchemaChangeError
+from penstock.flows.plan import Planner
 from tests.flows.world import World
 
 
@@ -86,6 +87,28 @@ def test_a_changed_constant_rebuilds_the_view_from_the_log(world: Callable[[App]
     assert _epoch(one) != epoch
     assert sum(_counts(one).values()) == 6
     assert one.verify()["buckets"].result == "equal"
+
+
+def _wide(last: int) -> Callable[..., DataFrame]:
+    """So many columns that Spark would not print all of them; only the last one knows `last`."""
+
+    def buckets(sales: DataFrame) -> DataFrame:
+        columns = [(F.col("amount") + n).alias(f"c{n}") for n in range(60)]
+        wide = sales.select("n", *columns, (F.col("amount") * last).alias("changed"))
+        sums = [F.sum(name).alias(name) for name in wide.columns if name != "n"]
+        return wide.groupBy((F.col("n") % 3).alias("bucket")).agg(*sums)
+
+    return buckets
+
+
+def test_a_change_in_the_last_of_many_columns_is_seen(spark: SparkSession, world: Callable[[App], World]) -> None:
+    folder = world(app_with(_wide(1))).folder
+    prints = [
+        Planner(spark, app_with(_wide(last)).declared(), folder).plan_all()[0]["buckets"].fingerprint
+        for last in (7, 7, 8)
+    ]
+    assert prints[0] == prints[1]
+    assert prints[1] != prints[2]
 
 
 def test_a_changed_where_rebuilds_and_deletes(world: Callable[[App], World]) -> None:

@@ -24,7 +24,7 @@ export class FlowsPanel {
       "table",
       { class: "flows" },
       element("thead", {}, element("tr", {}, ...["Flow", "State"].map((t) => element("th", { scope: "col" }, t)),
-        ...["Events per second", "Waiting events", "Batch"].map((t) => element("th", { scope: "col", class: "number" }, t)))),
+        ...["Events per second", "Waiting events", "Last batch"].map((t) => element("th", { scope: "col", class: "number" }, t)))),
       this.body,
     ),
   );
@@ -41,7 +41,7 @@ export class FlowsPanel {
     line.badge.show(flow.state);
     write(line.cells.rate, flow.rate == null ? format.NOTHING : format.rate(flow.rate));
     write(line.cells.lag, flow.lag_events == null ? format.NOTHING : format.compact(flow.lag_events));
-    write(line.cells.batch, flow.batch == null ? format.NOTHING : format.number(flow.batch));
+    write(line.cells.batch, format.milliseconds(flow.batch_ms ?? null));
   }
 
   private addFlow(name: string): Line {

@@ -42,7 +42,7 @@ export interface Stream {
 
 export interface Flow extends Health {
   flow: string;
-  batch?: number | null;
+  batch_ms?: number | null;
   rate?: number | null;
   lag_events?: number | null;
 }

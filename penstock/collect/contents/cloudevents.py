@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
@@ -31,6 +32,7 @@ _VERSION = "specversion"
 _REQUIRED = ("id", "source", "type")
 _OURS = ("specversion", "id", "source", "data", "data_base64")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_ESCAPED = re.compile(r"\\(.)")
 _LONGEST = 1_000
 """Characters of a source or an id."""
 
@@ -95,7 +97,7 @@ def _opened(raws: Sequence[bytes]) -> tuple[list[int], list[Envelope], list[Reje
 
 
 def _open(raw: bytes) -> Envelope:
-    members = _decode(raw)
+    members = {name: value for name, value in _decode(raw).items() if name == "data" or bytes(value) != b"null"}
     version = _attribute(members, _VERSION)
     if version != "1.0":
         raise _wrong(_VERSION, "1.0", version)
@@ -117,7 +119,7 @@ def _attribute(members: Mapping[str, msgspec.Raw], name: str) -> str:
 
 
 def _time(members: Mapping[str, msgspec.Raw]) -> int | None:
-    if bytes(members.get("time", b"null")) == b"null":
+    if "time" not in members:
         return None
     text = _attribute(members, "time")
     try:
@@ -134,6 +136,8 @@ def _data(members: Mapping[str, msgspec.Raw]) -> bytes:
     media = kind.partition(";")[0].strip().lower()
     if media not in ("application/json", "text/json") and not media.endswith("+json"):
         raise _wrong("datacontenttype", "application/json", kind)
+    if "data" in members and "data_base64" in members:
+        raise Refused(BAD_ENVELOPE, "'data_base64': expected nothing beside 'data'")
     if "data" in members:
         return bytes(members["data"])
     if "data_base64" not in members:
@@ -180,4 +184,4 @@ def enveloped(headers: Mapping[str, str], body: bytes) -> bytes:
 
 def _unquoted(value: str) -> str:
     """A header's value without the double quotes that it may stand in."""
-    return value[1:-1].replace('\\"', '"') if len(value) > 1 and value[0] == value[-1] == '"' else value
+    return _ESCAPED.sub(r"\1", value[1:-1]) if len(value) > 1 and value[0] == value[-1] == '"' else value

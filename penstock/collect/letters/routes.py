@@ -79,7 +79,7 @@ class DeadLetterOffice:
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/dead", self._guarded(self._list))
-        app.router.add_get("/dead/{letter}", self._guarded(self._show))
+        app.router.add_get("/dead/{letter:[^/]*-[^/]*}", self._guarded(self._show))
         app.router.add_post("/dead/replay", self._guarded(self._replay))
 
     def _guarded(self, handler: Handler) -> Handler:

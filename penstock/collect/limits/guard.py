@@ -38,6 +38,11 @@ class Guard:
         self.shedder = Shedder(stream, stream.shed, clock, random) if stream.shed else None
         self._room, self._shed_above = room, shed_above
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it lets everybody and everything pass now."""
+        return self.lagging is None and self.buckets is None and self.shedder is None
+
     def check(self, account: str) -> None:
         """Before anything of a request is read. Raises `TooManyError` or `LaggingError`."""
         if self.lagging is not None and self.shedder is None:

@@ -43,10 +43,17 @@ class Credentials:
         return [*named, *([self._origin.key] if self._origin.key else [])]
 
     def _value(self, value: str) -> str:
-        return self._variable(value.removeprefix(_ENV)) if value.startswith(_ENV) else value
+        return from_environment(value, self._environment)
 
     def _variable(self, name: str) -> str:
-        value = self._environment.get(name)
-        if not value:
-            raise NotNow(f"the environment variable '{name}', which holds the credential, is not set")
+        return from_environment(_ENV + name, self._environment)
+
+
+def from_environment(value: str, environment: Mapping[str, str]) -> str:
+    """The value itself, or for `env:NAME` that of the variable. Raises `NotNow` where that is not set."""
+    if not value.startswith(_ENV):
         return value
+    name = value.removeprefix(_ENV)
+    if not (found := environment.get(name)):
+        raise NotNow(f"the environment variable '{name}', which a pull needs, is not set")
+    return found

@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from yarl import URL
 
 from penstock.collect.pulling.credentials import Credentials
 from penstock.collect.pulling.source import NotNow
+from penstock.collect.pulling.trust import trusted
 from penstock.origin import Origin
 
 CONNECT_S = 10.0
@@ -46,11 +47,13 @@ def keep_alive(made: Any) -> None:
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def session() -> ClientSession:
+@asynccontextmanager
+async def session(origin: Origin) -> AsyncIterator[ClientSession]:
     """For one connection of a pull; no limit of time on a reply that never ends."""
-    return ClientSession(
-        timeout=ClientTimeout(total=None, sock_connect=CONNECT_S), connector=TCPConnector(socket_factory=kept_alive)
-    )
+    connector = TCPConnector(socket_factory=kept_alive, ssl=await trusted(origin))
+    timeout = ClientTimeout(total=None, sock_connect=CONNECT_S)
+    async with ClientSession(timeout=timeout, connector=connector) as made:
+        yield made
 
 
 class _Error(msgspec.Struct):
@@ -65,9 +68,12 @@ class HttpGet:
     """GET of one pull's address."""
 
     def __init__(self, origin: Origin, accept: str) -> None:
-        self.url = URL(origin.plain_url)
+        self.url, self._origin = URL(origin.plain_url), origin
         self._credentials = Credentials(origin)
         self._accept = accept
+
+    def session(self) -> AbstractAsyncContextManager[ClientSession]:
+        return session(self._origin)
 
     @asynccontextmanager
     async def __call__(
@@ -88,7 +94,7 @@ class HttpGet:
             async with await _head(session, url, sent) as reply:
                 where = reply.headers.get("Location")
                 if reply.status in _REDIRECTS and where:
-                    url = url.join(URL(where))
+                    url = _redirected(url, where)
                     continue
                 if reply.status not in (200, 204, 304):
                     why = f"the source answered {reply.status} {reply.reason}"
@@ -96,6 +102,13 @@ class HttpGet:
                 yield reply
                 return
         raise NotNow(f"the source redirected more than {MOST_REDIRECTS} times")
+
+
+def _redirected(url: URL, where: str) -> URL:
+    to = url.join(URL(where))
+    if url.scheme == "https" and to.scheme != "https":
+        raise NotNow("the source redirects to an address without TLS, which is not followed", 60.0)
+    return to
 
 
 async def _head(session: ClientSession, url: URL, headers: Mapping[str, str]) -> ClientResponse:

@@ -24,6 +24,7 @@ from penstock.collect.pulling.events import PullEvents
 from penstock.collect.pulling.lease import Leases
 from penstock.collect.pulling.resume import ResumePoint
 from penstock.collect.pulling.source import Arrived, Ended, NotNow, Parts, Reset, Source
+from penstock.collect.pulling.trust import problem_of
 from penstock.collect.sender import Sender
 from penstock.collect.signals import PullReset, PullStateChanged, Signals
 from penstock.declaration import PullDef
@@ -133,7 +134,8 @@ class Pull:
         except PenstockError as error:
             self._enter("disconnected" if error.retry else "stopped", f"{error.code}: {error.message}", error.hint)
         except Exception as error:
-            self._enter("disconnected", f"{type(error).__name__}: {error}")
+            said = problem_of(error, self.declared.origin)
+            self._enter("disconnected", said or f"{type(error).__name__}: {error}")
         return None
 
     async def _own(self) -> None:

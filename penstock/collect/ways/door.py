@@ -87,17 +87,17 @@ class Door:
         except ConnectionError:
             raise
         except Exception as error:
-            reply = error_reply(self.explained(error, request, name))
+            reply = error_reply(self.explained(error, request.path, name))
         if not request.content.is_eof():
             reply.force_close()  # the rest of the body is not read, so nothing more can come on this connection
         return reply
 
-    def explained(self, error: Exception, request: web.Request, stream: str) -> PenstockError:
+    def explained(self, error: Exception, path: str, stream: str) -> PenstockError:
         """What the sender is told, after it was counted."""
         if isinstance(error, StaleTermError):
             error = LogUnavailableError("another process writes this log now", detail=error.message)
         if not isinstance(error, PenstockError):
-            self._signals(CollectFailed(request.path, error))
+            self._signals(CollectFailed(path, error))
             return PenstockError("the server met an error of its own", hint="see the server's log")
         if not isinstance(error, BadBodyError):  # its bytes are in `dead`: it was received
             self._signals(RequestRefused(stream if stream in self._intakes else "", error.code))

@@ -50,7 +50,7 @@ class Pixel:
         try:
             return await self._get(request, name)
         except Exception as error:
-            told = self._door.explained(error, request, name)
+            told = self._door.explained(error, request.path, name)
             status = 404 if isinstance(told, UnknownStreamError | ReadOnlyStreamError) else told.status
             return _image(status, told.code)
 

@@ -54,7 +54,7 @@ class Body:
         self.packed = b""
         """As it was sent."""
         self._enveloped = is_binary(request.headers)
-        self.form: Form = "cloudevent" if self._enveloped else _form(request.headers.get("Content-Type", ""))
+        self.form: Form = "cloudevent" if self._enveloped else form_of(request.headers.get("Content-Type", ""))
         self._encoding = _encoding(request.headers.get("Content-Encoding", ""))
 
     async def read(self) -> bytes:
@@ -142,7 +142,8 @@ class Body:
 
 
 @lru_cache(256)
-def _form(content_type: str) -> Form:
+def form_of(content_type: str) -> Form:
+    """What a body of this content type holds. Raises `UnsupportedContentError`."""
     kind, _, parameters = content_type.partition(";")
     form = _FORMS.get(kind.strip().lower())
     charset = parameters.lower().partition("charset=")[2].strip(' "')

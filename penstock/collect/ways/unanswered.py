@@ -43,6 +43,10 @@ class Unanswered:
         self._ending = asyncio.Event()
         self._last: dict[_Line, asyncio.Future[None]] = {}
 
+    def holds_up(self, stream: str, account: str) -> bool:
+        """Whether something that this sender has sent before is not on its way into the log."""
+        return bool(self._last) and (stream, account) in self._last
+
     async def turn(self, intake: Intake, sender: Sender) -> None:
         """Return when what this sender has sent before is on its way into the log. Raises `OverloadedError` when that
         takes too long."""

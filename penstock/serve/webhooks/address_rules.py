@@ -22,6 +22,7 @@ from penstock.errors import AddressError, BadRequestError
 MOST_CHARACTERS = 2_000
 REFUSED = "the host has an address that is not of the public internet"
 """The same text for each address of a host, so that they count as one reason."""
+_NUMBERS = frozenset("0123456789.")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -60,9 +61,14 @@ class AddressRules:
         return host.lower().rstrip(".") in self._names
 
     def permits(self, address: str) -> bool:
-        """Whether a socket may be connected to this address."""
-        found = ipaddress.ip_address(address.partition("%")[0])
-        return self._anywhere or any(found in network for network in self._networks) or is_public(found)
+        """Whether a socket may be connected to this address. One in another spelling (`127.1`) is not looked into."""
+        if self._anywhere:
+            return True
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return any(found in network for network in self._networks) or is_public(found)
 
     def check(self, text: str) -> str:
         """The URL, if it is one that deliveries may go to. Raises `AddressError`; names are not looked up."""
@@ -73,6 +79,8 @@ class AddressRules:
             raise AddressError(
                 "the address holds a name or password", hint="deliveries are signed; leave the credentials out"
             )
+        if set(url.host) <= _NUMBERS and not _is_literal(url.host):
+            raise AddressError(f"'{url.host}' is a number and no name", hint="write an address as 203.0.113.7")
         if _is_literal(url.host) and not self.permits(url.host):
             raise _refused(url.host)
         return text

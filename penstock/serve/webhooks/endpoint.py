@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -40,6 +41,8 @@ from penstock.serve.webhooks.webhook_signals import (
 
 BLOCKED_S = 30.0
 """How long to wait before a view or stream that cannot be read is tried again."""
+LARGE_BYTES = 256 * 1024
+"""More is signed in a thread: on the loop it would take over 1 ms for each secret."""
 HELD_TRIES = 3
 """Tries of a part of a snapshot before all of it begins anew."""
 
@@ -74,11 +77,21 @@ class Works:
 class Endpoint:
     """Of one webhook, between `start` and `stop`."""
 
-    def __init__(self, webhook: Webhook, progress: Progress, works: Works, attempts: Attempts | None = None) -> None:
+    def __init__(
+        self,
+        webhook: Webhook,
+        progress: Progress,
+        works: Works,
+        attempts: Attempts | None = None,
+        *,
+        proven: bool = True,
+    ) -> None:
+        """`proven`: this address has taken something before; until then it is treated as one in trouble."""
         self.webhook, self.place, self.trouble = webhook, progress.place, progress.trouble
         self.attempts = attempts or Attempts()
         self.state: State = "disabled" if webhook.disabled else "level"
         self.problem: str | None = None
+        self.proven = proven
         self._behind_us: int | None = None
         self._written = progress
         self._works = works
@@ -205,7 +218,7 @@ class Endpoint:
         outcome = await self._posted(delivery)
         self.attempts.note(delivery, at_us, outcome)
         if outcome.taken:
-            self.trouble = None
+            self.trouble, self.proven = None, True
             works.signals(WebhookDelivered(self.webhook.id, self.webhook.kind, self.webhook.shape, outcome.ms / 1e3))
         else:
             self._failed(outcome)
@@ -215,11 +228,12 @@ class Endpoint:
         works, webhook = self._works, self.webhook
 
         async def attempt() -> Outcome:
-            headers = signed_headers(delivery.id, delivery.payload, webhook.secrets, works.pace.now_us())
+            signed = partial(signed_headers, delivery.id, delivery.payload, webhook.secrets, works.pace.now_us())
+            headers = signed() if len(delivery.payload) <= LARGE_BYTES else await asyncio.to_thread(signed)
             return await works.poster.post(webhook.url, headers, delivery.payload)
 
         try:
-            return await works.lanes.run(attempt, troubled=self.trouble is not None)
+            return await works.lanes.run(attempt, troubled=self.trouble is not None or not self.proven)
         except Crowded:
             return Outcome(0, failure="crowded", detail="slow to answer, and too many others are too")
 

@@ -1,8 +1,8 @@
 """Shares out how many deliveries may be under way, so that endpoints in trouble take no place of those that are well.
 
-An endpoint has one delivery under way. Whoever failed last time goes through the slow lane. In the fast lane an attempt
-has a moment; then it moves over into the slow lane, or is ended when that is full too: what a crowd of hanging
-endpoints uses up is their own room.
+An endpoint has one delivery under way. Whoever failed last time, and whoever is new and has taken nothing yet, goes
+through the slow lane. In the fast lane an attempt has a moment; then it moves over into the slow lane, or is ended when
+that is full too: what a crowd of hanging endpoints uses up is their own room.
 """
 
 from __future__ import annotations

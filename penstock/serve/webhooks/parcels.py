@@ -1,7 +1,8 @@
 """Makes deliveries out of what is read: the bodies of each shape, and ids that are the same whenever the content is.
 
-An id is a hash of the webhook and of what is delivered (the position, and in the shape `change` the row's key), so
-that a repetition after a failure, a crash or a replay carries the same one, and nothing has to be remembered for that.
+An id is a hash of the webhook, of what it asks for and of what is delivered (the position, in the shape `change` the
+row's key, of a part of a snapshot its content), so that a repetition after a failure, a crash or a replay carries the
+same one, other content another one, and nothing has to be remembered for that.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ class _Changes(msgspec.Struct):
 
 
 _changes = msgspec.json.Decoder(_Changes)
+_rows = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def delivery_id(webhook: Webhook, *facts: str) -> str:
     """Without a full stop, which ends an id in what is signed."""
-    return "msg_" + hashlib.blake2b(encode((webhook.id, *facts)), digest_size=16).hexdigest()
+    asked = (webhook.where, webhook.params, webhook.select)
+    return "msg_" + hashlib.blake2b(encode((webhook.id, asked, *facts)), digest_size=16).hexdigest()
 
 
 def whole(webhook: Webhook, type: str, position: str, payload: bytes, *facts: str, held: bool = False) -> Delivery:
@@ -76,19 +79,34 @@ def reset(webhook: Webhook, position: str, reason: str) -> Delivery:
 def changes_apart(webhook: Webhook, payload: bytes, key: Sequence[str]) -> list[Delivery]:
     """One delivery per change of a `changes` message, always in the same order: deletes, then upserts, by key."""
     message = _changes.decode(payload)
-    gone = sorted((encode(msgspec.json.decode(raw)), bytes(raw)) for raw in message.deletes)
-    rows = sorted((_key(raw, key), bytes(raw)) for raw in message.upserts)
+    gone = sorted(map(bytes, message.deletes))
+    rows = sorted((change_key(raw, key), bytes(raw)) for raw in message.upserts)
     return [
-        *(_change(webhook, "delete", message.position, k, b"key", raw) for k, raw in gone),
-        *(_change(webhook, "upsert", message.position, k, b"row", raw) for k, raw in rows),
+        *(deleted(webhook, message.position, raw) for raw in gone),
+        *(upserted(webhook, message.position, raw, key) for _, raw in rows),
     ]
 
 
-def rows_apart(webhook: Webhook, rows: Sequence[Any], key: Sequence[str], position: str) -> Iterator[Delivery]:
-    """The rows of a snapshot as upserts."""
-    for row in rows:
-        name = encode({column: row[column] for column in key})
-        yield _change(webhook, "upsert", position, name, b"row", encode(row), held=True)
+def rows_apart(webhook: Webhook, rows: bytes, key: Sequence[str], position: str) -> Iterator[Delivery]:
+    """The rows of a snapshot, a JSON array, as upserts."""
+    for raw in _rows.decode(rows):
+        yield upserted(webhook, position, bytes(raw), key, held=True)
+
+
+def deleted(webhook: Webhook, position: str, key: bytes) -> Delivery:
+    """`key`: an object of the key's columns as JSON."""
+    return _change(webhook, "delete", position, key, b"key", key)
+
+
+def upserted(webhook: Webhook, position: str, row: bytes, key: Sequence[str], *, held: bool = False) -> Delivery:
+    """`row`: as JSON; `key`: the names of the key's columns."""
+    return _change(webhook, "upsert", position, change_key(row, key), b"row", row, held=held)
+
+
+def change_key(row: bytes | msgspec.Raw, key: Sequence[str]) -> bytes:
+    """What a change is sorted and told apart by."""
+    values = msgspec.json.decode(row)
+    return encode({column: values[column] for column in key})
 
 
 def _change(
@@ -97,8 +115,3 @@ def _change(
     head = {"type": type, "view": webhook.name, "position": position}
     payload = b'%b,"%b":%b}' % (encode(head)[:-1], field, raw)
     return whole(webhook, type, position, payload, key.decode(), held=held)
-
-
-def _key(raw: msgspec.Raw, key: Sequence[str]) -> bytes:
-    row = msgspec.json.decode(raw)
-    return encode({column: row[column] for column in key})

@@ -2,8 +2,7 @@
 
 1. Any status of 2xx is a success once it has come; what follows it is not waited for. Everything else is a failure,
    a redirect too: it could lead anywhere.
-2. The address is judged by `AddressRules` as the socket is made. Names are looked up in threads of our own, so that a
-   name server that hangs holds up nobody else.
+2. The address is judged by `AddressRules` as the socket is made, wherever it comes from.
 3. What an endpoint answers is never shown to anybody: it might come from where only this server can look.
 """
 
@@ -11,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-import socket
 import ssl
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -35,12 +32,12 @@ from aiohttp import (
     TCPConnector,
     TraceConfig,
 )
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from penstock.clock import Clock
 from penstock.errors import CertificateError
 from penstock.serve.webhooks.address_rules import AddressRefused, AddressRules
+from penstock.serve.webhooks.host_names import HostNames
 from penstock.serve.webhooks.retrying import retry_after_s
 
 TIMEOUT_S = 15.0
@@ -50,7 +47,6 @@ BODY_BYTES = 64 * 1024
 """What is read of a reply's body at most, so that its connection can be used again."""
 KEEP_S = 15.0
 PIECES_BYTES = 512 * 1024
-_LOOKUPS = 8
 
 Failure = Literal["address", "dns", "connection", "tls", "timeout", "redirect", "status", "crowded"]
 
@@ -86,7 +82,7 @@ class Poster:
         """`ca` is a file of authorities to trust besides the system's; raises `CertificateError` if it is none."""
         self._rules, self._clock, self._timeout_s = rules, clock, timeout_s
         self._tls = _trusting(ca)
-        self._threads = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="webhook-dns")
+        self._names = HostNames()
         self._judged: ClientSession
         self._trusted: ClientSession
 
@@ -97,7 +93,7 @@ class Poster:
     async def close(self) -> None:
         await self._judged.close()
         await self._trusted.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._names.shut()
 
     def _session(self, *, judged: bool) -> ClientSession:
         tracing = TraceConfig()
@@ -105,7 +101,7 @@ class Poster:
         connector = TCPConnector(
             limit=0,  # the lanes bound it
             ssl=self._tls,
-            resolver=_Resolver(self._threads),
+            resolver=self._names,
             use_dns_cache=False,
             keepalive_timeout=KEEP_S,
             socket_factory=self._rules.connected if judged else None,
@@ -128,13 +124,15 @@ class Poster:
     async def _outcome(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._answer(url, headers, payload)
+                reply = await self._answer(url, headers, payload)
         except TimeoutError:
             return Outcome(0, failure="timeout", detail=f"no answer within {self._timeout_s:g} s")
         except (ClientError, OSError, ValueError) as error:
             return _failed(error)
+        await _skim(reply)
+        return _judged(reply.status, retry_after_s(reply.headers.get("Retry-After"), self._clock.now_us()))
 
-    async def _answer(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
+    async def _answer(self, url: str, headers: dict[str, str], payload: bytes) -> ClientResponse:
         """One request; another at once if its connection was an old one that the other side had just closed."""
         used = SimpleNamespace(again=False)
         try:
@@ -144,14 +142,12 @@ class Poster:
                 raise
             return await self._ask(url, headers, payload, SimpleNamespace(again=False))
 
-    async def _ask(self, url: str, headers: dict[str, str], payload: bytes, used: SimpleNamespace) -> Outcome:
+    async def _ask(self, url: str, headers: dict[str, str], payload: bytes, used: SimpleNamespace) -> ClientResponse:
         address = URL(url)
         session = self._trusted if self._rules.trusts(address.host or "") else self._judged
-        async with session.post(
+        return await session.post(
             address, data=_body(payload), headers=headers, allow_redirects=False, trace_request_ctx=used
-        ) as reply:
-            await _skim(reply)
-            return _judged(reply.status, retry_after_s(reply.headers.get("Retry-After"), self._clock.now_us()))
+        )
 
 
 def _trusting(ca: Path | None) -> ssl.SSLContext:
@@ -176,16 +172,17 @@ async def _note_reuse(session: ClientSession, context: SimpleNamespace, params: 
 
 
 async def _skim(reply: ClientResponse) -> None:
-    """Read the rest if it is short; else the connection is closed."""
+    """Read the rest if it is short; else the connection is closed, whatever is still on its way in either direction."""
     size = 0
-    with suppress(TimeoutError, ClientError, OSError):
-        async with asyncio.timeout(BODY_S):
-            async for chunk in reply.content.iter_any():
-                size += len(chunk)
-                if size > BODY_BYTES:
-                    break
-    if not reply.content.at_eof():
-        reply.close()
+    try:
+        with suppress(TimeoutError, ClientError, OSError, ValueError):
+            async with asyncio.timeout(BODY_S):
+                async for chunk in reply.content.iter_any():
+                    size += len(chunk)
+                    if size > BODY_BYTES:
+                        break
+    finally:
+        reply.close()  # behind the end of the body there is no connection left to close: it was given back
 
 
 def _judged(status: int, retry_after: float | None) -> Outcome:
@@ -209,30 +206,3 @@ def _failed(error: Exception) -> Outcome:
 def _cause(error: Exception) -> Exception:
     found: Any = getattr(error, "os_error", None) or getattr(error, "certificate_error", None)
     return found or error
-
-
-class _Resolver(AbstractResolver):
-    """The system's own lookup, in threads that nobody else needs."""
-
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
-        self._threads = threads
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
-        return [
-            ResolveResult(
-                hostname=host, host=address, port=port, family=family, proto=proto, flags=socket.AI_NUMERICHOST
-            )
-            for family, proto, address in found
-        ]
-
-    async def close(self) -> None:
-        """The threads belong to the poster."""
-
-
-def _look_up(host: str, port: int, family: int) -> list[tuple[int, int, str]]:
-    found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-    return [(kind, proto, str(address[0])) for kind, _, proto, _, address in found]

@@ -49,6 +49,8 @@ class ViewFeed:
     transport = "webhook"
     policy = ""
     deflates = False
+    joins = False
+    is_level = True
     unsent_bytes = 0
     pace_s: float | None = None
 

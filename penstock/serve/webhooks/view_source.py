@@ -4,15 +4,18 @@
 2. What cannot go on by changes (too far behind, or the view was rebuilt) is told once, by a `reset` with the position
    from which changes follow; the receiver reads the view itself. That position is pinned until it was delivered, or is
    too old too.
-3. A snapshot is encoded part by part as it is delivered. Large ones take turns, so that few are held at one time.
+3. A large snapshot is on disk while it is delivered, and a large batch stays in the history: what is held for an
+   endpoint, however slow, is one delivery.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
+from hashlib import blake2b
+from typing import Any, cast
 
 import msgspec
 
@@ -21,27 +24,32 @@ from penstock.position import Position
 from penstock.protocol import encode, snapshot
 from penstock.serve.answers import answer, json_parts
 from penstock.serve.asked import Asked
-from penstock.serve.messages import RowCodec
+from penstock.serve.messages import Message, RowCodec
 from penstock.serve.subscription import AHEAD_S, Hub
 from penstock.serve.webhooks.digesting import Merged, merged
+from penstock.serve.webhooks.large_batch import LARGE_BYTES, LargeBatch
 from penstock.serve.webhooks.pacing import Pace
-from penstock.serve.webhooks.parcels import Delivery, Level, Step, changes_apart, made, reset, rows_apart, whole
+from penstock.serve.webhooks.parcels import Delivery, Level, Step, changes_apart, reset, rows_apart, whole
+from penstock.serve.webhooks.snapshot_spool import LetGo, SnapshotSpool
 from penstock.serve.webhooks.view_feed import Fell, Held, ViewFeed
 from penstock.serve.webhooks.webhook import Place, Webhook
 from penstock.views.current import Views
 from penstock.views.store import Content, View
 
-LARGE_SNAPSHOTS = 4
-"""Snapshots of more than one part that are under way at one time."""
+LARGE_CHANGES = 500
+"""More are encoded in a thread: on the loop they would take over 1 ms."""
+SORTERS = 2
+"""Large batches that are sorted at one time for all webhooks: sorting takes threads that others need too."""
 
 
 class ViewSource:
     """Reads views for all webhooks of an edge."""
 
-    def __init__(self, views: Views, hub: Hub, limits: Limits, pace: Pace) -> None:
+    def __init__(self, views: Views, hub: Hub, limits: Limits, pace: Pace, spool: SnapshotSpool) -> None:
         self._views, self._hub, self._limits, self._pace = views, hub, limits, pace
         self._held = Held()
-        self._large = asyncio.Semaphore(LARGE_SNAPSHOTS)
+        self._spool = spool
+        self._sorting = asyncio.Semaphore(SORTERS)
         self._feeds: dict[str, ViewFeed] = {}
 
     def passed(self, webhook: Webhook) -> str | None:
@@ -74,24 +82,38 @@ class ViewSource:
     # The beginning
 
     async def _snapshot(self, webhook: Webhook, view: View, asked: Asked, place: Place) -> AsyncGenerator[Step, None]:
-        async with AsyncExitStack() as turn:
-            if len((await view.loaded()).rows) > self._limits.snapshot_part_rows:
-                await turn.enter_async_context(self._large)
+        if len((await view.loaded()).rows) > self._limits.snapshot_part_rows:
+            async with aclosing(self._spooled(webhook, view, asked, place)) as steps:
+                async for step in steps:
+                    yield step
+            return
+        content = await view.loaded()
+        query = asked.query(view, content)
+        position = content.position.token()
+        rows = await answer(query, content)
+        async for part in json_parts(RowCodec(query), rows, max(1, len(rows))):
+            for delivery in _parcels(webhook, encode(part), content.key, position, 1, 1):
+                yield Step(place, delivery)
+        yield Step(Place(position, digest_us=self._pace.now_us()), durable=True)
+
+    async def _spooled(self, webhook: Webhook, view: View, asked: Asked, place: Place) -> AsyncGenerator[Step, None]:
+        """A large one; ends early when it had to make room for others."""
+        async with self._spool.making:
             content = await view.loaded()
-            query = asked.query(view, content)
-            position = content.position.token()
+            query, key, position = asked.query(view, content), content.key, content.position.token()
             rows = await answer(query, content)
-            parts = max(1, -(-len(rows) // self._limits.snapshot_part_rows))
-            number = 0
-            async for part in json_parts(RowCodec(query), rows, self._limits.snapshot_part_rows):
-                number += 1
-                if webhook.shape == "change":
-                    for delivery in rows_apart(webhook, part, content.key, position):
-                        yield Step(place, delivery)
-                else:
-                    body = encode(snapshot(view.name, position, part, number, parts))
-                    yield Step(place, whole(webhook, "snapshot", position, body, str(number), held=parts > 1))
-            yield Step(Place(position, digest_us=self._pace.now_us()), durable=True)
+            held = await self._spool.put(RowCodec(query), rows, self._limits.snapshot_part_rows)
+        del content, rows
+        try:
+            for number in range(held.parts):
+                for delivery in _parcels(webhook, await held.part(number), key, position, number + 1, held.parts):
+                    yield Step(place, delivery)
+                    held.taken += len(delivery.payload)
+        except LetGo:
+            return
+        finally:
+            self._spool.close(held)
+        yield Step(Place(position, digest_us=self._pace.now_us()), durable=True)
 
     # Each change, each batch
 
@@ -100,21 +122,30 @@ class ViewSource:
     ) -> AsyncGenerator[Step, None]:
         feed = self._feeds[webhook.id] = ViewFeed(self._hub, view, asked, self._held)
         feed.open(Position.parse(place.position or ""))
-        key = (await view.loaded()).key
+        content = await view.loaded()
         try:
             while (message := await feed.next(level)) is not None:
                 then = Place(message.position)
                 if webhook.shape == "batch":
                     yield Step(then, whole(webhook, "changes", str(message.position), message.payload))
                     continue
-                deliveries = changes_apart(webhook, message.payload, key)
-                for number, delivery in enumerate(deliveries[place.done :], place.done + 1):
-                    done = then if number == len(deliveries) else Place(place.position, number)
-                    yield Step(done, delivery)
+                deliveries = await self._apart(webhook, view, content, asked, message)
+                del message  # of a large one nothing is held while it is delivered
+                for number in range(place.done, len(deliveries)):
+                    last = number + 1 == len(deliveries)
+                    yield Step(then if last else Place(place.position, number + 1), deliveries[number])
                 place = then
         finally:
             self._feeds.pop(webhook.id, None)
             await feed.close()
+
+    async def _apart(
+        self, webhook: Webhook, view: View, content: Content, asked: Asked, message: Message
+    ) -> list[Delivery] | LargeBatch:
+        if len(message.payload) <= LARGE_BYTES:
+            return changes_apart(webhook, message.payload, content.key)
+        async with self._sorting:
+            return await LargeBatch.taken_apart(webhook, view, content, asked.query(view, content), message.end)
 
     # Digests
 
@@ -141,16 +172,34 @@ class ViewSource:
                 if place.end is None:
                     place = msgspec.structs.replace(place, end=then.position)
                     yield Step(place, durable=True)
-                yield Step(then, _digest(webhook, place.position or "", then.position or "", found))
+                yield Step(then, await _digest(webhook, place.position or "", then.position or "", found))
             else:
                 yield Step(then)
             more = end is None and found.end < content.offset
             place = msgspec.structs.replace(then, digest_us=0) if more else then
 
 
-def _digest(webhook: Webhook, since: str, position: str, found: Merged) -> Delivery:
-    body = {"type": "digest", "view": webhook.name, "since": since, "position": position}
-    return made(webhook, body | {"upserts": found.upserts, "deletes": found.deletes}, since)
+def _parcels(
+    webhook: Webhook, rows: bytes, key: Sequence[str], position: str, part: int, parts: int
+) -> Iterable[Delivery]:
+    """The deliveries of a part of a snapshot, whose rows are a JSON array."""
+    if webhook.shape == "change":
+        return rows_apart(webhook, rows, key, position)
+    body = encode(snapshot(webhook.name, position, cast(Sequence[Any], msgspec.Raw(rows)), part, parts))
+    return [whole(webhook, "snapshot", position, body, blake2b(body).hexdigest(), held=parts > 1)]
+
+
+async def _digest(webhook: Webhook, since: str, position: str, found: Merged) -> Delivery:
+    """A batch is not divided, so one may be large."""
+
+    def encoded() -> bytes:
+        head = encode({"type": "digest", "view": webhook.name, "since": since, "position": position})
+        upserts, deletes = (b",".join([encode(item) for item in some]) for some in (found.upserts, found.deletes))
+        return b'%b,"upserts":[%b],"deletes":[%b]}' % (head[:-1], upserts, deletes)
+
+    large = len(found.upserts) + len(found.deletes) > LARGE_CHANGES
+    payload = await asyncio.to_thread(encoded) if large else encoded()
+    return whole(webhook, "digest", position, payload, since)
 
 
 def _reached(view: View, content: Content, offset: int) -> bool:

@@ -46,6 +46,7 @@ from penstock.serve.webhooks.posting import TIMEOUT_S, Outcome, Poster
 from penstock.serve.webhooks.progress_keeper import ProgressKeeper
 from penstock.serve.webhooks.retrying import Schedule
 from penstock.serve.webhooks.signing import new_secret, rotated, signed_headers
+from penstock.serve.webhooks.snapshot_spool import SnapshotSpool
 from penstock.serve.webhooks.stream_news import StreamNews
 from penstock.serve.webhooks.stream_source import StreamSource
 from penstock.serve.webhooks.view_source import ViewSource, begun
@@ -106,14 +107,16 @@ class Webhooks:
         limits: Limits,
         observer: Observer,
         readable: Readable,
+        spool: Path | None = None,
         options: WebhookOptions | None = None,
     ) -> None:
+        """`spool` is a folder for large snapshots while they are delivered."""
         options = options or WebhookOptions()
         self.rules = options.rules
         self._views, self._reads, self._rights, self._readable = views, reads, rights, readable
         self._pace = Pace(clock, options.sleep)
         self._news = StreamNews(reads)
-        self._view_source = ViewSource(views, hub, limits, self._pace)
+        self._view_source = ViewSource(views, hub, limits, self._pace, SnapshotSpool(spool, clock))
         self._stream_source = StreamSource(reads, log, self._news, self._pace)
         self._keeper = ProgressKeeper(remember, self._stored, observer.emit)
         self._poster = Poster(options.rules, clock, ca=options.ca, timeout_s=options.timeout_s)
@@ -212,7 +215,7 @@ class Webhooks:
         position = await self._position(webhook, asked.since)
         progress = Progress(Place(position, digest_us=self._pace.now_us()))
         await self._keeper.write(stored(webhook) | stored_progress(webhook.id, progress))
-        endpoint = self._endpoints[webhook.id] = Endpoint(webhook, progress, self._works)
+        endpoint = self._endpoints[webhook.id] = Endpoint(webhook, progress, self._works, proven=False)
         self._begin(endpoint)
         return endpoint, secret.text
 
@@ -237,8 +240,9 @@ class Webhooks:
             endpoint = self.find(id, credential)
             new, now_us = new_secret(), self._pace.now_us()
             held = rotated(endpoint.webhook.secrets, new, now_us, overlap_s)
-            await self._keeper.write(stored(msgspec.structs.replace(endpoint.webhook, secrets=held)))
-            endpoint.webhook = msgspec.structs.replace(endpoint.webhook, secrets=held)
+            async with self._keeper.alone:
+                await self._keeper.write(stored(msgspec.structs.replace(endpoint.webhook, secrets=held)))
+                endpoint.webhook = msgspec.structs.replace(endpoint.webhook, secrets=held)
         return new.text, rfc3339(now_us + round(overlap_s * 1e6)) if overlap_s > 0 else None
 
     async def replay(self, id: str, credential: Credential, since: str) -> Endpoint:
@@ -264,12 +268,13 @@ class Webhooks:
         async with self._changing:
             endpoint = self.find(id, credential)
             await endpoint.stop()
-            try:
-                await self._keeper.write(forgotten(id))
-            except BaseException:
-                endpoint.start()
-                raise
-            self._endpoints.pop(id, None)
+            async with self._keeper.alone:
+                try:
+                    await self._keeper.write(forgotten(id))
+                except BaseException:
+                    endpoint.start()
+                    raise
+                self._endpoints.pop(id, None)
             self._unwatch(id)
 
     # Keeping
@@ -277,13 +282,15 @@ class Webhooks:
     async def _put(self, endpoint: Endpoint, webhook: Webhook, place: Place) -> Endpoint:
         """Replace what is known of a webhook, durable on return, and go on from there with a first attempt."""
         await endpoint.stop()
-        fresh = Endpoint(webhook, Progress(place), self._works, endpoint.attempts)
-        try:
-            await self._keeper.write(stored(webhook) | fresh.stored())
-        except BaseException:
-            endpoint.start()
-            raise
-        self._endpoints[webhook.id] = fresh
+        proven = endpoint.proven and webhook.url == endpoint.webhook.url
+        fresh = Endpoint(webhook, Progress(place), self._works, endpoint.attempts, proven=proven)
+        async with self._keeper.alone:
+            try:
+                await self._keeper.write(stored(webhook) | fresh.stored())
+            except BaseException:
+                endpoint.start()
+                raise
+            self._endpoints[webhook.id] = fresh
         self._begin(fresh)
         return fresh
 

@@ -85,7 +85,7 @@ class Server:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_each_letter_is_replayed_once_though_the_server_is_killed(server: Server
             assert kill
         if timer:
             timer.join()
-            server.process.wait(10)
+            server.process.wait(60)
             server.start()
     assert server.events("orders") == list(range(letters))
 

@@ -41,7 +41,7 @@ class Edge:
 
     def url(self) -> str:
         address = self.folder / "data" / "run" / "edge.json"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not address.exists():
             assert self.process.poll() is None, self.process.communicate()[1]
             assert time.monotonic() < deadline
@@ -77,7 +77,7 @@ def test_what_was_acknowledged_is_there_after_sigterm_and_after_sigkill(start):
         edge = start()
         assert edge.call("/streams/orders", [{"amount": number}])["accepted"] == 1
         edge.process.send_signal(end)
-        assert edge.process.wait(10) == (0 if end == signal.SIGTERM else -end)
+        assert edge.process.wait(60) == (0 if end == signal.SIGTERM else -end)
     events = start().call("/streams/orders")["events"]
     assert [event["amount"] for event in events] == [0.0, 1.0]
 
@@ -85,7 +85,7 @@ def test_what_was_acknowledged_is_there_after_sigterm_and_after_sigkill(start):
 def test_a_taken_port_is_a_users_error(start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         edge = start(port=taken.getsockname()[1])
-        assert edge.process.wait(30) == USER_ERROR
+        assert edge.process.wait(60) == USER_ERROR
     assert edge.error()["code"] == "port_in_use"
 
 
@@ -93,9 +93,9 @@ def test_a_class_that_no_longer_fits_is_a_users_error(start):
     edge = start()
     edge.call("/streams/orders", {"amount": 1})
     edge.process.terminate()
-    edge.process.wait(10)
+    edge.process.wait(60)
     edge = start(kind="bool")
-    assert edge.process.wait(30) == USER_ERROR
+    assert edge.process.wait(60) == USER_ERROR
     assert edge.error()["code"] == "incompatible_schema"
     assert "shop_edge.py:6" in edge.error()["message"]
 

@@ -11,6 +11,7 @@ sys.path += [
     str(_STAGES / stage) for stage in ("collect", "rights", "serve", "views")
 ]  # the edges that their tests put up
 
+from bank import Bank  # noqa: E402
 from scripted_door import ScriptedDoor  # noqa: E402
 
 
@@ -19,3 +20,14 @@ def door() -> Iterator[ScriptedDoor]:
     """A server that answers as a test says and notes what it was asked."""
     with ScriptedDoor() as made:
         yield made
+
+
+@pytest.fixture
+def bank() -> Iterator[Bank]:
+    with Bank() as made:
+        yield made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "work.db"

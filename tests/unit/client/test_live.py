@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import gc
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from penstock.errors import (
     UnknownViewError,
 )
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 TS = pa.timestamp("us", tz="UTC")
 WINDOWS = pa.schema([("group", pa.struct([("start", TS), ("end", TS)])), ("topic", pa.string()), ("rsvps", pa.int64())])
 
@@ -166,8 +168,14 @@ async def test_a_function_is_called_for_rows_that_come_or_change(tmp_path: Path)
         await served.show(topic("old", 9), topic("low", 1))
         async with client.on("topics", "rsvps > 3", handle) as calling:
             await eventually(lambda: calling.position is not None, "it has begun")
-            for rows in ([topic("low", 5)], [topic("old", 9)], [topic("low", 6), topic("x", 1)], [topic("low", 0)]):
-                await served.show(*rows)
+            await served.show(topic("low", 5))
+            await eventually(lambda: len(calls) == 1, "one call")
+            await served.show(topic("old", 9))
+            await served.show(topic("low", 6), topic("x", 1))
+            await eventually(lambda: len(calls) == 2, "another")
+            known = calling.position
+            await served.show(topic("low", 0))
+            await eventually(lambda: calling.position != known, "it knows that the row is gone")
             await served.restart()
             await served.show(topic("low", 7))
             await eventually(lambda: len(calls) >= 3, "three calls")
@@ -223,7 +231,7 @@ async def test_threads_read_the_same(tmp_path: Path) -> None:
                 with pytest.raises(TimeoutError):
                     watch.next(0.02)
                 served.commit(topic("a", 9))
-                changes = watch.next(5)
+                changes = watch.next(DEADLINE_S)
                 assert (changes.upserts, changes.deletes) == ((topic("a", 9),), ({"topic": "b"},))
                 assert changes.position == watch.position
                 assert (watch.connected, watch.lag_s) == (True, None)
@@ -234,6 +242,25 @@ async def test_threads_read_the_same(tmp_path: Path) -> None:
                 client.get("nope")
 
         await threaded(served, use)
+
+
+async def test_a_reader_that_a_thread_drops_is_ended_by_its_own_loop(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served:
+        await served.show(topic("a", 1))
+
+        def use(client: Client) -> None:
+            for _ in range(10):
+                next(client.watch("topics"))
+            deadline = time.monotonic() + DEADLINE_S
+            while served.edge.serving._pipes:
+                assert time.monotonic() < deadline, "a socket stays open"
+                time.sleep(0.01)
+
+        using = asyncio.create_task(threaded(served, use))
+        while not using.done():  # garbage is looked for in this thread too
+            gc.collect(1)
+            await asyncio.sleep(0.001)
+        await using
 
 
 async def test_threads_share_a_copy_and_none_sees_half_a_batch(tmp_path: Path) -> None:
@@ -257,7 +284,7 @@ async def test_threads_share_a_copy_and_none_sees_half_a_batch(tmp_path: Path) -
                 for batch in range(1, 30):
                     served.commit(*(topic(f"t{n}", batch) for n in range(50)))
                 while topics["t0"]["rsvps"] != 29:
-                    position = topics.changed(position, timeout_s=5)
+                    position = topics.changed(position, timeout_s=DEADLINE_S)
                 over.set()
                 for thread in looking:
                     thread.join()
@@ -277,8 +304,11 @@ async def test_threads_are_called_for_rows(tmp_path: Path) -> None:
             with client.on("topics", "rsvps > 3", lambda change: called.set()) as calling:
                 with pytest.raises(TimeoutError):
                     calling.wait(0.05)
+                deadline = time.monotonic() + DEADLINE_S
+                while calling.position is None and time.monotonic() < deadline:  # what is there when it begins is old
+                    time.sleep(0.01)
                 served.commit(topic("a", 5))
-                assert called.wait(5)
+                assert called.wait(DEADLINE_S)
                 assert calling.position
 
         await threaded(served, use)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bank import Bank
-from test_processing import DEADLINE_S, PlayedFeed, row
+from played_feed import DEADLINE_S, PlayedFeed, row
 
 from penstock.client.processing import NOT_APPLIED, Call, KeyChange, Options, Processor, open_store
 

@@ -25,7 +25,7 @@ from penstock.errors import (
     UnreachableError,
 )
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Seen:

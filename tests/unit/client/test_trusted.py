@@ -15,7 +15,7 @@ from penstock.client import AsyncClient
 from penstock.errors import CertificateError, ForbiddenError, UnauthorizedError
 from penstock.rights.tls import self_made
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(autouse=True)

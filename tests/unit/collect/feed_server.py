@@ -67,7 +67,7 @@ async def serving(feed: Feed) -> AsyncIterator[Feed]:
         await runner.cleanup()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for a condition, not for a time."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110

@@ -20,12 +20,14 @@ from penstock.collect.collection import Collect
 from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.collect.pulling.pull import Sleep
 from penstock.collect.ways.connections import Connections
+from penstock.collect.ways.short_way import Writers
 from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
 from penstock.position import Position
+from penstock.rights.credential import ANONYMOUS, Credential
 
 
 class Absorbing:
@@ -38,6 +40,19 @@ class Absorbing:
     async def __call__(self, position: Position, timeout_s: float) -> dict[str, dict[str, Any]]:
         self.asked.append((position, timeout_s))
         return {name: {"applied": applied, "position": None} for name, applied in self.views.items()}
+
+
+class Everybody:
+    """Stands for the guard: everybody may do everything."""
+
+    def writer(self, stream: str, host: str, authorization: str | None) -> Credential | None:
+        return ANONYMOUS
+
+    def grants(self, credential: Credential) -> bool:
+        return True
+
+    def plain_marks(self) -> dict[str, str]:
+        return {}
 
 
 class Edge:
@@ -68,6 +83,7 @@ class Edge:
             raise
         self.limits, self.clock = limits, clock
         self.connections: Connections
+        self.runner: web.AppRunner
         self.session: ClientSession
         self.url = ""
 
@@ -142,7 +158,7 @@ def held(edge: Edge) -> Iterator[Callable[[], None]]:
     """The log writes nothing until the end, or until what this gives is called."""
     go, stopped = threading.Event(), threading.Event()
     edge.group.run(lambda: (stopped.set(), go.wait()))
-    assert stopped.wait(10)
+    assert stopped.wait(60)
     try:
         yield go.set
     finally:
@@ -181,11 +197,13 @@ async def running(
     decompress: bool = False,
     sleep: Sleep = asyncio.sleep,
     watched: bool = False,
+    guarded: Callable[[Edge, web.Application], Writers] | None = None,
     **more: Any,
 ) -> AsyncIterator[Edge]:
-    """An edge that listens on loopback; its log file stays for the next one."""
+    """An edge that listens on loopback; its log file stays for the next one. `guarded` puts a guard before it."""
     edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep, **more)
     site = web.Application()
+    writers = Everybody() if guarded is None else guarded(edge, site)
     edge.collect.add_routes(site)
     reader = FolderLog(Folder(path.parent))
     office = DeadLetterOffice(
@@ -202,9 +220,11 @@ async def running(
     office.add_routes(site)
     if watched:
         edge.connections = Connections(edge.limits, edge.clock, edge.observer.emit)
+        edge.connections.short = edge.collect.short_way(writers)
         runner = edge.connections.runner(site, access_log=None, auto_decompress=decompress)
     else:
         runner = web.AppRunner(site, access_log=None, auto_decompress=decompress, lingering_time=1.0)
+    edge.runner = runner
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     edge.url = f"http://127.0.0.1:{runner.addresses[0][1]}"

@@ -409,6 +409,22 @@ async def test_a_binary_cloudevent(edge: Edge) -> None:
     assert (edge.events("cloud")[0]["n"], edge.events("cloud")[0]["_id"]) == (5, '["/tést","a b"]')
 
 
+async def test_a_quoted_header_of_a_binary_cloudevent_is_read_as_the_binding_says(edge: Edge) -> None:
+    """First the quotes and their escapes, then the percent signs: CloudEvents HTTP binding, 3.1.3.2."""
+    headers = {"ce-specversion": "1.0", "ce-id": '"a\\"b\\\\c%22"', "ce-source": "/t%25", "ce-type": "%F0%9F%98%80"}
+    reply = await edge.post("cloud", b'{"n": 5}', headers=headers)
+    assert reply.body["accepted"] == 1, reply.body
+    assert json.loads(edge.events("cloud")[0]["_id"]) == ["/t%", 'a"b\\c"']
+
+
+async def test_an_attribute_that_is_null_is_not_there(edge: Edge) -> None:
+    """CloudEvents JSON format, 2.2: null is the same as unset."""
+    nulls = dict.fromkeys(("time", "datacontenttype", "subject", "data_base64", "dataschema"))
+    reply = await send(edge, "kept", json.dumps(cloud({"n": 1}) | nulls).encode(), CE)
+    assert reply.body["accepted"] == 1, reply.body
+    assert json.loads(edge.events("kept")[0]["_unknown"]) == {"ce-type": "reading"}
+
+
 async def test_attributes_are_kept_where_unknown_fields_are(edge: Edge) -> None:
     sent = cloud({"n": 1, "more": 2}, subject="s", traceparent="x")
     await send(edge, "kept", json.dumps(sent).encode(), CE)
@@ -429,6 +445,11 @@ async def test_attributes_are_kept_where_unknown_fields_are(edge: Edge) -> None:
         (cloud({"n": 1}, id=""), "bad_cloudevent", "'id': expected 1 to 1000 characters, found ''"),
         (cloud({"n": 1}, time="soon"), "bad_cloudevent", "'time': expected an RFC 3339 time, found 'soon'"),
         (cloud(), "bad_cloudevent", "'data': expected a value, found nothing"),
+        (
+            cloud({"n": 1}, data_base64="eyJuIjogOH0="),
+            "bad_cloudevent",
+            "'data_base64': expected nothing beside 'data'",
+        ),
         (cloud(data_base64="*"), "bad_cloudevent", "'data_base64': expected base64, found '*'"),
         (
             cloud({"n": 1}, datacontenttype="text/xml"),

@@ -100,7 +100,7 @@ async def test_a_commit_writes_nothing_of_what_the_failed_one_before_it_counted(
     log: SqliteLog, group: GroupCommit
 ) -> None:
     stream, counts, let = log.create(StreamSpec("numbers", SCHEMA)), Counts({}), threading.Event()
-    held = group.run(lambda: let.wait(10))
+    held = group.run(lambda: let.wait(60))
     bad = asyncio.ensure_future(write(group, [shed(stream, counts, 100, breaks=True)]))
     good = asyncio.ensure_future(write(group, [shed(stream, counts, 3)]))
     await asyncio.sleep(0.05)
@@ -121,7 +121,7 @@ async def test_a_caller_that_has_gone_takes_nothing_back_of_what_was_written(
 
     def remember(_: Appended, tally: Tally) -> dict[str, Any]:
         asked.set()
-        assert let.wait(10)
+        assert let.wait(60)
         return tally.add("orders", shed=5)
 
     gone = asyncio.ensure_future(write(group, [Counted.make(stream, events([1]), counts, remember)]))

@@ -123,7 +123,7 @@ async def test_who_wants_an_answer_waits_a_while_behind_what_wants_none_and_is_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unanswered, "TURN_S", 0.2)
-    monkeypatch.setattr(unanswered, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(unanswered, "PATIENCE_S", 3.0)
     body = b'{"key": "k", "sender": 0, "n": 0}'
     async with running(app(), tmp_path / "edge.db") as edge:
         guard = edge.collect.pressure.guards["steps"]
@@ -134,6 +134,6 @@ async def test_who_wants_an_answer_waits_a_while_behind_what_wants_none_and_is_t
         refused = await edge.post("steps", body)
         assert (refused.status, refused.code) == (503, "overloaded")
         assert [(await edge.ack(token, "?wait=5")).status for token in tokens] == [404] * 4
-        assert asyncio.get_running_loop().time() - began < 2.5, "each waited its own patience, one after the other"
+        assert asyncio.get_running_loop().time() - began < 9.0, "each waited its own patience, one after the other"
         guard.lagging = None
         assert (await edge.post("steps", body)).status == 200

@@ -15,7 +15,7 @@ from shop_app import shop
 from penstock.config import Limits
 from penstock.errors import FencedError
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @asynccontextmanager

@@ -177,7 +177,7 @@ async def test_what_waits_without_an_ack_is_written_when_the_edge_stops(tmp_path
     async with running(app_with(None, rate="1/hour", burst=2), tmp_path / "edge.db") as edge:
         token = await let_go_while_it_lags(edge, 20.0)
         await asyncio.sleep(0.1)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 18, "it has waited for the lag"
     async with running(app_with(None), tmp_path / "edge.db") as again:
         assert (await again.ack(token)).body["accepted"] == 2
 

@@ -26,7 +26,7 @@ for name in ("feed", "server", "catalogue"):
 
 START_MS = 1_767_225_600_000
 MINUTE_MS = 60_000
-DEADLINE_S = 20
+DEADLINE_S = 60.0
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):

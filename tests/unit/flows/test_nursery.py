@@ -90,7 +90,9 @@ def test_a_fork_whose_command_was_killed_takes_nobody_with_it(nursery: Nursery, 
     forks = [pid for pid in children(nursery) if pid]
     slow[0].kill()
     slow[0].communicate()
-    time.sleep(0.5)
+    deadline = time.monotonic() + 60
+    while len(children(nursery)) > 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
     assert slow[1].poll() is None
     assert len(forks) == 2
     assert len(children(nursery)) == 1
@@ -139,9 +141,9 @@ def test_it_ends_with_its_driver_and_leaves_no_files(tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=True,
-        env={**os.environ, "PENSTOCK_SCRATCH": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{done.stdout.strip()}").exists() or list(tmp_path.iterdir()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

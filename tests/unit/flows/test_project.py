@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,12 +14,16 @@ import pytest
 
 from penstock.flows.project import is_installed, project_sources
 
+TESTS = Path(__file__).parents[2]
 Write = Callable[[str, str], Path]
 
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Writes a file of a project with an `app` and a `src` folder, both on the path."""
+    for name, module in list(sys.modules.items()):  # a project too: pytest has hundreds of tests imported
+        if (getattr(module, "__file__", None) or "").startswith(f"{TESTS}{os.sep}"):
+            monkeypatch.delitem(sys.modules, name)
     before = set(sys.modules)
     for folder in ("app", "src"):
         (tmp_path / folder).mkdir()
@@ -37,7 +42,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def own(tmp_path: Path, function: Any) -> list[tuple[str, str]]:
-    """Of the test's own project; pytest has the test modules imported, which are a project too."""
+    """Of the test's own project."""
     found = project_sources(function)
     return [(name, str(path.relative_to(tmp_path))) for name, path in found if path.is_relative_to(tmp_path)]
 

@@ -28,7 +28,7 @@ def living(place: Path) -> tuple[subprocess.Popen[str], Path]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PENSTOCK_SCRATCH": str(place)},
+        env={**os.environ, "TMPDIR": str(place)},
     )
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
@@ -76,3 +76,22 @@ def test_what_looks_like_one_and_is_a_link_is_left_alone(tmp_path: Path) -> None
     (tmp_path / "penstock-spark-link").symlink_to(target)
     sweep(tmp_path)
     assert target.exists()
+
+
+def test_the_end_of_a_run_takes_its_own_however_young_and_no_other(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(scratch_, "_YOUNG_S", 60.0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for run in ("aaaaaaaa", "bbbbbbbb"):
+        monkeypatch.setenv("PENSTOCK_RUN", run)
+        os.close(Scratch.make(tmp_path).held)
+    scratch_.ended("aaaaaaaa")
+    assert [path.name[:21] for path in tmp_path.iterdir()] == ["penstock-spark-bbbbbb"]
+
+
+def test_where_nothing_may_be_executed_it_lies_in_the_data_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(scratch_, "_runs_code", lambda place: False)
+    monkeypatch.setenv("PENSTOCK_SCRATCH", str(tmp_path / "scratch"))
+    made = scratch_.scratch.__wrapped__()
+    assert made.path.parent == tmp_path / "scratch"
+    made.remove()
+    os.close(made.held)

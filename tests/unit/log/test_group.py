@@ -219,13 +219,13 @@ def test_a_call_goes_before_slices_that_wait(group: GroupCommit) -> None:
 
     def steps() -> Iterator[int]:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         for _ in range(5):
             order.append("slice")
             yield 1
 
     total = group.sliced(steps())
-    assert begun.wait(10)
+    assert begun.wait(60)
     called = group.run(lambda: order.append("call"))
     go_on.set()
     called.result(10)
@@ -269,10 +269,10 @@ def test_an_idle_log_is_tidied_up(monkeypatch: pytest.MonkeyPatch, log: SqliteLo
 
     monkeypatch.setattr(log, "tidying", tidying)
     group = GroupCommit(log)
-    assert tidied.wait(10)
+    assert tidied.wait(60)
     tidied.clear()
     group.submit([append(stream, 1)]).result(10)
-    assert tidied.wait(10)
+    assert tidied.wait(60)
     group.close()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 
 import numpy as np
 import pyarrow as pa
@@ -79,8 +80,10 @@ def test_no_id_among_many_is_dropped_by_mistake() -> None:
     assert index.stage(ids(0, 300_000), 0).all()
 
 
-def test_the_newest_ids_are_known_and_memory_is_bounded() -> None:
+def test_the_newest_ids_are_known_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same key in every run: how early a table doubles depends on how the hash spreads these very ids."""
     horizon = 50_000
+    monkeypatch.setattr(secrets, "token_bytes", np.random.default_rng(7).bytes)
     index = IdIndex(horizon=horizon)
     most = 0
     for start in range(0, 800_000, 20_000):
@@ -89,7 +92,7 @@ def test_the_newest_ids_are_known_and_memory_is_bounded() -> None:
     assert index.stage(ids(800_000 - horizon, 800_000), 0).all()
     index.discard()
     assert len(index) <= 1.3 * horizon
-    assert most <= 1.3 * horizon * 40  # a table may double early: the hash has a random key
+    assert most <= 1.3 * horizon * 30
 
 
 def test_an_id_takes_less_than_25_bytes_when_there_are_many() -> None:

@@ -224,15 +224,15 @@ async def test_an_open_socket_is_told_and_closed_when_its_key_is_revoked(edge):
         edge.http.ws_connect(f"{edge.url}/socket", headers={"Authorization": f"Bearer {other}"}) as spared,
     ):
         await socket.send_json({"type": "subscribe"})
-        assert (await socket.receive_json(timeout=5))["type"] == "snapshot"
+        assert (await socket.receive_json(timeout=30))["type"] == "snapshot"
         await edge.revoke(key)
-        told = await socket.receive_json(timeout=5)
+        told = await socket.receive_json(timeout=30)
         assert (told["type"], told["error"]["code"]) == ("error", "unauthorized")
         assert "'phone' was revoked" in told["error"]["detail"]
-        assert (await socket.receive(timeout=5)).type == WSMsgType.CLOSE
+        assert (await socket.receive(timeout=30)).type == WSMsgType.CLOSE
         assert socket.close_code == 4401
         await spared.send_json({"type": "ping"})
-        assert (await spared.receive_json(timeout=5))["type"] == "pong"
+        assert (await spared.receive_json(timeout=30))["type"] == "pong"
     assert edge.rights._watched == {}
 
 
@@ -273,9 +273,9 @@ async def test_a_socket_asks_for_each_subscription(edge):
     async with edge.http.ws_connect(f"{edge.url}/socket", headers={"Authorization": f"Bearer {key}"}) as socket:
         for wanted in ({"view": "hidden"}, {"stream": "orders"}, {"view": "topics", "stream": "dead"}, {"id": "x"}):
             await socket.send_json({"type": "subscribe", **wanted})
-            assert (await socket.receive_json(timeout=5))["error"]["code"] == "forbidden"
+            assert (await socket.receive_json(timeout=30))["error"]["code"] == "forbidden"
         await socket.send_json({"type": "subscribe", "view": "topics"})
-        assert (await socket.receive_json(timeout=5))["type"] == "snapshot"
+        assert (await socket.receive_json(timeout=30))["type"] == "snapshot"
 
 
 # Pages
@@ -480,7 +480,7 @@ async def test_ledgers_quote_private_fields_to_administrators_only(edge):
     shown = {"Authorization": f"Bearer {reader}"}
     async with edge.http.ws_connect(f"{edge.url}/socket", headers=shown) as socket:
         await socket.send_json({"type": "subscribe", "stream": "dead"})
-        assert quoted((await socket.receive_json(timeout=5))["events"])[0] == masked
+        assert quoted((await socket.receive_json(timeout=30))["events"])[0] == masked
 
 
 async def test_a_browsers_socket_shows_its_key_as_a_subprotocol(edge):
@@ -488,18 +488,18 @@ async def test_a_browsers_socket_shows_its_key_as_a_subprotocol(edge):
     async with edge.http.ws_connect(f"{edge.url}/socket", protocols=("penstock", f"bearer.{key}")) as socket:
         assert socket.protocol == "penstock"
         await socket.send_json({"type": "subscribe", "view": "topics"})
-        assert (await socket.receive_json(timeout=5))["type"] == "snapshot"
+        assert (await socket.receive_json(timeout=30))["type"] == "snapshot"
     assert (await edge.get("/views/topics", Sec_WebSocket_Protocol=f"bearer.{key}")).code == "unauthorized"
 
 
 async def test_the_description_of_the_interface_names_every_right(edge):
-    spec = (await edge.get("/openapi.json", await edge.key("write:orders"))).body
+    spec = (await edge.get("/openapi.json", await edge.key("admin"))).body
     assert set(spec["components"]["securitySchemes"]) == {"key", "token", "beacon", "ticket"}
     paths = spec["paths"]
     assert "`write:orders`" in paths["/streams/orders"]["post"]["description"]
     assert {"beacon": []} in paths["/streams/orders"]["post"]["security"]
     assert "github" in paths["/streams/hooks"]["post"]["description"]
-    assert "`read:topics`" in paths["/views/topics/events"]["get"]["description"]
+    assert "`read:topics`" in paths["/views/topics"]["get"]["description"]
     assert "`admin`" in paths["/views/topics/rebuild"]["post"]["description"]
     assert paths["/healthz"]["get"]["security"] == [{}]
     for path, operations in paths.items():

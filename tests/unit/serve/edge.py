@@ -24,7 +24,7 @@ from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Edge:

@@ -23,7 +23,7 @@ from penstock.config import Folder
 from penstock.position import Position
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
-from penstock.serve import events
+from penstock.serve import tail
 from penstock.serve.message_schemas import KINDS
 
 OFFICIAL = Path(__file__).parents[3] / "client/node_modules/@asyncapi/specs/schemas/3.0.0.json"
@@ -185,7 +185,7 @@ async def heard_events(listener: Listener, channel: str, blocks: int, key: str =
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots of more than two rows come in parts, and positions move without waiting for 15 s."""
     monkeypatch.setattr(test_openapi, "LIMITS", replace(test_openapi.LIMITS, snapshot_part_rows=2))
-    monkeypatch.setattr(events, "POSITION_S", 0.05)
+    monkeypatch.setattr(tail, "POSITION_S", 0.05)
 
 
 async def test_every_message_fits_its_description_and_every_described_message_occurs(
@@ -258,7 +258,7 @@ async def until_told(edge: Edge, offset: int) -> None:
     assert await view.until(lambda: view.content is not None and view.content.offset >= offset, DEADLINE_S)
     groups = edge.serving.hub._groups
     await eventually(lambda: all(group.cursor >= offset for group in groups.values() if group.members), "level")
-    edge.serving.hub.announce()
+    await edge.serving.hub.announce_all()
 
 
 async def over_the_socket_for_all(listener: Listener, stream: Any) -> None:

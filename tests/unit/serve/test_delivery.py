@@ -20,7 +20,7 @@ from fake_flows import small_app, topic
 
 from penstock.app import App
 from penstock.config import Limits
-from penstock.serve.delivery import sse_frame
+from penstock.serve.delivery import WRITE_HIGH_BYTES, sse_frame
 from penstock.serve.message_schemas import SHARED
 from penstock.serve.messages import Message
 
@@ -317,6 +317,29 @@ async def test_every_change_cannot_be_paced(tmp_path: Path) -> None:
         async with sleeper(running, channel="ledger") as client:
             await client.ws.send_json({"type": "pace", "id": "s", "per_s": 1})
             assert (await client.ws.receive_json(timeout=DEADLINE_S))["error"]["code"] == "every_change"
+
+
+async def test_what_waits_for_a_connection_is_bounded_however_many_subscriptions_it_has(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path, LIMITS) as (flows, running):
+        stream = flows.build()
+        flows.commit(stream, [topic("wide", 0, "")])
+        await running.at_offset(1)
+        raw = await _slow_connection(running, _upgrade() + b"".join(_subscribe(f"s{i}") for i in range(60)))
+        await eventually(lambda: _subscribers(running) == 61, "joined")
+        most = 0.0
+        for i in range(60):
+            await asyncio.to_thread(flows.commit, stream, [topic("wide", i, WIDE)])
+            await running.at_offset(2 + i)
+            await asyncio.sleep(0)
+            most = max(most, running.observer.value("penstock_serve_unsent_bytes"))
+        assert most > LIMITS.subscriber_bytes, "it was slow"
+        assert most <= LIMITS.subscriber_bytes + WRITE_HIGH_BYTES + 4 * len(WIDE)
+        raw.close()
+
+
+def _subscribe(id: str) -> bytes:
+    text = json.dumps({"type": "subscribe", "id": id}).encode()
+    return bytes((0x81, 0x80 | len(text))) + bytes(4) + text
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])

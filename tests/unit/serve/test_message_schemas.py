@@ -84,6 +84,6 @@ class Error(Event):
 def test_a_class_may_have_the_name_of_a_schema_of_ours() -> None:
     app = App("names")
     app.stream("errors", Error)
-    events, classes = event_schemas(app.declared())
+    events, classes = event_schemas(app.declared().streams)
     assert events["errors"] == {"$ref": "#/components/schemas/event.Error"}
     assert set(classes) == {"event.Error"}

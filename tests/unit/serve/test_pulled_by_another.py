@@ -24,6 +24,7 @@ from penstock.log.group import GroupCommit
 from penstock.log.log import Append
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from tests.certificates import Authority
 
 
 class Rsvp(Event):
@@ -196,3 +197,21 @@ async def test_a_view_is_pulled_as_its_rows_and_then_its_changes(tmp_path: Path,
             flows.commit(new, [topic("z", 9)])
             events = await puller.has(5)
             assert (events[4]["topic"], len(events), puller.resets()) == ("z", 5, 1)
+
+
+async def test_a_stream_and_a_view_are_pulled_over_tls(tmp_path: Path) -> None:
+    ours = Authority(tmp_path, "ours")
+    door = Door(tmp_path)
+    door.post("a", "b")
+    async with flows_and_edge(tmp_path) as (flows, running):
+        flows.commit(flows.build(), [topic("a", 1)])
+        await running.at_offset(1)
+        assert running.server.runner is not None
+        await web.TCPSite(running.server.runner, "127.0.0.1", 0, ssl_context=ours.server()).start()
+        at = f"penstock+https://127.0.0.1:{running.server.runner.addresses[-1][1]}"
+        async with pulling(tmp_path, f"{at}/streams/rsvps", Rsvp, ca=str(ours.ca)) as puller:
+            assert [event["topic"] for event in await puller.has(2)] == ["a", "b"]
+        (tmp_path / "puller.db").rename(tmp_path / "first.db")
+        async with pulling(tmp_path, f"{at}/views/topics", Change, ca=str(ours.ca)) as puller:
+            assert [event["topic"] for event in await puller.has(1)] == ["a"]
+    door.log.close()

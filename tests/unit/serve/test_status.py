@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from edge import DEADLINE_S, Door, eventually, flows_and_edge
-from fake_flows import topic
+from fake_flows import BATCH_US, topic
 
 from penstock import App, Event
 from penstock.clock import SystemClock
@@ -63,6 +63,7 @@ async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: P
         assert topics["columns"][1] == {"name": "rsvps", "type": "bigint"}
         flow = next(flow for flow in body["flows"] if flow["flow"] == "countries")
         assert (flow["state"], flow["error"]["code"]) == ("stopped", "flow_failed")
+        assert [flow["batch_ms"] for flow in body["flows"] if flow["flow"] == "topics"] == [BATCH_US / 1000]
         assert body["freshness"]["p99_ms"] > 0
         assert (await running.get("/views"))[1]["views"] == body["views"]
         assert [s["stream"] for s in (await running.get("/streams"))[1]["streams"]] == [

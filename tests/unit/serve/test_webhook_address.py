@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from edge import eventually
 from fake_flows import topic
 from hooked import PlayedClock, flowing, hooked, redirect, taking
 
 from penstock.errors import AddressError, BadRequestError
-from penstock.serve.webhooks import posting
+from penstock.serve.webhooks import host_names
 from penstock.serve.webhooks.address_rules import AddressRules
 
 CLOSED = [
@@ -98,7 +100,7 @@ async def test_a_name_is_judged_by_its_address_when_the_connection_is_made(tmp_p
         looked_up.append(host)
         return [(socket.AF_INET, socket.IPPROTO_TCP, address) for address in inside]
 
-    monkeypatch.setattr(posting, "_look_up", rebound)
+    monkeypatch.setattr(host_names, "_look_up", rebound)
     async with flowing(tmp_path) as flows, taking() as taker:
         async with hooked(tmp_path, clock=clock, rules=AddressRules()) as edge:
             build = flows.build()
@@ -122,6 +124,25 @@ async def test_a_name_is_judged_by_its_address_when_the_connection_is_made(tmp_p
             assert (status, answer["error"]["code"]) == (400, "bad_address")
 
 
+@pytest.mark.parametrize("host", ["2130706433", "0177.0.0.1", "127.1", "0", "127.0.0.1."])
+def test_an_address_in_another_spelling_is_refused(host: str) -> None:
+    for rules in (AddressRules(), AddressRules(anywhere=True)):
+        with pytest.raises(AddressError):
+            rules.check(f"http://{host}/hook")
+    assert not AddressRules().permits(host)
+
+
+@pytest.mark.parametrize("host", ["0x7f000001", "0x7f.1", "localhost"])
+async def test_a_name_that_the_system_takes_for_an_address_is_judged_as_that(tmp_path: Path, host: str) -> None:
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, rules=AddressRules()) as edge:
+        flows.build()
+        assert socket.getaddrinfo(host, taker.port, type=socket.SOCK_STREAM)
+        made = await edge.hook(f"http://{host}:{taker.port}/hook")
+        _, said = await edge.ask("POST", f"/webhooks/{made['id']}/test")
+        assert (said["delivered"], said["failure"]) == (False, "address")
+        assert taker.tried == []
+
+
 async def test_a_redirect_to_the_inside_is_not_followed(tmp_path: Path) -> None:
     clock = PlayedClock()
     async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, clock=clock) as edge:
@@ -133,3 +154,36 @@ async def test_a_redirect_to_the_inside_is_not_followed(tmp_path: Path) -> None:
             lambda: edge.observer.value("penstock_serve_webhook_failures_total", reason="redirect") == 1, "no failure"
         )
         assert len(taker.tried) == 1
+
+
+async def test_names_that_hang_do_not_hold_up_a_host_that_was_found_before(tmp_path: Path, monkeypatch: Any) -> None:
+    """More of them than there are threads; the one that is well is reached where it was found last."""
+    over = threading.Event()
+
+    def look_up(host: str, port: int, family: int) -> list[tuple[int, int, str]]:
+        if host != "well.example":
+            over.wait(60)
+        return [(socket.AF_INET, socket.IPPROTO_TCP, "127.0.0.1")]
+
+    async def closing(request: web.Request) -> web.StreamResponse:
+        return web.Response(headers={"Connection": "close"})
+
+    monkeypatch.setattr(host_names, "_look_up", look_up)
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, timeout_s=5.0) as edge:
+        try:
+            build = flows.build()
+            taker.always = closing
+            await edge.hook(f"http://well.example:{taker.port}/hook")
+            flows.commit(build, [topic("jazz", 1)])
+            await eventually(lambda: len(taker.tried) == 1, "the first did not come")
+            for number in range(2 * host_names.THREADS):
+                await edge.hook(f"http://hangs{number}.example/hook")
+            flows.commit(build, [topic("jazz", 2)])
+            names = edge.webhooks._poster._names
+            await eventually(lambda: len(names._asking) > host_names.THREADS, "nothing hangs")
+            flows.commit(build, [topic("jazz", 3)])
+            await eventually(lambda: len(taker.tried) == 3, "it was held up")
+            assert [body["row"]["rsvps"] for _, body in taker.tried] == [1, 2, 3]
+            assert edge.observer.value("penstock_serve_webhook_deliveries_total", kind="view", shape="change") == 3
+        finally:
+            over.set()

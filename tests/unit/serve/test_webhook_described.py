@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from described import Document
-from fake_flows import topic
+from fake_flows import small_app, topic
 from hooked import PlayedClock, Taker, flowing, hooked, taking
 
 from penstock.position import Position
@@ -37,6 +37,24 @@ async def test_every_delivery_fits_its_description_and_every_described_one_occur
         await view.until(lambda: view.content is not None and len(view.content.rows) == 1, 5)
         await clock.advance(10, edge.quiet)
         compare(Document(spec), taker)
+
+
+async def test_a_channels_deliveries_are_described_under_its_name(tmp_path: Path) -> None:
+    app = small_app()
+    app.channel("brief", "topics", select=["rsvps"])
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, app=app) as edge:
+        build = flows.build()
+        flows.commit(build, [topic("a", 1)])
+        await edge.at_rows(1)
+        document = Document((await edge.ask("GET", "/asyncapi.json"))[1])
+        made = await edge.hook(taker, view=None, channel="brief", since="start")
+        await taker.has(1)
+        await edge.ask("POST", f"/webhooks/{made['id']}/test")
+        for (_, body), wanted in zip(taker.tried, ("upsert", "test"), strict=True):
+            place = ["channels", "webhook.channel.brief", "messages", wanted, "payload"]
+            assert (body["type"], document.problems(place, body)) == (wanted, [])
+        assert "group" not in taker.bodies[0]["row"]
+        assert "group" not in document.at("#/components/schemas/channel.brief")["properties"]
 
 
 def compare(document: Document, taker: Taker) -> None:

@@ -142,7 +142,7 @@ class Player:
     async def _time_passes(self) -> None:
         groups = self._edge.serving.hub._groups
         await eventually(lambda: all(g.cursor >= self._offset for g in groups.values() if g.members), "level")
-        self._edge.serving.hub.announce()
+        await self._edge.serving.hub.announce_all()
 
     # What is said
 

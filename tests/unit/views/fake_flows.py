@@ -49,6 +49,10 @@ def small_app() -> App:
     return app
 
 
+BATCH_US = 250_000
+"""How long Spark is said to have taken for each batch whose events have a time."""
+
+
 class FakeFlows:
     """The writer of `flows.db`."""
 
@@ -117,7 +121,9 @@ class FakeFlows:
         accepted_us: int | None = None,
     ) -> int:
         self._batch += 1
-        meta = BatchMeta(batch=self._batch, start={}, end=dict(end or {}), accepted_us=accepted_us)
+        done_us = None if accepted_us is None else accepted_us + BATCH_US
+        times = {"accepted_us": accepted_us, "planned_us": accepted_us, "done_us": done_us}
+        meta = BatchMeta(batch=self._batch, start={}, end=dict(end or {}), **times)
         made = self.log.append([Append(stream, batch, meta=msgspec.to_builtins(meta))])[0]
         assert not isinstance(made, Exception), made
         return made.position.offsets[0]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock.collect.pulling.http_get import HttpGet, session
+from penstock.collect.pulling.http_get import HttpGet
 from penstock.collect.pulling.source import Arrived, Ask, Ended, Lag, NotNow
 from penstock.collect.pulling.sources import ndjson, sse
 from penstock.collect.pulling.sources.ndjson import NdjsonSource
@@ -28,7 +28,7 @@ class HttpSource:
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
         headers = resume_headers(ask) | conditions(ask.position, ask.parameters)
-        async with session() as opened, self._get(opened, ask.parameters, headers) as reply:
+        async with self._get.session() as opened, self._get(opened, ask.parameters, headers) as reply:
             if reply.status == 204:
                 raise Ended("the source answered 204: it has nothing more to send")
             yield self._chosen(reply.status, reply.content_type).read(opened, reply, ask)

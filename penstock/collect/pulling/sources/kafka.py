@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from penstock.clock import Clock
 from penstock.collect.pulling.credentials import Credentials
 from penstock.collect.pulling.source import Arrived, Ask, Lag, Reset
+from penstock.collect.pulling.trust import ca_file
 from penstock.errors import MissingPackageError
 from penstock.origin import Origin
 
@@ -35,7 +36,7 @@ class KafkaSource:
     def __init__(self, origin: Origin, clock: Clock) -> None:
         parts = urlsplit(origin.url)
         self._brokers, self._topic = parts.netloc, parts.path.strip("/")
-        self._secure = origin.secure
+        self._origin = origin
         self._credentials = Credentials(origin)
         self._clock = clock
         self._lags: dict[int, int] = {}
@@ -64,11 +65,12 @@ class KafkaSource:
     def _settings(self) -> dict[str, Any]:
         given = self._credentials.settings()
         sasl = any(name.startswith("sasl.") for name in given)
-        protocol = ("SASL_" if sasl else "") + ("SSL" if self._secure else "PLAINTEXT")
+        protocol = ("SASL_" if sasl else "") + ("SSL" if self._origin.secure else "PLAINTEXT")
         return {
             "security.protocol": protocol,
             "queued.max.messages.kbytes": HELD_KB,
             "fetch.wait.max.ms": 100,
+            **({"ssl.ca.location": ca} if (ca := ca_file(self._origin)) else {}),
             **given,
             "bootstrap.servers": self._brokers,
             "group.id": "penstock",
@@ -85,6 +87,8 @@ class _Reader:
         self._kafka = _package()
         self._topic, self._clock = topic, clock
         self._error: Any = None
+        self._refused: Any = None
+        """What the client said last of TLS, which it does not say again when it gives up."""
         self._consumer = self._kafka.Consumer(settings | {"error_cb": self._failed}, logger=_log)
         self._offsets: dict[int, int] = {}
         self._looked_s = clock.monotonic()
@@ -146,7 +150,11 @@ class _Reader:
             self._consumer.assign([self._at(p, offset) for p, offset in self._offsets.items()])
 
     def _partitions(self) -> list[int]:
-        found = self._consumer.list_topics(self._topic, timeout=CONNECT_S).topics[self._topic]
+        try:
+            found = self._consumer.list_topics(self._topic, timeout=CONNECT_S).topics[self._topic]
+        except self._kafka.KafkaException as error:
+            self._consumer.poll(0)  # only then are we told what went wrong
+            raise ConnectionError(str(self._refused or error)) from None
         if found.error is not None:
             raise ConnectionError(f"the topic '{self._topic}': {found.error}")
         return sorted(found.partitions)
@@ -158,6 +166,8 @@ class _Reader:
         return at
 
     def _failed(self, error: Any) -> None:
+        if error.code() == self._kafka.KafkaError._SSL:
+            self._refused = error
         if error.fatal() or error.code() in (
             self._kafka.KafkaError._ALL_BROKERS_DOWN,
             self._kafka.KafkaError._AUTHENTICATION,

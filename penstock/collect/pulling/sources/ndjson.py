@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import ClientResponse, ClientSession
 
 from penstock.collect.judging.cutting import split
-from penstock.collect.pulling.http_get import HttpGet, bounded, session
+from penstock.collect.pulling.http_get import HttpGet, bounded
 from penstock.collect.pulling.lines import Lines
 from penstock.collect.pulling.source import Arrived, Ask, Lag, NotNow
 from penstock.errors import PenstockError
@@ -36,7 +36,7 @@ class NdjsonSource:
 
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        async with session() as opened, self._get(opened, ask.parameters) as reply:
+        async with self._get.session() as opened, self._get(opened, ask.parameters) as reply:
             yield self.read(opened, reply, ask)
 
     def lag(self) -> Lag:

@@ -19,7 +19,7 @@ from aiohttp import ClientResponse, ClientSession
 
 from penstock.clock import Clock
 from penstock.collect.judging.cutting import SLICE_BYTES
-from penstock.collect.pulling.http_get import HttpGet, bounded, session
+from penstock.collect.pulling.http_get import HttpGet, bounded
 from penstock.collect.pulling.source import Arrived, Ask, Lag, NotNow, Reset
 from penstock.collect.pulling.sse_parser import ServerSentEvent, SseParser
 from penstock.declaration import StreamDef
@@ -71,7 +71,7 @@ class PenstockStreamSource:
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
         token = ask.position.get(TOKEN)
-        async with session() as opened:
+        async with self._get.session() as opened:
             first = await self._page(opened, token, wait_s=0)
             yield self._events(opened, first)
 
@@ -145,7 +145,10 @@ class PenstockViewSource:
         token = ask.position.get(TOKEN)
         headers = {"Last-Event-ID": str(token)} if token else {}
         try:
-            async with session() as opened, self._get(opened, {"limit": "null"}, headers, path=self._path) as reply:
+            async with (
+                self._get.session() as opened,
+                self._get(opened, {"limit": "null"}, headers, path=self._path) as reply,
+            ):
                 yield self._events(reply, token)
         except NotNow as refused:
             if refused.code in _GONE and token:

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import ClientResponse, ClientSession
 
 from penstock.collect.judging.cutting import SLICE_BYTES
-from penstock.collect.pulling.http_get import HttpGet, bounded, session
+from penstock.collect.pulling.http_get import HttpGet, bounded
 from penstock.collect.pulling.source import Arrived, Ask, Lag, Parts
 from penstock.collect.pulling.sources.ndjson import values
 from penstock.origin import Origin
@@ -35,7 +35,7 @@ class PollSource:
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
         async with (
-            session() as opened,
+            self._get.session() as opened,
             self._get(opened, ask.parameters, conditions(ask.position, ask.parameters)) as reply,
         ):
             yield self.read(opened, reply, ask)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import ClientResponse, ClientSession
 
-from penstock.collect.pulling.http_get import HttpGet, session
+from penstock.collect.pulling.http_get import HttpGet
 from penstock.collect.pulling.source import Arrived, Ask, Ended, Lag, NotNow
 from penstock.collect.pulling.sse_parser import SseParser
 from penstock.origin import Origin
@@ -25,7 +25,7 @@ class SseSource:
 
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        async with session() as opened, self._get(opened, ask.parameters, resume_headers(ask)) as reply:
+        async with self._get.session() as opened, self._get(opened, ask.parameters, resume_headers(ask)) as reply:
             if reply.status == 204:
                 raise Ended("the source answered 204: it has nothing more to send")
             if reply.content_type != CONTENT:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from penstock.collect.pulling.http_get import CONNECT_S, keep_alive
 from penstock.collect.pulling.lines import Lines
 from penstock.collect.pulling.source import Arrived, Ask, Lag
+from penstock.collect.pulling.trust import trusted
 from penstock.origin import Origin
 
 READ_BYTES = 64 * 1024
@@ -26,12 +27,12 @@ class TcpSource:
     def __init__(self, origin: Origin, event_bytes: int) -> None:
         parts = urlsplit(origin.url)
         self._host, self._port = parts.hostname, parts.port
-        self._secure = origin.secure
+        self._origin = origin
         self._event_bytes = event_bytes
 
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        context = ssl.create_default_context() if self._secure else None
+        context = await trusted(self._origin) if self._origin.secure else None
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_connection(self._host, self._port, ssl=context, limit=READ_BYTES)
         try:

@@ -24,14 +24,14 @@ class WebSocketSource:
 
     def __init__(self, origin: Origin, most_bytes: int) -> None:
         """A larger message than `most_bytes` ends the connection, so it is far above what an event may have."""
-        self._url = URL(origin.url)
+        self._url, self._origin = URL(origin.url), origin
         self._credentials = Credentials(origin)
         self._most_bytes = most_bytes
 
     @asynccontextmanager
     async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
         async with (
-            session() as opened,
+            session(self._origin) as opened,
             opened.ws_connect(
                 self._url.update_query(ask.parameters),
                 headers=self._credentials.headers(),

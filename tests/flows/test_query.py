@@ -1,0 +1,79 @@
+"""A batch is planned and run once: what it costs is what its freshness hangs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock import App, Event
+from penstock.clock import SystemClock
+from penstock.flows.query import _FEW_EVENTS
+from penstock.log.logs.sqlite import SqliteLog
+from tests.flows.world import World
+
+
+class Reading(Event):
+    n: int
+    kind: str
+    at: int
+
+
+def _app() -> App:
+    app = App("query")
+    app.stream("readings", Reading, time="at", late_after="1 minute")
+
+    @app.view(key=["kind"], where="total > 0")
+    def kinds(readings: DataFrame) -> DataFrame:
+        return readings.groupBy("kind").agg(F.sum("n").alias("total"))
+
+    return app
+
+
+def _events(*values: int) -> list[Reading]:
+    now = SystemClock().now_us() // 1000
+    return [Reading(n=value, kind=f"k{value % 3}", at=now) for value in values]
+
+
+def _executions(spark: SparkSession) -> list[str]:
+    """The plans that Spark has run, in their order; its listeners hear of them a moment later."""
+    session: Any = spark._jsparkSession
+    session.sparkContext().listenerBus().waitUntilEmpty()
+    found = session.sharedState().statusStore().executionsList()
+    told = [found.apply(n) for n in range(found.size())]
+    return [one.physicalPlanDescription() for one in sorted(told, key=lambda one: one.executionId())]
+
+
+def _commits(there: World) -> int:
+    changelog, log = there.stream("kinds"), SqliteLog.reader(there.folder.flows_db)
+    assert changelog is not None
+    try:
+        return log.bounds(changelog).next_commit
+    finally:
+        log.close()
+
+
+def test_a_batch_is_one_execution_of_spark(spark: SparkSession, world: Callable[[App], World]) -> None:
+    there = world(_app())
+    there.send("readings", [_events(1, 2, 3), _events(4, 5)])
+    before = _executions(spark)
+    there.run(max_rows=3)
+    assert {row["kind"]: row["total"] for row in there.rows("kinds")} == {"k0": 3, "k1": 5, "k2": 7}
+    assert there.memory()["flow/kinds"]["restarts"] == 0
+    assert len(_executions(spark)) - len(before) == _commits(there)
+
+
+def test_spark_compiles_what_follows_a_large_batch_and_interprets_what_follows_a_small_one(
+    spark: SparkSession, world: Callable[[App], World]
+) -> None:
+    there = world(_app())
+    many = range(_FEW_EVENTS + 1)
+    there.send("readings", [_events(1), _events(*many), _events(2), _events(3)])
+    before = _executions(spark)
+    there.run(max_rows=1)
+    compiled = ["*(" in plan for plan in _executions(spark)[len(before) :]]
+    assert compiled == [True, False, True, False]
+    assert sum(row["total"] for row in there.rows("kinds")) == sum(many) + 6
+    assert there.verify()["kinds"].result == "equal"
