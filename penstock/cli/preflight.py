@@ -79,7 +79,10 @@ def check_port(host: str, port: int) -> None:
     """Raise `PortInUseError` when nobody could listen there; port 0 is always free."""
     if port == 0:
         return
-    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise port_error(host, port, error) from None
     with socket.socket(family, kind, number) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

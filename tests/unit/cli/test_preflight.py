@@ -101,3 +101,9 @@ def test_a_free_port_is_fine_and_stays_free():
 def test_an_address_that_is_not_ours_is_refused():
     with pytest.raises(PortInUseError, match=r"cannot listen on 203\.0\.113\.1:8080"):
         check_port("203.0.113.1", 8080)
+
+
+def test_a_host_that_nobody_knows_is_an_error_with_a_way_out():
+    with pytest.raises(PortInUseError, match=r"cannot listen on nosuch\.invalid:8080") as caught:
+        check_port("nosuch.invalid", 8080)
+    assert "--host" in (caught.value.hint or "")
