@@ -64,7 +64,7 @@ class Jvm:
             _command([*_OPTIONS, f"-Djava.io.tmpdir={place.inside('java')}", *options], _settings(place)),
             stdin=subprocess.PIPE,
             pass_fds=[place.held],
-            env=os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+            env=os.environ | _locale() | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
             preexec_fn=_leave_ctrl_c_to_us,  # one thread runs when this is called
         )
         return Jvm(process, told)
@@ -123,6 +123,11 @@ def own_folders() -> list[str]:
 
 def _given_folders() -> list[str]:
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+def _locale() -> dict[str, str]:
+    """Under LC_ALL=C Java cannot name a folder with other letters than ASCII, and dies when it is started in one."""
+    return {"LC_ALL": "C.UTF-8"} if os.environ.get("LC_ALL") in ("C", "POSIX") else {}
 
 
 def _settings(place: Scratch) -> dict[str, str]:

@@ -50,3 +50,12 @@ def test_a_spark_of_somebodys_own_is_started_its_own_way(tmp_path, monkeypatch, 
     command = jvm._command(["-Xss64m", "-Dx=a b"], {})
     assert command[0].endswith("bin/spark-submit")
     assert 'spark.driver.extraJavaOptions=-Xss64m "-Dx=a b"' in command
+
+
+@pytest.mark.parametrize(("given", "seen"), [("C", "C.UTF-8"), ("POSIX", "C.UTF-8"), ("C.UTF-8", "C.UTF-8")])
+def test_java_can_name_any_folder_whatever_the_locale(tmp_path, monkeypatch, given, seen):
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv("LC_ALL", given)
+    monkeypatch.setenv("SPARK_HOME", spark_home(tmp_path, f"echo $LC_ALL > {tmp_path}/locale"))
+    Jvm.begin([]).end()
+    assert (tmp_path / "locale").read_text().strip() == seen
