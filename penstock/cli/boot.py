@@ -16,38 +16,35 @@ TERMINATED = 143
 """And by SIGTERM: before `run` and `demo` were up. From then on a supervisor stops them in order, with 0."""
 
 
-class Terminated(KeyboardInterrupt):
-    """A signal that asks to end, where Ctrl-C would do the same."""
-
-
 def main() -> None:
     """The console script, and the command of both children of `run`."""
+    asked: list[int] = []
     try:
         if sys.argv[1:2] in (["run"], ["demo"]):
-            _listen()
+            _listen(asked)
         if sys.argv[1:2] == ["flows"] and "--parent" in sys.argv:  # the supervisor has looked whether there is a Java
             from penstock.flows import jvm
 
             jvm.begun()
         from penstock.cli.main import main as command_line
-    except Terminated:
-        sys.exit(TERMINATED)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    command_line()
+
+        command_line()
+    except (KeyboardInterrupt, SystemExit) as end:
+        code = end.code if isinstance(end, SystemExit) else INTERRUPTED
+        sys.exit(TERMINATED if asked and code == INTERRUPTED else code)
 
 
-def _listen() -> None:
+def _listen(asked: list[int]) -> None:
+    """Let the signals that ask to end do what Ctrl-C does, until a supervisor listens to them."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
-            signal.signal(number, _terminate)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+            signal.signal(number, interrupt)
 
 
 if __name__ == "__main__":
-    from penstock.cli import boot  # else `Terminated` would be another class here than elsewhere
-
-    boot.main()
+    main()

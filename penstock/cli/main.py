@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.cli import dead, drawing, key_verbs, offspring, reporting
-from penstock.cli.boot import INTERRUPTED, TERMINATED, Terminated
+from penstock.cli.boot import INTERRUPTED
 from penstock.cli.loading import load
 from penstock.cli.no_pandas import leave_pandas_out
 from penstock.cli.options import (
@@ -372,8 +372,6 @@ def guarded(body: Callable[[], object]) -> int:
         body()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAILED if end.code else OK
-    except Terminated:
-        return TERMINATED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
