@@ -10,15 +10,20 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: setup demo test lint bench clean
 .PHONY: chaos chaos-producer chaos-counting chaos-js-readers chaos-readers chaos-royalties chaos-slow chaos-webhooks
 
-setup: .venv/.installed .venv/.warm $(PAGE)
+setup: .venv/.installed .venv/.compiled .venv/.warm $(PAGE)
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
+# Three processes import the package at every start; Python may have been told not to keep what it compiles.
+.venv/.compiled: .venv/.installed $(shell find penstock examples -name '*.py')
+	@$(BIN)/python -m compileall -q penstock examples
+	@touch $@
+
 # Lets later starts of Spark take less time; without it, or without Java, everything still works.
-.venv/.warm: .venv/.installed
+.venv/.warm: .venv/.installed penstock/cli/warm.py penstock/flows/classes.py penstock/flows/jvm.py penstock/flows/PlainFiles.java
 	@echo "warming Spark up, once"
 	@$(BIN)/python -m penstock.cli.warm >.venv/warm.log 2>&1 || echo "no warm start: see .venv/warm.log"
 	@touch $@

@@ -10,10 +10,26 @@ The stages, in the order in which data flows:
 6. `client` sends events from other programs, each once, and keeps what they read current.
 """
 
-from penstock import signed
-from penstock.app import App
-from penstock.event import Event, Struct
-from penstock.private import Private
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock import signed
+    from penstock.app import App
+    from penstock.event import Event, Struct
+    from penstock.private import Private
 
 __all__ = ["App", "Event", "Private", "Struct", "signed"]
 __version__ = "0.1.0"
+
+_HOMES = {"App": "app", "Event": "event", "Private": "private", "Struct": "event"}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported when somebody asks: what starts Spark's JVM must not wait for Arrow and NumPy."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_HOMES.get(name, name)}")
+    return getattr(module, name) if name in _HOMES else module

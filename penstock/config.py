@@ -182,3 +182,8 @@ class Folder:
     def run(self) -> Path:
         """Small files by which processes tell each other of themselves, and feeds for Spark's workers."""
         return self.root / "run"
+
+    @property
+    def scratch(self) -> Path:
+        """What Spark writes for as long as it runs, where nothing may be executed in the folder for temporary files."""
+        return self.root / "scratch"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import uvloop
 from aiohttp import web
@@ -27,7 +27,7 @@ from penstock.cli.offspring import announce
 from penstock.cli.ownership import WAIT_S, check_folder, flock, holder
 from penstock.cli.preflight import port_error
 from penstock.cli.securing import OPEN, PROBE, Security, refuse_open, request_rate
-from penstock.clock import SystemClock
+from penstock.clock import Clock, SystemClock
 from penstock.collect.collection import Collect
 from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.collect.signals import SIGNALS, RequestRefused
@@ -45,13 +45,15 @@ from penstock.rights.inbox import Inbox
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.signals import SIGNALS as RIGHTS_SIGNALS
-from penstock.rights.tokens import Tokens
 from penstock.serve.health import Checks
 from penstock.serve.noise import quieten
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
 from penstock.views.rows_after import RowsAfter
+
+if TYPE_CHECKING:
+    from penstock.rights.tokens import Tokens
 
 CONNECTIONS = web.AppKey("connections", Connections)
 BACKLOG = 1_024
@@ -120,7 +122,7 @@ async def _open(
     opened.push_async_callback(asyncio.to_thread, group.close)
     rights = Rights(
         log.memory(),
-        tokens=Tokens(security.tokens, clock, observer.emit) if security.tokens else None,
+        tokens=_tokens(security, clock, observer),
         inbox=Inbox(folder.inbox),
         remember=_remember(group),
         supervisor=os.environ.get(PROBE),
@@ -213,6 +215,14 @@ async def _open(
     opened.push_async_callback(connections.close)
     web_app[CONNECTIONS] = connections
     return web_app
+
+
+def _tokens(security: Security, clock: Clock, observer: Observer) -> Tokens | None:
+    if not security.tokens:
+        return None
+    from penstock.rights.tokens import Tokens  # with cryptography, which takes a while to import
+
+    return Tokens(security.tokens, clock, observer.emit)
 
 
 def _limits(security: Security) -> Limits:

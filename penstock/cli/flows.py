@@ -72,6 +72,7 @@ class _Flows:
         self._failure: BaseException | None = None
         self._answered = time.monotonic()
         self._looked = time.monotonic()
+        self._begun = False
 
     def run(self) -> None:
         work = threading.Thread(target=self._work, name="flows")
@@ -82,9 +83,11 @@ class _Flows:
             now = time.monotonic()
             if now - self._answered < JVM_SILENT_S and now - self._looked < LOOK_SILENT_S:
                 beat.touch()
-            if self._stop.is_set() and _jvm() is None:
-                os._exit(OK)  # nothing has begun, and a JVM that is only starting cannot be asked to stop
             work.join(BEAT_S)
+            if self._stop.is_set() and not self._begun and work.is_alive():
+                os._exit(
+                    OK
+                )  # a JVM that starts, or plans, cannot be asked to stop; and what runs may be cut off anywhere
         if self._failure is not None:
             raise self._failure
 
@@ -98,6 +101,7 @@ class _Flows:
             self._failure = error
 
     def _look(self) -> None:
+        self._begun = True
         self._looked = time.monotonic()
 
     def _ask_jvm(self) -> None:

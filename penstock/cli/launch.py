@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from penstock.cli.supervisor import Supervisor
 from penstock.cli.terminal import FAILED, Terminal
 from penstock.config import Folder
 from penstock.declaration import Application, Problem
+from penstock.flows.scratch import PLACE, RUN, ended
 
 EDGE_HUNG_S = 10.0
 FLOWS_HUNG_S = 20.0
@@ -46,17 +48,21 @@ def run(request: Request, terminal: Terminal) -> int:
     if any(problem.level == "error" for problem in problems):
         return FAILED
     check_java()
-    os.environ["PENSTOCK_RUN"] = secrets.token_hex(8)  # children of one run know each other by it
+    os.environ[RUN] = secrets.token_hex(8)  # children of one run know each other by it
     check_folder(folder, application.name)
     lock = RunLock(folder)
     lock.take(_who(request, request.port))
     try:
         wait_for_children(folder, terminal.note)
+        shutil.rmtree(folder.scratch, ignore_errors=True)
+        os.environ[PLACE] = str(folder.scratch)
         _secure(request, terminal)
         check_port(request.host, request.port)
         terminal.note(f"penstock runs '{application.name}' on {folder.root}")
         return _supervise(request, terminal, lock)
     finally:
+        shutil.rmtree(folder.scratch, ignore_errors=True)
+        ended(os.environ[RUN])
         lock.release()
 
 
@@ -162,7 +168,7 @@ def _plan(name: str, folder: Folder, command: Any, pulse: Any, hung_s: float) ->
 def _command(verb: str, request: Request, *options: str) -> list[str]:
     """A child is this very program with another verb. `-P`: the folder it was started in is not searched
     for modules."""
-    python = [sys.executable, "-P", "-m", "penstock.cli.main"]
+    python = [sys.executable, "-P", "-m", "penstock.cli.boot"]
     data = ["--data", str(request.folder.root), "--parent", str(os.getpid())]
     return [*python, verb, _absolute(request.loaded), *data, *options]
 

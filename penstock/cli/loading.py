@@ -62,12 +62,6 @@ def load(target: str, session: Session = stand_in) -> Loaded:
     return Loaded(target, file, _pick(module, file, name).declared())
 
 
-def search_beside(target: str) -> None:
-    """Look for modules where `load` will."""
-    path, _ = _split(target)
-    _on_path(Path(path).absolute().parent if _is_file(path) else Path.cwd())
-
-
 def _import(path: str) -> ModuleType:
     return import_file(Path(path)) if _is_file(path) else _import_module(path)
 

@@ -12,7 +12,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock.cli import dead, drawing, key_verbs, offspring, reporting
-from penstock.cli.loading import load, search_beside
+from penstock.cli.boot import INTERRUPTED
+from penstock.cli.loading import load
+from penstock.cli.no_pandas import leave_pandas_out
 from penstock.cli.options import (
     AppArgument,
     CaOption,
@@ -44,7 +46,7 @@ from penstock.cli.options import (
 from penstock.cli.quiet import quietly
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
 from penstock.cli.securing import Security
-from penstock.cli.terminal import FAILED, INTERRUPTED, OK, UNREAD, Terminal, unexpected
+from penstock.cli.terminal import FAILED, OK, UNREAD, Terminal, unexpected
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
 from penstock.rights.token_options import TokenOptions
@@ -128,6 +130,8 @@ def edge(
     """Run only the edge of an app: collection, views and data access. `run` does this for you."""
 
     def body() -> None:
+        loaded = load(target)
+        leave_pandas_out()
         from penstock.cli import edge as process
 
         tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
@@ -143,7 +147,6 @@ def edge(
             key_connections,
             max_connections,
         )
-        loaded = load(target)
         process.run(loaded.application, loaded.folder(data), host, port, security)
 
     _exit(offspring.live("edge", parent, data, body))
@@ -158,9 +161,8 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
         from penstock.cli.preflight import check_java
         from penstock.flows import jvm
 
-        if parent is None:  # else the supervisor has looked
+        if parent is None:  # else the supervisor has looked, and `boot.py` has begun
             check_java()
-        search_beside(target)
         jvm.begun()  # boots while the app file is loaded
         loaded = load(target, process.session)
         process.run(loaded, loaded.folder(data))

@@ -31,6 +31,7 @@ _OURS = frozenset(
         "inbox",
         "logs",
         "run",
+        "scratch",
         "tls",
         "run.lock",
         "edge.lock",
@@ -95,13 +96,20 @@ class RunLock:
         self._file: IO[str] | None = None
 
     def take(self, who: dict[str, Any]) -> None:
-        """Raises `FolderHeldError`, which says who holds it."""
-        file = self._folder.lock.open("a+")
-        if not flock(file):
-            file.close()
-            raise _held(self._folder)
-        self._file = file
-        self.describe(who)
+        """Raises `FolderHeldError`, which says who holds it; `FolderMismatchError` where nothing can be written."""
+        try:
+            file = self._folder.lock.open("a+")
+            if not flock(file):
+                file.close()
+                raise _held(self._folder)
+            self._file = file
+            self.describe(who)
+        except OSError as error:
+            raise FolderMismatchError(
+                f"the data folder '{self._folder.root}' cannot be written to",
+                detail=str(error),
+                hint="give this user the right to write there, make room on its disk, or pass another one with --data",
+            ) from None
 
     def describe(self, who: dict[str, Any]) -> None:
         """What a second `run` on this folder will tell its user."""

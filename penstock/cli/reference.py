@@ -33,8 +33,9 @@ too; it names the file that holds the trace.
 `verify`: a view differs; `run`: a process could not be kept alive |
 | 2 | the command line cannot be read; `verify`: nothing differs, but something could not be proved |
 | 3 | only between processes: a child of `run` met an error that the next one would meet too |
-| 130 | ended by Ctrl-C; `run`: by a second one, which kills |
+| 130 | ended by Ctrl-C; `run` and `demo`: before they were up, or by a second one, which kills |
 | 141 | nobody reads stdout any more, as in `penstock watch topics \\| head -1` |
+| 143 | `run` and `demo`: ended by SIGTERM or SIGHUP before they were up |
 
 ## What `run` does
 

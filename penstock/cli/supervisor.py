@@ -18,11 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from penstock.cli.boot import INTERRUPTED
 from penstock.cli.guard import Lifeline
 from penstock.cli.keeper import Keeper, Plan
 from penstock.cli.ownership import write_json
 from penstock.cli.probe import EdgeProbe
-from penstock.cli.terminal import INTERRUPTED, OK, Terminal
+from penstock.cli.terminal import OK, Terminal
 from penstock.errors import revived
 
 TICK_S = 0.1
@@ -57,6 +58,7 @@ class Supervisor:
         self._tell = tell
         self._wake = threading.Event()
         self._asked = 0
+        self._opened = False
         self._announced = False
         self._told_errors: dict[str, Any] = {}
         self._written: dict[str, Any] = {}
@@ -144,6 +146,10 @@ class Supervisor:
     def _report(self, now: float) -> None:
         """What changed since the last look: for the user, for `status`, and in the logs' sizes."""
         url = self._url()
+        if url and self._probe.answers and not self._opened:
+            self._opened = True
+            if not self._probe.ready:
+                self._terminal.note(f"the page is open at {url}; events are taken, and Spark is starting")
         if url and self._probe.ready and not self._announced:
             self._announced = True
             self._terminal.note(f"ready after {now - self._began:.1f} s", "green")

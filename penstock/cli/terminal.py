@@ -30,7 +30,6 @@ UNSURE = 2
 USER_ERROR = 3
 """Between processes only: a child that ends with it must not be started again; `run/<child>.error.json`
 says why."""
-INTERRUPTED = 130
 UNREAD = 141
 """Whoever read our output has gone: as a shell says it of programs that end by SIGPIPE."""
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.app import App
+from penstock.cli.preflight import check_java
 from penstock.clock import SystemClock
 from penstock.config import Folder
 from penstock.declaration import StreamDef
@@ -58,8 +59,11 @@ def _step(stream: StreamDef, number: int) -> pa.RecordBatch:
 
 
 def main() -> int:
+    home = Path(pyspark.__file__).parent
     with suppress(OSError, subprocess.CalledProcessError):  # a Java without a compiler
-        plain_files.compile_jar(Path(pyspark.__file__).with_name("jars"))
+        plain_files.compile_jar(home / "jars")
+    classes.copy_compiler(home / "jars")
+    classes.ask_launcher(home, check_java())
     path = classes.archive()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)

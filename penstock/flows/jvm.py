@@ -2,17 +2,17 @@
 
 Importing nothing of PySpark, it can be the first thing that a process does: `begun()` returns at once, and `connect()`
 waits until the JVM listens. The JVM ends with this process: it reads our end of a pipe.
+
+Where `make setup` has left the options that Spark's launcher would give to Java, Java is started with them at once;
+else, or where somebody has a Spark of their own, by `spark-submit`, which starts two shells and another JVM first.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -23,6 +23,7 @@ from penstock.errors import JavaError
 from penstock.flows import classes, plain_files
 from penstock.flows.nursery import Nursery
 from penstock.flows.project import is_installed
+from penstock.flows.scratch import Scratch, scratch
 
 _OPTIONS = (
     # Spark matches a recursive regular expression against the text of every failure; a long Python traceback
@@ -31,7 +32,15 @@ _OPTIONS = (
     # Small batches run more code than they repeat: without the optimising compiler the first rows came after 19 s
     # instead of 25, p50 freshness was 541 ms instead of 658, and catching up lost 13 % (415,000 events/s of 479,000).
     "-XX:TieredStopAtLevel=1",
+    # Below this, classes are no reason for a collection: Spark has loaded as much when its first batch runs.
+    "-XX:MetaspaceSize=192m",
+    # Else a file for each JVM in /tmp, which one that is killed leaves there.
+    "-XX:-UsePerfData",
 )
+_MEMORY = "2g"
+_GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
+_OF_A_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS")
+"""Who sets one of these has files or options that only `spark-submit` reads."""
 _POLL_S = 0.02
 _LONGEST_S = 120.0
 
@@ -49,23 +58,20 @@ class Jvm:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = nursery().python
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*own_folders(), *_given_folders()]))
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        told = Path(tempfile.mkdtemp(prefix="penstock-jvm-")) / "told"
-        atexit.register(shutil.rmtree, told.parent, ignore_errors=True)
-        settings = {
-            "spark.driver.memory": "2g",
-            "spark.driver.extraJavaOptions": " ".join([*_OPTIONS, *options]),
-            **plain_files.settings(),
-        }
+        place = scratch()
+        told = place.path / "told"
         process = subprocess.Popen(
-            [str(_spark_home() / "bin" / "spark-submit"), *_words(settings), "pyspark-shell"],
+            _command([*_OPTIONS, f"-Djava.io.tmpdir={place.inside('java')}", *options], _settings(place)),
             stdin=subprocess.PIPE,
-            env=os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+            pass_fds=[place.held],
+            env=os.environ | _locale() | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
             preexec_fn=_leave_ctrl_c_to_us,  # one thread runs when this is called
         )
         return Jvm(process, told)
 
     def connect(self) -> None:
         """Wait until it listens, and make PySpark use it. Raises `JavaError` when it ended instead."""
+        import pandas  # noqa: F401  Arrow imports it with the first value that it converts: the first batch would wait
         from pyspark import SparkContext
 
         port, secret = self._address()
@@ -107,7 +113,7 @@ def begun(*options: str) -> Jvm:
 @cache
 def nursery() -> Nursery:
     """One for as long as this process lives."""
-    return Nursery.open()
+    return Nursery.open(scratch())
 
 
 def own_folders() -> list[str]:
@@ -119,16 +125,63 @@ def _given_folders() -> list[str]:
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
-def _spark_home() -> Path:
+def _locale() -> dict[str, str]:
+    """Under LC_ALL=C Java cannot name a folder with other letters than ASCII, and dies when it is started in one."""
+    return {"LC_ALL": "C.UTF-8"} if os.environ.get("LC_ALL") in ("C", "POSIX") else {}
+
+
+def _settings(place: Scratch) -> dict[str, str]:
+    return {"spark.local.dir": str(place.inside("spark")), **plain_files.settings()}
+
+
+def _command(options: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    """Java itself, with the gateway that PySpark talks to; or what leads to the same on any other Spark."""
+    if classes.launch_options() is None or any(name in os.environ for name in _OF_A_SPARK):
+        return _submitted(options, settings)
+    return [
+        _java(),
+        "-cp",
+        os.pathsep.join([*_before_sparks(), f"{spark_home()}/jars/*"]),
+        f"-Xmx{_MEMORY}",
+        *(classes.launch_options() or ()),
+        *options,
+        *(f"-D{key}={value}" for key, value in settings.items()),
+        _GATEWAY,
+    ]
+
+
+def _submitted(options: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    said = {
+        **settings,
+        "spark.driver.memory": _MEMORY,
+        "spark.driver.extraClassPath": os.pathsep.join(_before_sparks()),
+        "spark.driver.extraJavaOptions": _joined(options),
+    }
+    words = [word for key, value in said.items() for word in ("--conf", f"{key}={value}")]
+    return [str(spark_home() / "bin" / "spark-submit"), *words, "pyspark-shell"]
+
+
+def _before_sparks() -> list[str]:
+    """Jars of ours that Java looks into before Spark's."""
+    return [str(jar) for jar in (plain_files.jar(), classes.compiler()) if jar.exists()]
+
+
+def _joined(options: Sequence[str]) -> str:
+    """As Spark's launcher takes them apart again."""
+    return " ".join(f'"{option}"' if " " in option else option for option in options)
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
+
+
+def spark_home() -> Path:
     """Without importing it."""
     found = find_spec("pyspark")
     assert found is not None
     assert found.submodule_search_locations is not None
     return Path(os.environ.get("SPARK_HOME") or found.submodule_search_locations[0])
-
-
-def _words(settings: Mapping[str, str]) -> list[str]:
-    return [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
 
 
 def _leave_ctrl_c_to_us() -> None:

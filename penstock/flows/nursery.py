@@ -8,7 +8,6 @@ If the nursery is gone, or cannot be had, the command is Python itself.
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import importlib
 import json
@@ -22,13 +21,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
+
+from penstock.flows.scratch import Scratch
 
 _MODULES = (
     "penstock.flows.source",
@@ -39,13 +38,13 @@ _MODULES = (
     "pyspark.sql.worker.create_data_source",
     "pyspark.sql.worker.lookup_data_sources",
     "pyspark.sql.worker.plan_data_source_read",
+    # Arrow imports it with the first value that it converts: in each worker, while the first batch waits.
+    "pandas",
 )
 
 _FORKS = "pyspark.daemon"
-_PREFIX = "penstock-python-"
 _FOLDERS = "folders.json"
-_OLD_S = 60.0
-"""A folder that is younger may be one that is just being made."""
+_SOCKET = "socket"
 _ENVIRONMENT = {
     # As Spark sets it for all of its workers.
     "PYTHONHASHSEED": "0",
@@ -62,8 +61,13 @@ if "-m" not in sys.argv:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 try:
     nursery = socket.socket(socket.AF_UNIX)
-    nursery.connect({socket!r})
     asked = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
+    here = os.open(".", os.O_RDONLY)
+    os.chdir({folder!r})
+    try:
+        nursery.connect({socket!r})
+    finally:
+        os.fchdir(here)
     socket.send_fds(nursery, [len(asked).to_bytes(4, "big")], [0, 1, 2])
     nursery.sendall(asked)
 except OSError:
@@ -108,52 +112,45 @@ class Nursery:
         self.wait()
 
     @staticmethod
-    def open() -> Nursery:
+    def open(place: Scratch) -> Nursery:
         try:
-            _sweep()
-            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
-                raise PermissionError(f"{folder} is mounted without exec")
-            return _opened(folder)
+            if os.statvfs(place.path).f_flag & getattr(os, "ST_NOEXEC", 0):
+                raise PermissionError(f"{place.path} is mounted without exec")
+            return _opened(place)
         except OSError as error:  # a full disk, or a path too long for a socket
             _log.warning("Spark's Python processes start slowly: %s", error)
             return Nursery(sys.executable)
 
 
-def _opened(folder: Path) -> Nursery:
-    socket_path, script, command = folder / "socket", folder / "command.py", folder / "python"
-    script.write_text(_COMMAND.format(socket=str(socket_path), python=sys.executable))
+def _opened(place: Scratch) -> Nursery:
+    folder = place.inside("python")
+    script, command = folder / "command.py", folder / "python"
+    script.write_text(_COMMAND.format(folder=str(folder), socket=_SOCKET, python=sys.executable))
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -IS {shlex.quote(str(script))} "$@"\n')
     command.chmod(0o700)
-    held = os.open(folder, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(socket_path))
+        _bind(listening, folder)
         listening.listen(64)
-        fcntl.flock(held, fcntl.LOCK_SH)  # whoever tidies /tmp up leaves a folder alone that is locked
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(listening.fileno()), str(held), str(folder)],
+            [sys.executable, "-m", __name__, str(listening.fileno()), str(folder)],
             stdin=subprocess.PIPE,
-            pass_fds=[listening.fileno(), held],
+            pass_fds=[listening.fileno(), place.held],
             env={**os.environ, **_ENVIRONMENT},
         )
-    os.close(held)
     return Nursery(str(command), process, folder)
 
 
-def _sweep() -> None:
-    """Remove the folders of nurseries that were killed: nobody holds their lock."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(descriptor).st_uid == os.getuid() and time.time() - os.fstat(descriptor).st_mtime > _OLD_S:
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+def _bind(listening: socket.socket, folder: Path) -> None:
+    """A socket's address has room for about a hundred bytes, and a data folder may have any name."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        short = Path(f"/proc/self/fd/{opened}")
+        listening.bind(str((short if short.exists() else folder) / _SOCKET))
+    finally:
+        os.close(opened)
 
 
-def main(descriptor: int, held: int, folder: Path) -> None:
+def main(descriptor: int, folder: Path) -> None:
     """Fork whenever asked, until the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as pyspark has it for its JVM: Ctrl-C is the driver's to handle
     for name in _MODULES:
@@ -166,7 +163,6 @@ def main(descriptor: int, held: int, folder: Path) -> None:
             forks = {pid for pid in forks if not _has_ended(pid)}
             asking, _ = listening.accept()
             if (pid := os.fork()) == 0:
-                os.close(held)
                 listening.close()
                 _become(asking, folder)
             forks.add(pid)
@@ -257,4 +253,4 @@ def _searched(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))

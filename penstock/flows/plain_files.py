@@ -23,10 +23,8 @@ def jar() -> Path:
 
 
 def settings() -> dict[str, str]:
-    """What Spark must be told to use it, if it is there."""
-    if not jar().exists():
-        return {}
-    return {"spark.driver.extraClassPath": str(jar()), "spark.hadoop.fs.file.impl": "penstock.PlainFiles"}
+    """What Spark must be told to use it, if it is there and on the class path."""
+    return {"spark.hadoop.fs.file.impl": "penstock.PlainFiles"} if jar().exists() else {}
 
 
 def compile_jar(jars: Path) -> None:

@@ -70,11 +70,13 @@ def open_session(name: str, *, cores: int | None = None, java: Sequence[str] = (
     """Join the session of this process, or begin one; then its JVM has these options too."""
     if SparkContext._gateway is None:
         jvm.begun(*java).connect()
-    jvm.nursery().search(jvm.own_folders())
+    folders = jvm.own_folders()
+    jvm.nursery().search(folders)
     cores = cores or os.cpu_count() or 2
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     # Frozen in each checkpoint; the default of 200 costs seconds per batch.
     builder = builder.config("spark.sql.shuffle.partitions", str(min(cores, 8)))
+    builder = builder.config("spark.executorEnv.PYTHONPATH", os.pathsep.join(folders))
     for key, value in {**_SETTINGS, **_sockets(jvm.nursery().folder)}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

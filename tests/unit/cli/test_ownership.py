@@ -116,3 +116,10 @@ def test_a_child_that_does_not_end_is_named(folder):
         assert caught.value.hint == f"end it: kill -9 {other.pid}"
     finally:
         ended(other)
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error_with_a_way_out(tmp_path):
+    (tmp_path / "run.lock").mkdir()  # what root, too, cannot open as a file
+    with pytest.raises(FolderMismatchError, match="cannot be written to") as caught:
+        RunLock(Folder(tmp_path)).take({"pid": 1})
+    assert "--data" in (caught.value.hint or "")

@@ -52,6 +52,15 @@ def test_a_java_that_is_new_enough_is_taken(tmp_path, monkeypatch, says):
 
 
 @pytest.mark.usefixtures("no_java")
+def test_a_jdks_own_file_tells_its_version_without_starting_it(tmp_path, monkeypatch):
+    fake_java(tmp_path, "never asked")
+    (tmp_path / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="11.0.2"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaError, match="is Java 11"):
+        check_java()
+
+
+@pytest.mark.usefixtures("no_java")
 def test_java_home_goes_first_as_in_spark(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "path", 'version "21"').parent))
     fake_java(tmp_path / "home", 'version "11.0.1"')
@@ -92,3 +101,9 @@ def test_a_free_port_is_fine_and_stays_free():
 def test_an_address_that_is_not_ours_is_refused():
     with pytest.raises(PortInUseError, match=r"cannot listen on 203\.0\.113\.1:8080"):
         check_port("203.0.113.1", 8080)
+
+
+def test_a_host_that_nobody_knows_is_an_error_with_a_way_out():
+    with pytest.raises(PortInUseError, match=r"cannot listen on nosuch\.invalid:8080") as caught:
+        check_port("nosuch.invalid", 8080)
+    assert "--host" in (caught.value.hint or "")

@@ -19,7 +19,8 @@ from edge import Edge, flows_and_edge
 from fake_flows import FakeFlows, topic
 from rich.console import Console
 
-from penstock.cli.terminal import INTERRUPTED, UNREAD
+from penstock.cli.boot import INTERRUPTED
+from penstock.cli.terminal import UNREAD
 from penstock.cli.watching import LiveTable, Wanted, lines
 from penstock.client import Changes, Notice, ViewFacts
 from penstock.errors import BadRequestError

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.flows.nursery import Nursery
+from penstock.flows.scratch import Scratch
 
 MODULE = """
 import os, sys
@@ -24,8 +25,15 @@ sys.exit(int(sys.argv[1]))
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    made = Nursery.open()
+def place(tmp_path: Path) -> Iterator[Scratch]:
+    made = Scratch.make(tmp_path / "place")
+    yield made
+    os.close(made.held)
+
+
+@pytest.fixture
+def nursery(place: Scratch) -> Iterator[Nursery]:
+    made = Nursery.open(place)
     yield made
     made.close()
 
@@ -100,29 +108,18 @@ def test_what_is_printed_arrives_though_nobody_flushes(nursery: Nursery, tmp_pat
     assert done.stdout == "said\n"
 
 
-def test_without_a_place_for_it_there_is_plain_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    assert Nursery.open().python == sys.executable
-    long = tmp_path / ("x" * 120)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
-    assert Nursery.open().python == sys.executable
+def test_without_a_place_for_it_there_is_plain_python(place: Scratch) -> None:
+    place.remove()
+    assert Nursery.open(place).python == sys.executable
 
 
-def test_what_a_killed_one_left_behind_is_swept_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    first = Nursery.open()
-    assert first.pid is not None
-    os.kill(first.pid, signal.SIGKILL)
-    first.close()
-    os.utime(Path(first.python).parent, (0, 0))
-    second = Nursery.open()
-    third = Nursery.open()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == sorted(
-        Path(one.python).parent.name for one in (second, third)
-    )
-    second.close()
-    third.close()
+def test_a_place_whose_path_is_too_long_for_a_socket_will_do(tmp_path: Path) -> None:
+    place = Scratch.make(tmp_path / ("x" * 120) / "mit Leerzeichen und \u00fc")
+    nursery = Nursery.open(place)
+    assert asked(nursery, tmp_path, "-m", "shown", "7").returncode == 7
+    assert nursery.pid is not None
+    nursery.close()
+    os.close(place.held)
 
 
 def test_without_the_nursery_the_command_is_python(nursery: Nursery, tmp_path: Path) -> None:
@@ -135,12 +132,18 @@ def test_without_the_nursery_the_command_is_python(nursery: Nursery, tmp_path: P
 
 def test_it_ends_with_its_driver_and_leaves_no_files(tmp_path: Path) -> None:
     code = (
-        "from penstock.flows.nursery import Nursery; import subprocess; n = Nursery.open();"
-        "subprocess.run([n.python, '-m', 'platform'], stdout=subprocess.DEVNULL); print(n.pid, n.python)"
+        "from penstock.flows.jvm import nursery; import subprocess; n = nursery();"
+        "subprocess.run([n.python, '-m', 'platform'], stdout=subprocess.DEVNULL); print(n.pid)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    pid, python = done.stdout.split()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists() or Path(python).parent.exists():
+    while Path(f"/proc/{done.stdout.strip()}").exists() or list(tmp_path.iterdir()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

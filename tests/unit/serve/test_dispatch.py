@@ -14,8 +14,8 @@ from fake_flows import topic
 
 from penstock.serve import dispatch, sharing
 from penstock.serve.asked import Asked
-from penstock.serve.frames import text_frame
 from penstock.serve.messages import Message
+from penstock.sockets.frames import text_frame
 
 
 class Sink:

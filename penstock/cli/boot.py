@@ -1,0 +1,50 @@
+"""Where every process of Penstock begins, with next to nothing imported: what must not wait for imports happens here.
+
+Spark's JVM takes longest of all, so the flows process starts it before it imports the rest. And whoever ends a run in
+its first second, by Ctrl-C or a signal, gets an exit code, not the traceback of an import, and finds nothing left.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+INTERRUPTED = 130
+"""As a shell says it of programs that end by Ctrl-C."""
+TERMINATED = 143
+"""And by SIGTERM: before `run` and `demo` were up. From then on a supervisor stops them in order, with 0."""
+
+
+def main() -> None:
+    """The console script, and the command of both children of `run`."""
+    asked: list[int] = []
+    try:
+        if sys.argv[1:2] in (["run"], ["demo"]):
+            _listen(asked)
+        if sys.argv[1:2] == ["flows"] and "--parent" in sys.argv:  # the supervisor has looked whether there is a Java
+            from penstock.flows import jvm
+
+            jvm.begun()
+        from penstock.cli.main import main as command_line
+
+        command_line()
+    except (KeyboardInterrupt, SystemExit) as end:
+        code = end.code if isinstance(end, SystemExit) else INTERRUPTED
+        sys.exit(TERMINATED if asked and code == INTERRUPTED else code)
+
+
+def _listen(asked: list[int]) -> None:
+    """Let the signals that ask to end do what Ctrl-C does, until a supervisor listens to them."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
+            signal.signal(number, interrupt)
+
+
+if __name__ == "__main__":
+    main()

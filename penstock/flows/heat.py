@@ -1,0 +1,28 @@
+"""Does once, beside planning, what the first batch of every flow would wait for: a job, code, native libraries.
+
+A JVM is slow where it is for the first time. Planning keeps one core busy, and this another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+_log = logging.getLogger(__name__)
+
+
+def heat(spark: SparkSession) -> None:
+    """Returns at once. What goes wrong is told to the log alone: the first batch meets it too, and has words for it."""
+    threading.Thread(target=_heat, args=(spark,), name="heat", daemon=True).start()
+
+
+def _heat(spark: SparkSession) -> None:
+    try:
+        spark._jvm.org.rocksdb.RocksDB.loadLibrary()
+        apart = spark.newSession()  # what a flow sets for its own query does not reach it
+        apart.range(8).groupBy((F.col("id") % 3).alias("k")).agg(F.count("*").alias("c")).toArrow()
+    except Exception as error:
+        _log.debug("not heated: %s", error)
