@@ -101,8 +101,12 @@ def import_file(path: Path) -> ModuleType:
 
 def _module_name(stem: str) -> str:
     """The file's own name, so that workers can import it too, unless that is the name of something else."""
-    taken = stem in sys.modules or stem in sys.stdlib_module_names or not stem.isidentifier()
-    return f"{''.join(c if c.isalnum() else '_' for c in stem)}_app" if taken else stem
+    if stem.isidentifier() and stem not in sys.modules and stem not in sys.stdlib_module_names:
+        return stem
+    name = f"{''.join(c if c.isalnum() else '_' for c in stem)}_app"
+    while name in sys.modules:
+        name += "_"
+    return name
 
 
 def _import_module(name: str) -> ModuleType:

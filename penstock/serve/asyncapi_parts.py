@@ -42,10 +42,10 @@ def on_socket(schema: str, *, named: bool = True) -> Spec:
     return message(schema.rpartition(".")[2], payload)
 
 
-def as_event(schema: str, *, resumable: bool = True) -> Spec:
-    """A message as a Server-Sent Event: its name, its data, and where a client may resume the position as its id."""
+def as_event(schema: str, **id: Spec) -> Spec:
+    """A message as a Server-Sent Event: its name, its data, and its id if it has one."""
     kind = schema.rpartition(".")[2]
-    headers = obj(event={"const": kind}, **({"id": ref("Position")} if resumable else {}))
+    headers = obj(event={"const": kind}, **id)
     return message(kind, ref(schema), headers=headers)
 
 

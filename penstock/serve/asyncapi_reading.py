@@ -81,8 +81,9 @@ def _of_all(kind: str) -> Spec:
 
 
 def _events(thing: Thing) -> Channel:
-    own = {kind: as_event(schema) for kind, schema in _messages(thing).items()}
-    others = {kind: as_event(f"message.{kind}", resumable=False) for kind in ("reset", "stall", "error")}
+    own = {kind: as_event(schema, id=ref("Position")) for kind, schema in _messages(thing).items()}
+    own["reset"] = as_event("message.reset", id={"const": "", "description": "What the browser remembered is gone."})
+    others = {kind: as_event(f"message.{kind}") for kind in ("stall", "error")}
     query = _QUERY | _RESUME | (_ORDER | _REACHED if thing.kind == "view" else _AFTER)
     words = f"{_words(thing)} as Server-Sent Events"
     sends = own | others | {"position": MOVED}

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import os
 import shutil
 import sys
@@ -43,6 +42,7 @@ from penstock.log.folder import FolderLog
 from penstock.log.log import Stream
 from penstock.observe.metrics import Observer
 from penstock.position import Position
+from penstock.serve.noise import quieten
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
@@ -172,16 +172,22 @@ class EdgeWithin:
 
     def break_off(self) -> None:
         """End every connection without a goodbye."""
-        server = self._server.runner and self._server.runner.server
-        for connection in list(server.connections) if server else ():
-            if connection.transport is not None:
-                connection.transport.abort()
+        if self._server.runner is not None:
+            _abort_all(self._server.runner.server)
 
     async def stop(self) -> None:
         self.break_off()
+        server = self._server.runner and self._server.runner.server
         await self._server.close()
         await self._views.stop()
+        _abort_all(server)  # one that was accepted just before, which nobody has closed
         self._log.close()
+
+
+def _abort_all(server: web.Server | None) -> None:
+    for connection in server.connections if server else ():
+        if connection.transport is not None:
+            connection.transport.abort()
 
 
 class EdgeApart:
@@ -495,7 +501,14 @@ async def play(
     rounds: int, seed: int, folder: Path, *, first: int = 0, kills: bool = True, say: Callable[[str], None] = print
 ) -> Findings:
     """Rounds from `first` on; a block ends at the first thing that is wrong in it."""
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # the server within has no `serve/noise.py`
+    loud = quieten(lambda: None)  # an edge does this for itself, and here are several in one process
+    try:
+        return await _play(rounds, seed, folder, first, kills, say)
+    finally:
+        loud()
+
+
+async def _play(rounds: int, seed: int, folder: Path, first: int, kills: bool, say: Callable[[str], None]) -> Findings:
     found = Findings()
     for block in range(first - first % BLOCK, first + rounds, BLOCK):
         random, here = Random(f"{seed}/{block}"), folder / f"block{block}"

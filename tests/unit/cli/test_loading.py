@@ -52,6 +52,13 @@ def test_a_file_called_like_another_module_does_not_replace_it(tmp_path):
     assert sys.modules["json"] is json
 
 
+def test_nor_does_it_replace_one_with_the_name_that_is_taken_instead(tmp_path):
+    first = load(str(write(tmp_path, APP, "json.py")))
+    second = load(str(write(tmp_path, APP, "json.py")))
+    assert first.application.nodes == second.application.nodes == ()
+    assert {"json_app", "json_app_"} <= set(sys.modules)
+
+
 def test_the_file_may_import_its_neighbours(tmp_path):
     write(tmp_path, "NAME = 'neighbour'", "shop_words.py")
     loaded = load(str(write(tmp_path, "from shop_words import NAME\nfrom penstock import App\napp = App(NAME)\n")))

@@ -76,7 +76,7 @@ async def test_one_letter_is_shown_whole(edge: Edge) -> None:
     assert letter["replayed"] is False
     assert (await edge.get("/dead/0-7")).code == "unknown_letter"
     assert (await edge.get("/dead/1-0")).code == "unknown_letter"
-    assert (await edge.get("/dead/seven")).code == "bad_request"
+    assert (await edge.get("/dead/seven-up")).code == "bad_request"
 
 
 async def test_a_mended_letter_is_taken_once(edge: Edge) -> None:

@@ -176,7 +176,8 @@ async def follow_sse(edge: Edge, replica: Replica, until: Callable[[], bool], pa
                     message = json.loads(event["data"])
                     assert event["event"] == message["type"]
                     replica.take(message)
-                    assert event.get("id", message.get("position")) == message.get("position")
+                    named = "" if message["type"] == "reset" else message.get("position")
+                    assert event.get("id", named) == named
                 elif "id" in event:
                     replica.take({"type": "position", "position": event["id"]})
                 event = {}
