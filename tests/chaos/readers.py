@@ -47,7 +47,7 @@ from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.views.current import Views
 from tests.chaos import readers_app
-from tests.chaos.proxy import Proxy
+from tests.chaos.proxy import Proxy, stop_accepting
 from tests.chaos.readers_model import SHAPES, Build, Key, Query, random_query
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "views"))
@@ -172,22 +172,19 @@ class EdgeWithin:
 
     def break_off(self) -> None:
         """End every connection without a goodbye."""
-        if self._server.runner is not None:
-            _abort_all(self._server.runner.server)
+        server = self._server.runner and self._server.runner.server
+        for connection in server.connections if server else ():
+            if connection.transport is not None:
+                connection.transport.abort()
 
     async def stop(self) -> None:
         self.break_off()
-        server = self._server.runner and self._server.runner.server
+        if self._server.runner is not None:
+            for site in self._server.runner.sites:
+                await stop_accepting(site._server)  # type: ignore[attr-defined]
         await self._server.close()
         await self._views.stop()
-        _abort_all(server)  # one that was accepted just before, which nobody has closed
         self._log.close()
-
-
-def _abort_all(server: web.Server | None) -> None:
-    for connection in server.connections if server else ():
-        if connection.transport is not None:
-            connection.transport.abort()
 
 
 class EdgeApart:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import sqlite3
@@ -243,7 +244,9 @@ def _killing(post: Callable[[Any], None]) -> Callable[[Any], None]:
         bank = post.__self__  # type: ignore[attr-defined]
         if getattr(bank, "pid", None):
             bank.next.append("die")
+            asked = request.rfile.read(int(request.headers["Content-Length"]))
             os.kill(bank.pid, signal.SIGKILL)
+            request.rfile = io.BytesIO(asked)
         post(request)
 
     return answer
