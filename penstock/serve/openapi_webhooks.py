@@ -62,15 +62,16 @@ _DIGEST: Spec = {
     "then": {"required": ["digest_s"], "properties": {"digest_s": {"type": "number"}}},
     "else": {"properties": {"digest_s": {"type": "null"}}},
 }
-_CHANGED: Spec = obj(
-    url=_URL,
-    where=_NULLABLE,
-    params=_ANYTHING,
-    select=_SELECT,
-    shape=_SHAPE,
-    digest_s=_SECONDS,
-    enabled={"type": "boolean"},
-) | {"required": [], "additionalProperties": False}
+_CHOSEN: Spec = {
+    "url": _URL,
+    "where": _NULLABLE,
+    "params": _ANYTHING,
+    "select": _SELECT,
+    "shape": _SHAPE,
+    "digest_s": _SECONDS,
+}
+"""What its maker says of a webhook, and may say anew."""
+_CHANGED: Spec = obj(**_CHOSEN, enabled={"type": "boolean"}) | {"required": [], "additionalProperties": False}
 
 
 _OF_ONE = ("webhook", "change webhook", "deliveries", "new secret", "test delivery", "delete webhook")
@@ -137,13 +138,8 @@ def _new(things: Sequence[Thing]) -> Spec:
         "channel": [thing.channel for thing in things if thing.channel is not None],
     }
     made = obj(
-        url=_URL,
+        **_CHOSEN,
         **{kind: {"type": "string", "enum": known} if known else text() for kind, known in names.items()},
-        where=_NULLABLE,
-        params=_ANYTHING,
-        select=_SELECT,
-        shape=_SHAPE,
-        digest_s=_SECONDS,
         since={"type": ["string", "null"], "description": "A position, `start` or `now`; left out: now."},
     )
     return made | {

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from edge import eventually
-from fake_flows import topic
-from hooked import Hooked, flowing, hooked, taking
+from fake_flows import FakeFlows, topic
+from hooked import Hooked, Taker, flowing, hooked, taking
 
 from penstock.serve.webhooks.webhook import PREFIX
 
@@ -35,15 +35,21 @@ def stored_as_disabled(edge: Hooked, id: str) -> bool:
     return bool(known and known["disabled"]) and not edge.webhooks._keeper._changed
 
 
+async def disabled(edge: Hooked, flows: FakeFlows, taker: Taker) -> dict[str, Any]:
+    """A webhook whose end is stored, and whose next word will cross with that of the writer."""
+    build = flows.build()
+    made: dict[str, Any] = await edge.hook(taker)
+    taker.always = 410
+    flows.commit(build, [topic("jazz", 1)])
+    await eventually(lambda: stored_as_disabled(edge, made["id"]), "it is not disabled")
+    crossed(edge, made["id"])
+    return made
+
+
 async def test_a_webhook_that_was_deleted_as_it_was_disabled_stays_deleted(tmp_path: Path) -> None:
     async with flowing(tmp_path) as flows, taking() as taker:
         async with hooked(tmp_path) as edge:
-            build = flows.build()
-            made = await edge.hook(taker)
-            taker.always = 410
-            flows.commit(build, [topic("jazz", 1)])
-            await eventually(lambda: stored_as_disabled(edge, made["id"]), "it is not disabled")
-            crossed(edge, made["id"])
+            made = await disabled(edge, flows, taker)
             status, _ = await edge.ask("DELETE", f"/webhooks/{made['id']}")
             assert status == 204
         async with hooked(tmp_path) as edge:
@@ -54,12 +60,7 @@ async def test_a_webhook_that_was_deleted_as_it_was_disabled_stays_deleted(tmp_p
 async def test_a_secret_that_was_replaced_as_its_webhook_was_disabled_stays_replaced(tmp_path: Path) -> None:
     async with flowing(tmp_path) as flows, taking() as taker:
         async with hooked(tmp_path) as edge:
-            build = flows.build()
-            made = await edge.hook(taker)
-            taker.always = 410
-            flows.commit(build, [topic("jazz", 1)])
-            await eventually(lambda: stored_as_disabled(edge, made["id"]), "it is not disabled")
-            crossed(edge, made["id"])
+            made = await disabled(edge, flows, taker)
             _, new = await edge.ask("POST", f"/webhooks/{made['id']}/secret", {"overlap_s": 0})
         taker.always = 200
         async with hooked(tmp_path) as edge:
