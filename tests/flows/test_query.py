@@ -77,3 +77,15 @@ def test_spark_compiles_what_follows_a_large_batch_and_interprets_what_follows_a
     assert compiled == [True, False, True, False]
     assert sum(row["total"] for row in there.rows("kinds")) == sum(many) + 6
     assert there.verify()["kinds"].result == "equal"
+
+
+def test_settings_that_every_batch_sends_carry_no_notes_on_their_files(
+    spark: SparkSession, world: Callable[[App], World]
+) -> None:
+    there = world(_app())
+    there.send("readings", [_events(1)])
+    there.run()  # what it loads must not bring them back
+    sent: Any = spark._jsparkSession
+    settings = sent.sessionState().newHadoopConf()
+    assert settings.get("io.file.buffer.size") is not None  # from a file
+    assert settings.getPropertySources("io.file.buffer.size") is None
