@@ -18,7 +18,7 @@ from aiohttp import web
 from penstock.errors import BadPositionError, ForbiddenError, PenstockError, UnauthorizedError
 from penstock.parameters import check_parameters
 from penstock.position import Position
-from penstock.rights.credential import ANONYMOUS, NOBODY, Credential, forbidden, leave
+from penstock.rights.credential import ANONYMOUS, NOBODY, Credential, forbidden, heard_by, leave
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.scope import Verb
@@ -122,6 +122,8 @@ class Guard:
             except ForbiddenError:  # what only the handler could know: a claim, a column
                 self._signals(AccessRefused("scope"))
                 raise
+            except PenstockError as error:
+                raise heard_by(credential, error) from None
 
         return guard
 

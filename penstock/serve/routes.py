@@ -27,7 +27,7 @@ from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.parameters import EVENTS_OF_STREAM, EVENTS_OF_VIEW, OF_STREAM, OF_VIEW, SUBSCRIBE, only
 from penstock.position import Position
-from penstock.rights.credential import Credential, credential_of
+from penstock.rights.credential import Credential, credential_of, heard_by
 from penstock.rights.rights import Ended, Rights
 from penstock.rights.signals import AccessRefused
 from penstock.rights.tickets import Kind
@@ -247,6 +247,8 @@ class Serving:
         except ForbiddenError:
             self.observer.emit(AccessRefused("scope"))
             raise
+        except PenstockError as error:
+            raise heard_by(credential, error) from None
 
     async def _serve(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         things = [(kind, str(fields[kind])) for kind in ("channel", "stream", "view") if fields.get(kind)]

@@ -1,4 +1,4 @@
-"""What an address, a header or a message asks for and nobody would read is refused, and replies say who may keep them."""
+"""What an address, a header or a message asks and nobody would read is refused; replies say who may keep them."""
 
 import pytest
 import pytest_asyncio
