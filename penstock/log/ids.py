@@ -165,7 +165,7 @@ class _Table:
         self._fill = np.zeros(buckets, np.uint8)
         self._last = np.empty(buckets, np.int32)
         """Of several that choose one bucket at once, the one that gets it."""
-        self._slots = np.zeros((2, buckets, _SLOTS), np.uint64)
+        self._slots = np.zeros((buckets, _SLOTS, 2), np.uint64)
 
     @property
     def bytes(self) -> int:
@@ -179,8 +179,7 @@ class _Table:
         if alike.any():
             choice, row = np.nonzero(alike)
             bucket, wanted = buckets[choice, row], asked.hashes[row]
-            same = self._slots[0, bucket] == wanted[:, 0, None]
-            same &= self._slots[1, bucket] == wanted[:, 1, None]
+            same = (self._slots[bucket] == wanted[:, None]).all(axis=2)
             known[row[same.any(axis=1)]] = True
 
     def put(self, hashes: Words, now_us: int) -> Words:
@@ -196,7 +195,8 @@ class _Table:
     def hashes(self) -> Words:
         """All that it holds."""
         taken = np.arange(_SLOTS) < self._fill[:, None]
-        return np.stack([self._slots[0][taken], self._slots[1][taken]], axis=1)
+        held: Words = self._slots[taken]
+        return held
 
     def _put_once(self, hashes: Words) -> tuple[Words, Words]:
         """One into each bucket that is the emptier one of some hash: what has to be tried again, because another was
@@ -214,8 +214,7 @@ class _Table:
 
     def _write(self, hashes: Words, bucket: Indices, slot: Bytes) -> None:
         """Into buckets that all differ."""
-        self._slots[0, bucket, slot] = hashes[:, 0]
-        self._slots[1, bucket, slot] = hashes[:, 1]
+        self._slots[bucket, slot] = hashes
         self._tags[bucket] |= _tags(hashes) << (slot.astype(np.uint64) * np.uint64(8))
         self._fill[bucket] = slot + np.uint8(1)
         self.count += len(hashes)
