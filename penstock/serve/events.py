@@ -342,7 +342,9 @@ async def _within(news: asyncio.Event, timeout_s: float) -> bool:
 
 def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Position | str:
     """A position, `start` or `end`."""
-    value = fields.get(field) or START
+    value = fields.get(field)
+    if value is None:
+        return START
     return value if value in (START, END) else Position.parse(str(value), "stream", name)
 
 
