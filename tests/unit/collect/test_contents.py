@@ -23,6 +23,7 @@ from penstock.collect.contents import arrow as arrow_body
 from penstock.collect.contents import arrow_stream
 from penstock.collect.contents.choice import decoded_as
 from penstock.collect.judging.admit import Judge
+from penstock.collect.reception import _weight
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
 
@@ -95,6 +96,14 @@ async def test_a_csv_is_typed_by_the_class(edge: Edge) -> None:
     assert first["when"] == dt.datetime(2024, 5, 1, 8, tzinfo=dt.UTC)
     assert (first["place"], first["tags"]) == ({"city": "Berlin", "lat": 52.5}, ["x"])
     assert (second["name"], second["good"], second["place"], second["tags"]) == ("none", False, None, [])
+
+
+def test_many_small_events_count_for_more_than_their_bytes_when_accounts_take_turns() -> None:
+    event = b'{"n": 1, "at": 1700000000000, "name": "somebody", "value": 1.5, "good": true}'
+    assert _weight(event) == len(event)
+    assert _weight((event + b"\n") * 100) == 100 * (len(event) + 1)
+    assert _weight(b"x\n" * 4_000) == 256_000
+    assert _weight(b"[" + b"1," * 4_000 + b"1]") == 64_000
 
 
 @pytest.mark.parametrize(
