@@ -296,6 +296,9 @@ class StreamReads:
     # Waiting
 
     def _committed(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the follower's thread. Whoever begins to wait looks at the log afterwards, so that nobody misses this."""
+        if not self._waiting:
+            return
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self._wake)
 
