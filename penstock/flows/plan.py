@@ -147,6 +147,9 @@ class Planner:
         needed = tree.needed_columns(batch)
         kinds = tree.kinds(tree.analyzed(frame))
         grade, reasons = proof.proof_of(node, frame)
+        types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+        if mode == "append" and "Aggregate" in kinds and rules.window_column(types) is None:
+            grade, reasons = "unverifiable", (*reasons, "windows that close, without a column that says which")
         made = Planned(
             node=node,
             inputs=inputs,
