@@ -297,6 +297,13 @@ class BadRequestError(PenstockError):
     status = 400
 
 
+class NotAcceptableError(PenstockError):
+    """The header `Accept` leaves out the one kind of content that a path has."""
+
+    code = "not_acceptable"
+    status = 406
+
+
 class UpgradeError(PenstockError):
     """A path that only speaks WebSocket was asked in another way."""
 
