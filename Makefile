@@ -39,7 +39,7 @@ $(CLIENT): client/package.json client/package-lock.json
 demo: setup
 	@$(BIN)/penstock demo
 
-lint: setup $(CLIENT)
+lint: .venv/.installed $(PAGE) $(CLIENT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -47,9 +47,9 @@ lint: setup $(CLIENT)
 	cd dashboard && npm run --silent check
 	cd client && npm run --silent check
 
-# Both at once: what is killed or waits for Spark leaves a core to what computes.
-test: setup $(CLIENT) chromium postgres kafka
-	@$(MAKE) --no-print-directory --keep-going --jobs 2 tests lint-and-page
+# All at once: what loads from elsewhere, is killed, or waits for Spark leaves a core to what computes.
+test:
+	@$(MAKE) --no-print-directory --keep-going --jobs 3 tests lint-and-page
 
 .PHONY: tests lint-and-page
 lint-and-page: lint
@@ -59,11 +59,15 @@ lint-and-page: lint
 # In this order: the longest first, what ends quickly last. tests/conftest.py says what is one piece of work.
 # What fails beside the others has one more try, alone: a fault fails again, a deadline that was missed for want of a core does not.
 TESTS := tests/chaos/test_kills.py tests/flows tests/chaos tests/e2e tests/unit/cli tests/unit tests/contract tests/docs
-tests:
-	$(BIN)/python -m compileall -q penstock
+tests: setup $(CLIENT) chromium postgres kafka .venv/.collected
 	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS) || { \
 		echo "SECOND TRY, ALONE, of what has failed above: if it passes, mend the test all the same"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none $(TESTS); }
+
+# Once, not in each process that runs tests: what pytest makes of their code, and what Hypothesis looks for in ours.
+.venv/.collected: .venv/.compiled
+	@$(BIN)/pytest --collect-only --quiet >/dev/null || true  # the tests themselves will say why
+	@touch $@
 
 # The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
@@ -73,7 +77,7 @@ chromium:
 
 # The database of the tests, in the same way; without one its tests are skipped, and say so.
 .PHONY: postgres
-postgres:
+postgres: | chromium  # one apt-get at a time
 	@sh tests/postgres.sh
 
 # Requests that schemathesis makes from the OpenAPI document, in an environment of its own: make fuzz-openapi EXAMPLES=200 SEED=1
@@ -88,7 +92,7 @@ fuzz-openapi: .venv-fuzz/.installed
 
 # The jars of a Kafka broker, once for this user; without them its tests are skipped, and say so.
 .PHONY: kafka
-kafka: setup
+kafka: .venv/.installed
 	@$(BIN)/python -m tests.kafka_broker fetch
 
 # Kills at random moments: make chaos KILLS=100 SEED=1

@@ -101,3 +101,4 @@ def test_views_do_not_depend_on_how_batches_are_cut(world: Callable[[App], World
         assert {flow for flow, _ in entries} == {"windows", "evens"}  # kinds has no event time: nothing is late for it
     assert sum(r["c"] for r in whole.rows("windows")) == sum(map(len, commits)) - len(late)
     assert sum(r["c"] for r in whole.rows("kinds")) == sum(map(len, commits))
+    pieces.close()
