@@ -2,8 +2,8 @@
 
 A start costs a second of CPU before the first line of it runs, nearly all of it imports; a fork costs milliseconds. The
 fork is a child of the test (CLONE_PARENT), with the arguments, the environment, the folder and the standard streams
-that the test gave, so that the test kills, stops and waits for it as for any other. What `penstock run` starts, and
-`penstock.cli.boot` itself, is never a fork; with PENSTOCK_TESTS_FORK=0 nothing is.
+that the test gave, so that the test kills, stops and waits for it as for any other. `penstock run` and what it starts,
+and `penstock.cli.boot` itself, are never forks; with PENSTOCK_TESTS_FORK=0 nothing is.
 
 Two such processes take turns, so that what was killed is started again with other hashes of its strings.
 """
@@ -128,7 +128,8 @@ def _program(command: Sequence[str]) -> tuple[bool, bool, list[str]] | None:
     safe = list(command[1:2]) == ["-P"]
     rest = list(command[2 if safe else 1 :])
     if rest[:1] == ["-m"]:
-        return (safe, True, rest[1:]) if rest[1].startswith(FORKED) else None
+        users = rest[1] == "penstock.cli.main" and rest[2:3] in (["run"], ["demo"])
+        return (safe, True, rest[1:]) if rest[1].startswith(FORKED) and not users else None
     return (safe, False, rest) if rest and rest[0].endswith(".py") else None
 
 
