@@ -32,6 +32,8 @@ TAIL = 64
 """Bytes that may hold the beginning of a match."""
 MOST_TIMES = 400_000
 PATIENCE_S = 10.0
+PING, PONG = b"\x89\x00", b"\x8a\x80" + bytes(4)
+"""Of the edge, which leaves whoever does not answer."""
 SAME = "volume >= 0"
 
 
@@ -71,6 +73,9 @@ class Listener:
         if not data:
             raise ConnectionError(f"the edge closed a {self._kind} connection")
         self._counts.bytes += len(data)
+        self._counts.reads += 1
+        if PING in data:
+            self.socket.send(PONG)
         if self._kind == "longpoll":
             self._polled(data, now)
             return
@@ -152,7 +157,7 @@ class Counts:
         self.forget()
 
     def forget(self) -> None:
-        self.messages = self.bytes = 0
+        self.messages = self.bytes = self.reads = 0
         self.times: list[float] = []
         self.last: dict[float, tuple[int, float]] = {}
         self.began, self.cpu = time.monotonic(), time.process_time()
@@ -183,6 +188,7 @@ class Counts:
         return {
             "messages": self.messages,
             "bytes": self.bytes,
+            "reads": self.reads,
             "seconds": took,
             "cpu_s": time.process_time() - self.cpu,
             "ms": None if each is None else [each.p50, each.p99],

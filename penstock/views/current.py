@@ -31,7 +31,7 @@ from penstock.observe.metrics import Observer
 from penstock.observe.signals import BatchApplied, FollowFailed, ViewLoaded, ViewOverBudget
 from penstock.position import Frontier, Position, frontier_body
 from penstock.views.frontier import FrontierComposer
-from penstock.views.loader import Changelog, Decoded
+from penstock.views.loader import COMMITS_AT_ONCE, Changelog, Decoded
 from penstock.views.reading_terms import shown_epoch
 from penstock.views.store import SWAP_CHANGES, Content, View
 
@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 RETRY_S = 1.0
 PREPARE_CHANGES = 2_000
-"""Above this a batch is prepared in the thread: on the loop it would take over 1 ms."""
+"""Above this a batch is prepared in the thread: on the loop it would take over 1 ms. The loop is given back after so
+many changes of smaller ones."""
 _FRESHNESS_SAMPLES = 1_000
 
 
@@ -201,8 +202,10 @@ class Views:
         if changelog is None or view.content is None:
             return
         try:
-            while decoded := await self._in_thread(changelog.more, view.content.offset):
-                await self._apply_all(view, view.content, decoded)
+            while news := await self._in_thread(self._read, view.name, changelog, view.content):
+                await self._apply_all(view, view.content, news)
+                if len(news) < COMMITS_AT_ONCE:
+                    break  # what was committed meanwhile is told by the follower
         except PositionGoneError:  # compaction overtook this edge, which slept: begin from the compacted commit
             await self._load(view, live)
         if any(isinstance(self.application.flow(name), FlowDef) for name in view.definition.inputs):
@@ -226,21 +229,34 @@ class Views:
         self.observer.emit(ViewLoaded(view.name, epoch, len(content.rows), self._clock.monotonic() - began))
         return changelog
 
-    async def _apply_all(self, view: View, content: Content, commits: list[Decoded]) -> None:
-        for commit in commits:
+    def _read(self, name: str, changelog: Changelog, content: Content) -> list[tuple[Decoded, Frontier]]:
+        """In a thread: the next commits, each with the frontier behind it."""
+        found, meta = [], content.meta
+        for commit in changelog.more(content.offset):
+            meta = commit.meta or meta
+            found.append((commit, self._composer.compose(name, meta)))
+        return found
+
+    async def _apply_all(self, view: View, content: Content, news: list[tuple[Decoded, Frontier]]) -> None:
+        """Small ones in one step of the loop, so that those who are told of them get them together."""
+        applied = 0
+        for commit, frontier in news:
             if commit.merged:
                 raise PositionGoneError(f"the changelog of '{view.name}' was compacted")
-            await self._apply(view, content, commit)
+            if applied + len(commit.ops) > PREPARE_CHANGES:
+                await asyncio.sleep(0)
+                applied = 0
+            applied += len(commit.ops)
+            await self._apply(view, content, commit, frontier)
             if content.bytes > self.limits.view_bytes:
                 raise OverBudgetError(view.name)
 
-    async def _apply(self, view: View, content: Content, commit: Decoded) -> None:
+    async def _apply(self, view: View, content: Content, commit: Decoded, frontier: Frontier) -> None:
         facts = (commit.end, commit.ops, commit.meta, commit.written_us)
         large = len(commit.ops) > PREPARE_CHANGES
         batch = await self._in_thread(content.prepare, *facts) if large else content.prepare(*facts)
         swap = len(batch.changes) > SWAP_CHANGES
         rows = await self._in_thread(content.changed_copy, batch.changes) if swap else None
-        frontier = await self._in_thread(self._composer.compose, view.name, batch.meta or content.meta)
         view.apply(batch, rows, frontier)
         accepted = commit.meta.accepted_us if commit.meta else None
         freshness = None if accepted is None else max(0.0, (self._clock.now_us() - accepted) / 1e6)

@@ -20,6 +20,8 @@ from penstock.change import DELETE, OP, Key, Row
 
 Values = list[Any]
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
 
 def unpack(array: pa.Array) -> Values:
     """A column's values as Python objects: aware UTC datetimes, dicts for structs and maps, lists for arrays."""
@@ -38,14 +40,19 @@ def unpack(array: pa.Array) -> Values:
 
 
 def _timestamps(array: pa.Array) -> Values:
-    coded = array.cast(pa.timestamp("us", array.type.tz)).dictionary_encode()
-    zone = dt.UTC if array.type.tz else None
-    naive = coded.dictionary.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).astype(object)
-    # Beyond the year 9999 numpy gives an integer: Python has no such moment, and one row must not stop a view.
-    moments = [m.replace(tzinfo=zone) if isinstance(m, dt.datetime) else None for m in naive]
-    if coded.null_count == 0:
-        return [moments[i] for i in coded.indices.to_numpy(zero_copy_only=False).tolist()]
-    return [None if i is None else moments[i] for i in coded.indices.to_pylist()]
+    whole = array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64())
+    values = list(whole.to_pylist() if array.null_count else whole.to_numpy().tolist())
+    epoch = _EPOCH if array.type.tz else _EPOCH.replace(tzinfo=None)
+    moments = {value: _moment(epoch, value) for value in set(values)}
+    return [moments[value] for value in values]
+
+
+def _moment(epoch: dt.datetime, us: int | None) -> dt.datetime | None:
+    """None also beyond the year 9999: Python has no such moment, and one row must not stop a view."""
+    try:
+        return None if us is None else epoch + dt.timedelta(microseconds=us)
+    except OverflowError:
+        return None
 
 
 def _structs(array: pa.StructArray) -> Values:

@@ -160,9 +160,12 @@ class SqliteReader:
 
     def commits(self, stream: Stream, start: int, end: int | None = None, limit: int | None = None) -> list[Commit]:
         rows = self._rows(
-            f"SELECT {_COMMIT} FROM commits WHERE stream = ? AND number >= ? AND number < ? ORDER BY number LIMIT ?",
-            (self.ident(stream), start, 2**62 if end is None else end, -1 if limit is None else limit),
+            f"SELECT {_COMMIT} FROM commits WHERE stream = ({_IDENT}) AND number >= ? AND number < ?"
+            " ORDER BY number LIMIT ?",
+            (stream.name, stream.epoch, start, 2**62 if end is None else end, -1 if limit is None else limit),
         )
+        if not rows:
+            self.ident(stream)  # one that was dropped is told
         return [_commit(row) for row in rows]
 
     def last_commit(self, stream: Stream, below: int | None = None) -> Commit | None:
@@ -244,26 +247,31 @@ class SqliteReader:
         at, last = wanted.start, None
         in_pieces = wanted.stream.counts == "commits"
         while at < wanted.end or (in_pieces and last is not None):
-            page = self._page(wanted, look, at, last)
-            if not page and at < wanted.end:
-                raise self._lost(wanted, at)
-            if not page:
-                return
+            page, is_last = self._page(wanted, look, at, last)
             for row in page:
                 self._check_place(wanted, row, at, last)
                 at, last = row.stop, row
                 yield self._block(wanted, row)
+            if is_last and at < wanted.end:
+                raise self._lost(wanted, at)
+            if is_last:
+                return
 
-    def _page(self, wanted: _Range, look: sqlite3.Connection | None, at: int, last: Stored | None) -> list[Stored]:
+    def _page(
+        self, wanted: _Range, look: sqlite3.Connection | None, at: int, last: Stored | None
+    ) -> tuple[list[Stored], bool]:
+        """The next blocks, and whether there are no more of this range: a commit is there with all its pieces."""
         values = {"stream": wanted.ident, "partition": wanted.partition, "at": at, "end": wanted.end}
         values["limit"] = _FIRST_PAGE_BLOCKS if last is None else _PAGE_BLOCKS
         if last is not None:
             values |= {"start": last.start, "piece": last.piece}
         connection = look or self._connection()
         if connection is None:
-            return []
+            return [], True
         with failures(self.path), closing(connection.cursor()) as rows:
-            return list(_up_to(rows.execute(_FIRST_PAGE if last is None else _NEXT_PAGE, values), _PAGE_BYTES))
+            page = list(_up_to(rows.execute(_FIRST_PAGE if last is None else _NEXT_PAGE, values), _PAGE_BYTES))
+            whole = sum(len(row.data or b"") for row in page) < _PAGE_BYTES
+            return page, whole and len(page) < values["limit"]
 
     def _check_place(self, wanted: _Range, row: Stored, at: int, last: Stored | None) -> None:
         follows = row.start == at or (last is not None and row.start == last.start and row.piece == last.piece + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,39 @@ async def test_a_listener_that_fails_makes_no_commit_come_twice(flows: FakeFlows
     flows.commit(stream, [topic("a", 2)])
     content = await content_at(views, 2)
     assert [batch.end for batch in content.history.after(0) or ()] == [1, 2]
+
+
+async def test_commits_that_came_while_it_was_busy_become_visible_in_one_step_of_the_loop(
+    flows: FakeFlows, views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = flows.build()
+    await views.start()
+    await content_at(views, 0)
+    reading, go_on = threading.Event(), threading.Event()
+    whole = views._composer.compose
+
+    def held(*arguments: Any) -> Any:
+        reading.set()
+        assert go_on.wait(30)
+        return whole(*arguments)
+
+    monkeypatch.setattr(views._composer, "compose", held)
+    flows.commit(stream, [topic("a", 1)])
+    await asyncio.to_thread(reading.wait, 30)
+    for count in range(2, 5):
+        flows.commit(stream, [topic("a", count)])
+    seen: list[int | str] = []
+
+    def woken() -> None:
+        content = views.view("topics").content
+        assert content is not None
+        seen.append(content.offset)
+        asyncio.get_running_loop().call_soon(seen.append, "step")
+
+    views.view("topics").listen(woken)
+    go_on.set()
+    await content_at(views, 4)
+    assert seen[:5] == [1, "step", 2, 3, 4]
 
 
 async def test_a_build_that_could_not_be_swapped_in_is_tried_again(
