@@ -15,7 +15,7 @@ setup: .venv/.installed .venv/.compiled .venv/.warm $(PAGE)
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .venv/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 $(or $(ASKED),$(MAKECMDGOALS))")'
 	@node -e 'process.exit(process.versions.node.split(".")[0] < 20)' 2>/dev/null && command -v npm >/dev/null || \
 		{ echo "Node 20 or newer, with npm, is needed to build the page"; exit 1; }
 	@echo "installing Spark and what else Penstock needs into .venv, once: 900 MB, some minutes"
@@ -65,7 +65,7 @@ lint: .venv/.testing $(PAGE) $(CLIENT)
 
 # All at once: what loads from elsewhere, is killed, or waits for Spark leaves a core to what computes.
 test:
-	@$(MAKE) --no-print-directory --keep-going --jobs 3 tests lint-and-page
+	@$(MAKE) --no-print-directory --keep-going --jobs 3 ASKED=test tests lint-and-page
 
 .PHONY: tests lint-and-page
 lint-and-page: lint

@@ -26,4 +26,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    forked.install()
+    forked.install(at_once=hasattr(config, "workerinput"))

@@ -57,6 +57,10 @@ class Forks:
         self._one_asks = threading.Lock()
         self._owner = os.getpid()
 
+    def open(self) -> None:
+        """Start what forks, if nobody has."""
+        self._doors = self._doors or [self._opened() for _ in range(TURNS)]
+
     def fits(self, command: Sequence[str], environment: Mapping[str, str], streams: Sequence[int]) -> bool:
         """Whether a fork would be what the command would be."""
         differ = {
@@ -75,7 +79,7 @@ class Forks:
         """The number of the new process, a child of this one."""
         asked = json.dumps([_program(command), dict(environment), folder]).encode()
         with self._one_asks:
-            self._doors = self._doors or [self._opened() for _ in range(TURNS)]
+            self.open()
             self._doors.append(door := self._doors.pop(0))
             socket.send_fds(door, [len(asked).to_bytes(4, "big")], list(streams))
             door.sendall(asked)
@@ -94,11 +98,14 @@ class Forks:
         return ours
 
 
-def install() -> None:
-    """From now on `subprocess` and `asyncio` of this process start Python as a fork where they can."""
+def install(*, at_once: bool) -> None:
+    """From now on `subprocess` and `asyncio` of this process start Python as a fork where they can. `at_once` lets what
+    forks import meanwhile, instead of when it is first needed."""
     if os.environ.get("PENSTOCK_TESTS_FORK") == "0" or platform.machine() not in _CLONE:
         return
     forks, usual = Forks(), subprocess.Popen._execute_child  # type: ignore[attr-defined]
+    if at_once:
+        forks.open()
 
     def start(self: Any, args: Any, *more: Any) -> None:
         # As `Popen.__init__` calls it: executable, preexec_fn, close_fds, pass_fds, cwd, env, and seven on, the pipes.
