@@ -110,3 +110,4 @@ def test_views_do_not_depend_on_how_batches_are_cut(world: Callable[[App], World
     assert len(whole.rows("sessions")) > 10
     assert sum(r["c"] for r in whole.rows("windows")) == sum(map(len, commits)) - len(late)
     assert sum(r["c"] for r in whole.rows("kinds")) == sum(map(len, commits))
+    pieces.close()
