@@ -12,10 +12,25 @@ export PYTHONDONTWRITEBYTECODE :=
 
 setup: .venv/.installed .venv/.compiled .venv/.warm $(PAGE)
 
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
 .venv/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@node -e 'process.exit(process.versions.node.split(".")[0] < 20)' 2>/dev/null && command -v npm >/dev/null || \
+		{ echo "Node 20 or newer, with npm, is needed to build the page"; exit 1; }
+	@echo "installing Spark and what else Penstock needs into .venv, once: 900 MB, some minutes"
+	@$(PYTHON) -m venv .venv
+	@$(INSTALL) .
+	@touch $@
+
+# What tests need beyond that.
+.PHONY: testing
+testing: setup .venv/.testing
+
+.venv/.testing: .venv/.installed
+	@echo "installing what tests need into .venv, once"
+	@$(INSTALL) '.[test]'
+	@touch $@
 
 # Three processes import the package at every start; Python may have been told not to keep what it compiles.
 .venv/.compiled: .venv/.installed $(shell find penstock examples -name '*.py')
@@ -29,8 +44,9 @@ setup: .venv/.installed .venv/.compiled .venv/.warm $(PAGE)
 	@touch $@
 
 $(PAGE): $(PAGE_SOURCES)
-	cd dashboard && npm ci --silent --no-fund --no-audit && npm run --silent build
-	touch $@
+	@echo "building the page"
+	@cd dashboard && npm ci --silent --no-fund --no-audit && npm run --silent build -- --logLevel warn
+	@touch $@
 
 $(CLIENT): client/package.json client/package-lock.json
 	cd client && npm ci --silent --no-fund --no-audit
@@ -39,7 +55,7 @@ $(CLIENT): client/package.json client/package-lock.json
 demo: setup
 	@$(BIN)/penstock demo
 
-lint: setup $(CLIENT)
+lint: testing $(CLIENT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -48,7 +64,7 @@ lint: setup $(CLIENT)
 	cd client && npm run --silent check
 
 # Both at once: what is killed or waits for Spark leaves a core to what computes.
-test: setup $(CLIENT) chromium postgres kafka
+test: testing $(CLIENT) chromium postgres kafka
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 tests lint-and-page
 
 .PHONY: tests lint-and-page
@@ -88,50 +104,50 @@ fuzz-openapi: .venv-fuzz/.installed
 
 # The jars of a Kafka broker, once for this user; without them its tests are skipped, and say so.
 .PHONY: kafka
-kafka: setup
+kafka: testing
 	@$(BIN)/python -m tests.kafka_broker fetch
 
 # Kills at random moments: make chaos KILLS=100 SEED=1
 KILLS ?= 100
 SEED ?= 1
-chaos: setup
+chaos: testing
 	$(BIN)/python -m tests.chaos.harness --kills $(KILLS) --seed $(SEED)
 
 # The same for a producer, an edge and the network between them: make chaos-producer ROUNDS=50 SEED=1
 ROUNDS ?= 50
-chaos-producer: setup $(CLIENT)
+chaos-producer: testing $(CLIENT)
 	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED)
 	cd client && npm run --silent build
 	$(BIN)/python -m tests.chaos.producer_harness --rounds $(ROUNDS) --seed $(SEED) --node
 
 # Thousands of readers, some of them stopped
-chaos-slow: setup
+chaos-slow: testing
 	$(BIN)/python -m tests.chaos.slow_readers --clients 2000
 
 # The copies of the JavaScript client, compared batch by batch: make chaos-js-readers ROUNDS=200 SEED=1
-chaos-js-readers: setup $(CLIENT)
+chaos-js-readers: testing $(CLIENT)
 	$(BIN)/python -m tests.chaos.js_readers --rounds $(ROUNDS) --seed $(SEED)
 
 # Every event counted, by every way in, while the edge is killed: make chaos-counting KILLS=50 SEED=1
-chaos-counting: setup
+chaos-counting: testing
 	$(BIN)/python -m tests.chaos.counting --kills $(KILLS) --seed $(SEED)
 
 # An edge that is killed right after endpoints of webhooks said 2xx: make chaos-webhooks KILLS=50 SEED=1
-chaos-webhooks: setup
+chaos-webhooks: testing
 	$(BIN)/python -m tests.chaos.webhook_harness --kills $(KILLS) --seed $(SEED)
 
 # Payer and payment service killed, on each store: make chaos-royalties KILLS=100 SEED=1
-chaos-royalties: setup postgres
+chaos-royalties: testing postgres
 	$(BIN)/python -m tests.chaos.royalties --kills $(KILLS) --seed $(SEED)
 	$(BIN)/python -m tests.chaos.royalties --kills $(KILLS) --seed $(SEED) --postgres
 
 # Readers through cuts, kills, rebuilds and changes of transport: make chaos-readers READER_ROUNDS=1000 SEED=1
 READER_ROUNDS ?= 1000
-chaos-readers: setup
+chaos-readers: testing
 	$(BIN)/python -m tests.chaos.readers --rounds $(READER_ROUNDS) --seed $(SEED)
 	$(BIN)/python -m tests.chaos.model --rounds $(READER_ROUNDS) --seed $(SEED)
 
-bench: setup chromium
+bench: testing chromium
 	$(BIN)/python -m bench
 
 clean:

@@ -1,75 +1,10 @@
-"""Every error a user can meet, as a catalogue: a stable code, what failed, the facts, and what to do.
-
-An error is raised with a message (what failed, names quoted), a detail (facts) and a hint (the command or option
-that helps). `retry` says whether the same call may succeed later. They survive pickling, because Spark's executors
-send them to the driver.
-"""
+"""Every error a user can meet, as a catalogue: each class has a stable code; `error.py` says what all of them have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self
-
-
-class PenstockError(Exception):
-    """The parent of all errors of this package."""
-
-    code: ClassVar[str] = "internal"
-    status: ClassVar[int] = 500
-    retry: ClassVar[bool] = False
-    exit_code: ClassVar[int] = 1
-
-    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.detail = detail
-        self.hint = hint
-        self.retry_after_s: float | None = None
-
-    def after(self, seconds: float) -> Self:
-        """The same, with when it is worth trying again."""
-        self.retry_after_s = seconds
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _revive, (type(self), self.message, self.detail, self.hint)
-
-    def body(self) -> dict[str, Any]:
-        """The error as it appears in an HTTP reply or a socket message."""
-        texts = {"message": self.message, "detail": self.detail, "hint": self.hint}
-        return {"code": self.code} | {name: text and encodable(text) for name, text in texts.items()}
-
-    def paragraph(self) -> str:
-        """The error as a person reads it in a terminal."""
-        lines = [f"{self.code}: {self.message}"]
-        if self.detail:
-            lines.append(f"  {self.detail}")
-        if self.hint:
-            lines.append(f"  What to do: {self.hint}")
-        return "\n".join(lines)
-
-
-def encodable(text: str) -> str:
-    """A text that may quote a client: bytes that are no UTF-8 come as lone surrogates, which JSON cannot hold."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def revived(body: Mapping[str, Any]) -> PenstockError:
-    """The error that another process wrote down with `PenstockError.body`."""
-    kinds = {kind.code: kind for kind in _kinds(PenstockError)}
-    kind = kinds.get(str(body.get("code")), PenstockError)
-    return kind(str(body.get("message")), detail=body.get("detail"), hint=body.get("hint"))
-
-
-def _kinds(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:
-    yield kind
-    for below in kind.__subclasses__():
-        yield from _kinds(below)
-
-
-def _revive(kind: type[PenstockError], message: str, detail: str | None, hint: str | None) -> PenstockError:
-    return kind(message, detail=detail, hint=hint)
-
+from penstock.error import PenstockError as PenstockError
+from penstock.error import encodable as encodable
+from penstock.error import revived as revived
 
 # Declaring
 
@@ -157,13 +92,6 @@ class EventRejectedError(PenstockError):
     def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None, reason: str = "") -> None:
         super().__init__(message, detail=detail, hint=hint)
         self.reason = reason
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _revive_rejection, (self.message, self.detail, self.hint, self.reason)
-
-
-def _revive_rejection(message: str, detail: str | None, hint: str | None, reason: str) -> EventRejectedError:
-    return EventRejectedError(message, detail=detail, hint=hint, reason=reason)
 
 
 class UnsentError(PenstockError):
@@ -296,13 +224,6 @@ class SequenceGapError(PenstockError):
         super().__init__(message, detail=detail, hint=hint)
         self.expected = expected
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _revive_gap, (self.message, self.detail, self.hint, self.expected)
-
-
-def _revive_gap(message: str, detail: str | None, hint: str | None, expected: int) -> SequenceGapError:
-    return SequenceGapError(message, detail=detail, hint=hint, expected=expected)
-
 
 # Rights
 
@@ -374,6 +295,13 @@ class BadRequestError(PenstockError):
 
     code = "bad_request"
     status = 400
+
+
+class NotAcceptableError(PenstockError):
+    """The header `Accept` leaves out the one kind of content that a path has."""
+
+    code = "not_acceptable"
+    status = 406
 
 
 class UpgradeError(PenstockError):

@@ -47,11 +47,7 @@ class Position:
         """Read a token; one of another kind or name than asked for is refused."""
         position = _unpack(token)
         if kind is not None and position.kind != kind:
-            raise BadPositionError(
-                f"this token is a position of a {position.kind}, not of a {kind}",
-                detail=f"it belongs to the {position.kind} '{position.name}'",
-                hint=f"pass a token that came from a {kind}",
-            )
+            raise _other_kind(position, kind)
         if name is not None and position.name != name:
             raise BadPositionError(
                 f"this token belongs to '{position.name}', not to '{name}'",
@@ -68,10 +64,25 @@ class Position:
         )
 
 
+def _other_kind(position: Position, kind: Kind) -> BadPositionError:
+    if position.kind == "receipt":
+        return BadPositionError(
+            "this token is the receipt of an ack=none request, which was given before its events had a place",
+            hint="ask GET /acks/<token> until its level is logged: its 'ack' is then a position",
+        )
+    return BadPositionError(
+        f"this token is a position of a {position.kind}, not of a {kind}",
+        detail=f"it belongs to the {position.kind} '{position.name}'",
+        hint=f"pass a token that came from a {kind}",
+    )
+
+
 def _unpack(token: str) -> Position:
     try:
         raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         kind, name, epoch, offsets = _decoder.decode(raw)
+        if min((kind, *offsets)) < 0:
+            raise ValueError("nothing is before the beginning")
         return Position(_KINDS[kind], name, epoch, tuple(offsets))
     except (binascii.Error, ValueError, IndexError, msgspec.DecodeError):
         raise BadPositionError(

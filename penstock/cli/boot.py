@@ -6,8 +6,10 @@ its first second, by Ctrl-C or a signal, gets an exit code, not the traceback of
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 INTERRUPTED = 130
@@ -31,7 +33,17 @@ def main() -> None:
         command_line()
     except (KeyboardInterrupt, SystemExit) as end:
         code = end.code if isinstance(end, SystemExit) else INTERRUPTED
-        sys.exit(TERMINATED if asked and code == INTERRUPTED else code)
+        if code == INTERRUPTED:
+            _end(TERMINATED if asked else INTERRUPTED)
+        sys.exit(code)
+
+
+def _end(code: int) -> None:
+    """End now. Python would end itself by SIGINT if the interrupt had passed through an `exec`, as imports do."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _listen(asked: list[int]) -> None:

@@ -65,6 +65,17 @@ class ReadOptions(TypedDict, total=False):
     random: Random
 
 
+class RowOptions(TypedDict, total=False):
+    """What `get_row` takes of what `get` does: what says which rows, or in which order, says nothing of one."""
+
+    where: str | Condition | None
+    params: Mapping[str, Any] | None
+    select: Names
+    after: str | Receipt | None
+    at_least: str | None
+    wait: float | None
+
+
 class AsyncClient:
     """Reads from one server.
 
@@ -135,7 +146,7 @@ class AsyncClient:
             parameters["wait"] = f"{wait:g}"
         return await self._rows(asked, parameters, at_least, _WAIT_S if wait is None else wait)
 
-    async def get_row(self, view: str, key: Any, **options: Any) -> Row | None:
+    async def get_row(self, view: str, key: Any, **options: Unpack[RowOptions]) -> Row | None:
         """The row of a key (a value, a tuple in the order of the key's columns, or a dict of them), or None."""
         found = await self.get(view, key=key, **options)
         return found.rows[0] if found.rows else None
@@ -185,7 +196,10 @@ class AsyncClient:
         on_change: OnChange | None = None,
         transport: Way | None = None,
     ) -> AsyncLive:
-        """The view as a dict that is kept current within `async with`. `on_change` is called after each batch."""
+        """The view as a dict that is kept current within `async with` (of a `Client`: `with`).
+
+        `on_change` is called after each batch, by the client's loop.
+        """
         asked = asking("view", view, where, params, select, order_by, limit)
         return AsyncLive(self._watch(asked, None, transport), self.key_columns(view), on_change)
 

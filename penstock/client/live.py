@@ -184,14 +184,9 @@ class AsyncLive(LiveRows):
 class Live(LiveRows):
     """For threads: `with client.live("topics") as topics: topics["jazz"]["rsvps"]`."""
 
-    def __init__(
-        self,
-        watch: Following[Changes],
-        key_columns: KeyColumns,
-        on_change: OnChange | None,
-        background: Background,
-    ) -> None:
-        super().__init__(watch, key_columns, on_change)
+    def __init__(self, same: AsyncLive, background: Background) -> None:
+        """`same` has not begun; it is followed on the background's loop."""
+        super().__init__(same._watch, same._key_columns, same._on_change)
         self._background = background
         self._stop: Callable[[], None] | None = None
 

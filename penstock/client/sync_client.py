@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
-from functools import partial
-from os import PathLike
-from typing import Any, Generic, TypeVar, Unpack
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
 
-from penstock.client.asking import DEFAULT, Limit, Names
+from penstock.client.asking import Names
 from penstock.client.async_client import AsyncClient, ReadOptions
 from penstock.client.background import Background
-from penstock.client.batch import Receipt
 from penstock.client.calling import Calling, Calls, RowChange, in_order
-from penstock.client.changes import Changes, Row
 from penstock.client.conditions import Condition
 from penstock.client.following import Following
-from penstock.client.live import Live, OnChange
+from penstock.client.live import AsyncLive, Live
 from penstock.client.parts import Options
-from penstock.client.processing.processor import Handler, ProcessOptions
-from penstock.client.processing.stores.choice import LEASE_S
-from penstock.client.processing.work import Progress
-from penstock.client.processing.work_store import WorkStore
 from penstock.client.producer import Producer
-from penstock.client.rows import Rows, ViewFacts
 from penstock.client.transport import Way
 from penstock.errors import ClientClosedError
 
 Item = TypeVar("Item")
+P = ParamSpec("P")
 
 
 class Watch(Iterator[Item], Generic[Item]):
@@ -100,6 +93,43 @@ class Watch(Iterator[Item], Generic[Item]):
         self.close()
 
 
+# A method of `AsyncClient` says once what it takes and does; these make it one of `Client`, for editors and help too.
+
+
+def _waited(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, Item]],
+) -> Callable[Concatenate[Client, P], Item]:
+    """The caller waits until it is done. A handler that is a plain function runs in a thread."""
+
+    @wraps(method)
+    def wait_for(self: Client, /, *args: P.args, **options: P.kwargs) -> Item:
+        return self._background.run(method(self._client, *args, **options))
+
+    return wait_for
+
+
+def _iterated(
+    method: Callable[Concatenate[AsyncClient, P], Following[Item]],
+) -> Callable[Concatenate[Client, P], Watch[Item]]:
+    """What an asynchronous iterator gives comes from a plain one."""
+
+    @wraps(method)
+    def iterate(self: Client, /, *args: P.args, **options: P.kwargs) -> Watch[Item]:
+        return Watch(method(self._client, *args, **options), self._background)
+
+    return iterate
+
+
+def _lived(method: Callable[Concatenate[AsyncClient, P], AsyncLive]) -> Callable[Concatenate[Client, P], Live]:
+    """It is kept current within `with`; `on_change` is called in the client's own thread."""
+
+    @wraps(method)
+    def live(self: Client, /, *args: P.args, **options: P.kwargs) -> Live:
+        return Live(method(self._client, *args, **options), self._background)
+
+    return live
+
+
 class Client:
     """Reads from one server, from any number of threads.
 
@@ -117,108 +147,17 @@ class Client:
 
     # Once
 
-    def get(
-        self,
-        view: str,
-        *,
-        where: str | Condition | None = None,
-        params: Mapping[str, Any] | None = None,
-        select: Names = None,
-        order_by: Names = None,
-        limit: Limit = DEFAULT,
-        key: Any = None,
-        after: str | Receipt | None = None,
-        at_least: str | None = None,
-        wait: float | None = None,
-    ) -> Rows:
-        """As `AsyncClient.get`."""
-        return self._background.run(
-            self._client.get(
-                view,
-                where=where,
-                params=params,
-                select=select,
-                order_by=order_by,
-                limit=limit,
-                key=key,
-                after=after,
-                at_least=at_least,
-                wait=wait,
-            )
-        )
-
-    def get_row(self, view: str, key: Any, **options: Any) -> Row | None:
-        """As `AsyncClient.get_row`."""
-        return self._background.run(self._client.get_row(view, key, **options))
-
-    def views(self) -> list[ViewFacts]:
-        """As `AsyncClient.views`."""
-        return self._background.run(self._client.views())
-
-    def view(self, name: str) -> ViewFacts:
-        """As `AsyncClient.view`."""
-        return self._background.run(self._client.view(name))
+    get = _waited(AsyncClient.get)
+    get_row = _waited(AsyncClient.get_row)
+    views = _waited(AsyncClient.views)
+    view = _waited(AsyncClient.view)
 
     # For ever
 
-    def watch(
-        self,
-        view: str,
-        *,
-        where: str | Condition | None = None,
-        params: Mapping[str, Any] | None = None,
-        select: Names = None,
-        order_by: Names = None,
-        limit: Limit = DEFAULT,
-        since: str | None = None,
-        transport: Way | None = None,
-    ) -> Watch[Changes]:
-        """As `AsyncClient.watch`, as a plain iterator."""
-        following = self._client.watch(
-            view,
-            where=where,
-            params=params,
-            select=select,
-            order_by=order_by,
-            limit=limit,
-            since=since,
-            transport=transport,
-        )
-        return Watch(following, self._background)
-
-    def live(
-        self,
-        view: str,
-        *,
-        where: str | Condition | None = None,
-        params: Mapping[str, Any] | None = None,
-        select: Names = None,
-        order_by: Names = None,
-        limit: Limit = DEFAULT,
-        on_change: OnChange | None = None,
-        transport: Way | None = None,
-    ) -> Live:
-        """As `AsyncClient.live`, within `with`. `on_change` is called in the client's own thread."""
-        following = self._client.watch(
-            view, where=where, params=params, select=select, order_by=order_by, limit=limit, transport=transport
-        )
-        return Live(following, self._client.key_columns(view), on_change, self._background)
-
-    def stream(
-        self,
-        name: str,
-        *,
-        where: str | Condition | None = None,
-        params: Mapping[str, Any] | None = None,
-        select: Names = None,
-        since: str = "start",
-        transport: Way | None = None,
-    ) -> Watch[dict[str, Any]]:
-        """As `AsyncClient.stream`, as a plain iterator."""
-        following = self._client.stream(
-            name, where=where, params=params, select=select, since=since, transport=transport
-        )
-        return Watch(following, self._background)
+    watch = _iterated(AsyncClient.watch)
+    live = _lived(AsyncClient.live)
+    stream = _iterated(AsyncClient.stream)
+    process = _waited(AsyncClient.process)
 
     def on(
         self,
@@ -235,34 +174,6 @@ class Client:
         watch = self._client.watch(view, where=where, params=params, select=select, limit=None, transport=transport)
         calls = Calls(watch, self._client.key_columns(view), in_order(handler, in_thread=True), existing)
         return Calling(calls, lambda: watch.position, self._background)
-
-    def process(
-        self,
-        view: str,
-        handler: Handler,
-        *,
-        store: str | PathLike[str] | WorkStore,
-        name: str | None = None,
-        where: str | Condition | None = None,
-        params: Mapping[str, Any] | None = None,
-        select: Names = None,
-        lease_s: float = LEASE_S,
-        **options: Unpack[ProcessOptions],
-    ) -> Progress:
-        """As `AsyncClient.process`, waiting here until it ends; a handler that is a plain function runs in a thread."""
-        return self._background.run(
-            self._client.process(
-                view,
-                handler,
-                store=store,
-                name=name,
-                where=where,
-                params=params,
-                select=select,
-                lease_s=lease_s,
-                **options,
-            )
-        )
 
     def producer(self, stream: str, **options: Unpack[Options]) -> Producer:
         """A producer to the same server, with the same key."""

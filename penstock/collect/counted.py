@@ -8,7 +8,7 @@ whether its commit was made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -25,7 +25,7 @@ Remember = Callable[[Appended, "Tally"], Mapping[str, Any]]
 class Group(Protocol):
     """What joins the appends of many callers into commits on the writer's thread: `penstock.log.group.GroupCommit`."""
 
-    async def append(self, append: Append) -> Appended: ...
+    def append(self, appends: Sequence[Append]) -> asyncio.Future[list[Appended | Exception]]: ...
 
     def submit(
         self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None
@@ -79,15 +79,16 @@ class Counted:
         return Counted(append)
 
 
-async def write(group: Group, appends: Sequence[Counted]) -> list[Appended]:
-    """All of them in one commit, durable on return; the first error is raised."""
-    if len(appends) == 1:
-        return [await group.append(appends[0].append)]
-    results = await asyncio.wrap_future(group.submit([counted.append for counted in appends]))
-    return [_unwrapped(result) for result in results]
+def write(group: Group, appends: Sequence[Counted]) -> Awaitable[Appended]:
+    """All of them in one commit, on their way when this returns. Awaited it is durable, and gives what became of the
+    first; the first error is raised."""
+    return _first(group.append([counted.append for counted in appends]))
 
 
-def _unwrapped(result: Appended | Exception) -> Appended:
-    if isinstance(result, Exception):
-        raise result
-    return result
+async def _first(written: asyncio.Future[list[Appended | Exception]]) -> Appended:
+    for result in (results := await written):
+        if isinstance(result, Exception):
+            raise result
+    first = results[0]
+    assert isinstance(first, Appended)
+    return first

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -204,7 +204,7 @@ class Intake:
         try:
             async with self._order:
                 built = await self._build(claims)
-                writing = asyncio.get_running_loop().create_task(self._append(claims, built))
+                writing = self._append(claims, built)
             self._answer(claims, built, await writing)
         except BaseException as error:
             for claim in claims:
@@ -241,13 +241,18 @@ class Intake:
 
     # Appends
 
-    async def _append(self, claims: list[Claim], built: Built) -> Appended:
+    def _append(self, claims: list[Claim], built: Built) -> Awaitable[Appended]:
+        """On its way to the log when this returns."""
         letters = [Letter(self.stream.name, r, c.sender, c.producer) for c in claims for r in c.rejections]
         if built.batch.num_rows or claims[0].producer is not None or any(c.shed or c.known for c in claims):
             appends = [self._events(claims, built)]
             if letters:
                 appends.append(self._dead.append(letters, follows=True))
-            return (await write(self._group, appends))[0]
+            return write(self._group, appends)
+        return self._bury(claims, built, letters)
+
+    async def _bury(self, claims: list[Claim], built: Built, letters: list[Letter]) -> Appended:
+        """There is no event among them."""
         nothing = Appended(self.end, 0, 0)
         if letters:
             await self._dead.keep(letters, lambda: _noted(claims, self._outcomes(claims, built, nothing)))

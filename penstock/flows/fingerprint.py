@@ -101,10 +101,19 @@ def stable_text(text: str) -> str:
 
 
 def _static_rows(spark: SparkSession, frame: DataFrame) -> Iterator[bytes]:
-    """The content of tables that the function itself holds: changing one changes the answer, not the plan. Of any other
-    (files, ranges) the plan's text says which it is."""
+    """The content of tables that the function itself holds, and of files their names, sizes and times: changing one
+    changes the answer, not the plan. Of any other (ranges) the plan's text says which it is."""
     for node in tree.nodes(tree.analyzed(frame)):
+        if tree.kind(node) == "LogicalRelation":
+            yield repr(sorted(_files(node))).encode()
         if tree.kind(node) in _HELD:
             jvm: Any = spark._jvm
             rows = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, node), spark)
             yield repr(sorted(map(repr, rows.collect()))).encode()
+
+
+def _files(relation: tree.Plan) -> Iterator[tuple[str, int, int]]:
+    """The files of a table that was read from files; nothing for another one, such as a database's."""
+    if tree.kind(relation.relation()) == "HadoopFsRelation":
+        for file in tree.items(relation.relation().location().allFiles()):
+            yield str(file.getPath()), file.getLen(), file.getModificationTime()

@@ -33,6 +33,10 @@ from penstock.log.log import Stream
 _WATERMARK_EXTRA_US = 1_000
 """Spark drops `time <= watermark`, the log calls late what is `< bound - late_after`: one millisecond between."""
 
+_CALLED = "the function is called with DataFrames of its inputs and must return a DataFrame"
+_RAN = "writeStream"
+_RUNS = "it builds a plan and runs nothing: take out what counts, collects, shows or writes"
+
 _WAIT_S = 0.1
 """How long an idle query waits for events before Spark asks again: stopping takes as long at most."""
 
@@ -105,7 +109,10 @@ class Planner:
             try:
                 made, found = self._plan(node, planned)
             except PlanError as error:
-                problems.append(Problem("error", error.code, error.message, node.place, error.hint))
+                place = user_line(node, error.__cause__ or error)
+                problems.append(
+                    Problem("error", error.code, error.message.removeprefix(f"{place}: "), place, error.hint)
+                )
                 continue
             problems += found
             if made is not None:
@@ -119,10 +126,9 @@ class Planner:
         problems = [*rules.column_problems(node, frame), *rules.refused(node, frame, delays)]
         mode, said = rules.output_mode(self.spark, node, frame)
         if mode == "append":
-            problems = [p for p in problems if p.code != rules.ABOVE]
+            problems = [p for p in problems if p.code not in rules.UPDATE_ONLY]
         elif mode is None and not problems:
-            hint = "an aggregation in a @app.flow needs a window over a stream with late_after=, so that it can close"
-            problems.append(Problem("error", "unsupported_plan", f"'{node.name}': {said}", node.place, hint))
+            problems.append(rules.unsupported(node, said))
         if isinstance(node, ViewDef) and node.where is not None:
             problems += self._where_problems(node, frame)
         if mode is None or problems:
@@ -267,8 +273,7 @@ class Planner:
             place = user_line(node, error)
             said = str(error).strip().split("\n")[0]
             raise PlanError(
-                f"{place}: '{node.name}' raised {type(error).__name__}: {said}",
-                hint="the function is called with DataFrames of its inputs and must return a DataFrame",
+                f"{place}: '{node.name}' raised {type(error).__name__}: {said}", hint=_RUNS if _RAN in said else _CALLED
             ) from error
         if not isinstance(frame, DataFrame):
             raise PlanError(f"{node.place}: '{node.name}' returned {type(frame).__name__}", hint="return a DataFrame")

@@ -30,6 +30,7 @@ _OF_THE_MOMENT = {
     "CurrentDatabase", "CurrentUser", "InputFileName",
 }  # fmt: skip
 _BY_CHANCE = {"Rand", "Randn", "RandStr", "Uniform", "Uuid", "Shuffle", "MonotonicallyIncreasingID", "SparkPartitionID"}
+_NAMED = {"LogicalRelation": "a table outside the log, which may change"}
 _PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF", "UserDefinedGenerator", "ScalaUDF"}
 
 
@@ -50,7 +51,7 @@ def _reasons(plan: tree.Plan) -> Iterator[str]:
     for node in tree.nodes(plan):
         name = tree.kind(node)
         if name not in _OPERATORS:
-            yield f"the operator {name}"
+            yield _NAMED.get(name, f"the operator {name}")
         if name == "Deduplicate" and _drops_columns(node):
             yield "dropDuplicates that keeps other columns"
         if name == "Join" and tree.streaming_join(node) and "Inner" not in node.joinType().toString():

@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
+from penstock.change import OP
 from penstock.declaration import FlowDef, Node, Problem, ViewDef
 from penstock.flows import tree
 
 Mode = Literal["update", "append"]
 ABOVE = "above_aggregation"
+KEY = "key_of_groups"
+UPDATE_ONLY = (ABOVE, KEY)
+"""Codes of what is wrong only where rows may still change; in append mode they are final."""
 
 _ABOVE = {
     "Filter": "use where= on @app.view: a row that fails it is deleted from the view",
@@ -25,6 +30,24 @@ _ABOVE = {
     "Join": "join before the aggregation, or in a @app.flow before this one",
     "Generate": "explode before the aggregation; the top n inside a row is max_by(x, y, n)",
 }
+_PER_BATCH = {
+    "FlatMapGroupsInPandas": "applyInPandas",
+    "FlatMapGroupsInArrow": "applyInArrow",
+    "FlatMapCoGroupsInPandas": "cogroup",
+    "FlatMapCoGroupsInArrow": "cogroup",
+}
+"""Functions of whole groups, which Spark calls with what one batch holds of each."""
+_INSTEAD = {
+    "Distinct aggregations": "count what is left of dropDuplicates(['user', 'page']), or use approx_count_distinct",
+    "Sorting": "use order_by= on @app.view: it is a default of each read",
+    "Window function": "the newest or largest n of each key are max_by(x, y, n); order_by= and limit= are for readers",
+    "LeftAnti": "use a left join with a bound on both times, and keep the rows whose right side is null",
+    "'correctness'": "aggregate once, or with a window in both over a stream with late_after=, so that the second "
+    "aggregates what the first has closed; in place of pivot write sum(when(kind = 'buy', amount)) for each value",
+}
+"""What to do where Spark refuses a plan, by a word of what it says."""
+_CLOSED = "an aggregation in a @app.flow needs a window over a stream with late_after=, so that it can close"
+_NO_STREAM = "Spark cannot keep this current while events come: see 'What a function may do' in the docs"
 
 
 def output_mode(spark: SparkSession, node: Node, frame: DataFrame) -> tuple[Mode | None, str]:
@@ -46,8 +69,17 @@ def _spark_refuses(spark: SparkSession, frame: DataFrame, mode: str) -> str:
     return ""
 
 
+def unsupported(node: Node, said: str) -> Problem:
+    """What Spark refuses to run as a stream, with its words and what to write instead."""
+    hint = next((hint for word, hint in _INSTEAD.items() if word in said), None)
+    if "'correctness'" in said:
+        said = "it aggregates what another aggregation, or a join, may still change"
+    hint = hint or (_CLOSED if isinstance(node, FlowDef) else _NO_STREAM)
+    return _error("unsupported_plan", f"'{node.name}': {said}", node, hint)
+
+
 def refused(node: Node, frame: DataFrame, delays_us: set[int]) -> Iterator[Problem]:
-    """What is wrong with a plan. In append mode rows are final, and what `ABOVE` names is allowed.
+    """What is wrong with a plan. In append mode rows are final, and what `UPDATE_ONLY` names is allowed.
 
     A watermark of ours stands directly above the log with one of `delays_us`; any other one is the user's.
     """
@@ -61,9 +93,11 @@ def refused(node: Node, frame: DataFrame, delays_us: set[int]) -> Iterator[Probl
             node.place,
             "remove it and declare late_after= on the stream: lateness is decided in the log, the same for every flow",
         )
+    yield from _batch_problems(node, plan)
     if isinstance(node, ViewDef):
-        for name in sorted({n for n in _above_aggregation(plan) if n in _ABOVE}):
-            what = "Limit" if name.endswith("Limit") else name
+        yield from _key_problems(node, plan)
+        for name in sorted({n.replace("LocalLimit", "GlobalLimit") for n in _above_aggregation(plan) if n in _ABOVE}):
+            what = name.removeprefix("Global")
             yield Problem(
                 "error",
                 ABOVE,
@@ -71,6 +105,64 @@ def refused(node: Node, frame: DataFrame, delays_us: set[int]) -> Iterator[Probl
                 node.place,
                 _ABOVE[name],
             )
+
+
+def _batch_problems(node: Node, plan: tree.Plan) -> Iterator[Problem]:
+    """What means another thing in each batch than over all events, or nothing at all in a batch query."""
+    found = {tree.kind(n) for n in tree.nodes(plan) if n.isStreaming()}
+    for called in sorted({_PER_BATCH[name] for name in found if name in _PER_BATCH}):
+        yield _error(
+            "per_batch",
+            f"'{node.name}' calls {called}, and Spark would give it the rows of each batch alone, not of all events",
+            node,
+            "use built-in aggregates, or transformWithState, which remembers",
+        )
+    if "PythonUDAF" in tree.kinds(plan):
+        yield _error(
+            "unsupported_plan",
+            f"'{node.name}' aggregates with a Python function, which Spark does only in batch queries",
+            node,
+            "use built-in aggregates, or transformWithState",
+        )
+    if "DeduplicateWithinWatermark" in found:
+        yield _error(
+            "unsupported_plan",
+            f"'{node.name}' calls dropDuplicatesWithinWatermark, which no batch query has: nothing could verify it",
+            node,
+            "let the stream take each event once with id=, or use dropDuplicates",
+        )
+
+
+def _key_problems(node: ViewDef, plan: tree.Plan) -> Iterator[Problem]:
+    """A view keeps one row per key and Spark one per group. So each group must have one key for ever, its own."""
+    uses = {column.name(): {column.exprId().id()} for column in tree.items(plan.output())}
+    while tree.kind(plan) in ("Project", "SubqueryAlias"):
+        if tree.kind(plan) == "Project":
+            below = {e.exprId().id(): _attributes(e) for e in tree.items(plan.projectList())}
+            uses = {name: {i for u in used for i in below.get(u, set())} for name, used in uses.items()}
+        plan = plan.child()
+    if tree.kind(plan) != "Aggregate" or not plan.isStreaming() or not set(node.key) <= uses.keys():
+        return
+    made = {e.exprId().id(): e for e in tree.items(plan.aggregateExpressions())}
+    used = {name: [made[i] for i in uses[name] if i in made] for name in node.key}
+    for name, parts in used.items():
+        if any(tree.kind(part) == "AggregateExpression" for made_of in parts for part in tree.inside(made_of)):
+            text = (
+                f"key='{name}' of '{node.name}' is a result of the aggregation: when it changes, the old row would stay"
+            )
+            yield _error(KEY, text, node, "the key is what the rows are grouped by")
+            return
+    held = {i for parts in used.values() for made_of in parts for i in (_attributes(made_of) | {made_of.exprId().id()})}
+    for group in tree.items(plan.groupingExpressions()):
+        inside = _attributes(group)
+        if inside and not inside & held and group.sql() != "spark_grouping_id":
+            text = f"'{node.name}' groups by {group.sql()}, which is not in its key: groups would replace each other"
+            yield _error(KEY, text, node, "put it into key=, or aggregate it: max(name) instead of grouping by name")
+
+
+def _attributes(expression: tree.Expression) -> set[int]:
+    """The columns that an expression uses."""
+    return {attribute.exprId().id() for attribute in tree.items(expression.references())}
 
 
 def _above_aggregation(plan: tree.Plan) -> Iterator[str]:
@@ -82,7 +174,9 @@ def _above_aggregation(plan: tree.Plan) -> Iterator[str]:
 
 
 def column_problems(node: Node, frame: DataFrame) -> Iterator[Problem]:
-    """A key, time or order that is not a column; a time of the wrong type; keep without a time."""
+    """Columns that are no JSON; a key, time or order that is not a column; a time of the wrong type; keep without a
+    time."""
+    yield from _type_problems(node, frame.schema)
     types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
     has = f"its columns are {', '.join(types)}"
     for name in node.key:
@@ -109,6 +203,47 @@ def column_problems(node: Node, frame: DataFrame) -> Iterator[Problem]:
             node,
             "give it a column 'window' from F.window(...), or a timestamp column '_time'",
         )
+
+
+_JSON = (
+    T.StringType, T.BooleanType, T.IntegralType, T.FractionalType, T.BinaryType, T.DateType, T.TimestampType,
+    T.TimestampNTZType, T.NullType, T.DayTimeIntervalType,
+)  # fmt: skip
+
+
+def _type_problems(node: Node, schema: T.StructType) -> Iterator[Problem]:
+    """Columns that a row of JSON cannot have, and keys that cannot be compared."""
+    for name in sorted({n for n in schema.names if schema.names.count(n) > 1}):
+        yield _error("column_twice", f"'{node.name}' has two columns '{name}'", node, "give one of them an alias")
+    if isinstance(node, ViewDef) and OP in schema.names:
+        yield _error("name_reserved", f"'{node.name}' has a column '{OP}'", node, "give it an alias: that one is ours")
+    for field in schema.fields:
+        bad = next((kind for kind in _kinds(field.dataType) if not _is_json(kind)), None)
+        if bad is not None:
+            text = f"the column '{field.name}' of '{node.name}' holds {bad.simpleString()}, which JSON cannot"
+            yield _error("bad_type", text, node, "cast it to a string or number; the keys of a map are strings")
+        elif field.name in node.key and any(isinstance(kind, T.MapType) for kind in _kinds(field.dataType)):
+            text = f"key='{field.name}' of '{node.name}' is a map, which has no order"
+            yield _error("bad_type", text, node, "use a column of the map, or to_json(map_entries(...))")
+
+
+def _kinds(kind: T.DataType) -> Iterator[T.DataType]:
+    """A type and all inside it."""
+    yield kind
+    if isinstance(kind, T.StructType):
+        inside = [field.dataType for field in kind.fields]
+    elif isinstance(kind, T.MapType):
+        inside = [kind.valueType]
+    else:
+        inside = [kind.elementType] if isinstance(kind, T.ArrayType) else []
+    for part in inside:
+        yield from _kinds(part)
+
+
+def _is_json(kind: T.DataType) -> bool:
+    if isinstance(kind, T.MapType):
+        return isinstance(kind.keyType, T.StringType | T.IntegralType | T.DateType)
+    return isinstance(kind, (*_JSON, T.StructType, T.ArrayType))
 
 
 def row_time(types: dict[str, str]) -> str | None:

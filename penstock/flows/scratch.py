@@ -26,6 +26,8 @@ PLACE = "PENSTOCK_SCRATCH"
 RUN = "PENSTOCK_RUN"
 """Set by the supervisor: by it the folders of its children have their names."""
 _PREFIX = "penstock-spark-"
+_DYING_S = 2.0
+"""How long a JVM that was killed may hold its folder: the system takes a moment to let its memory go."""
 _YOUNG_S = 5.0
 """A folder that is younger may be one that is just being made, and not locked yet."""
 
@@ -76,13 +78,17 @@ def _prefix(run: str) -> str:
 
 
 def ended(run: str) -> None:
-    """Remove what the children of a run have left, however they ended. Called when they have."""
-    sweep(Path(tempfile.gettempdir()), run)
+    """Remove what the children of a run have left, however they ended. Called when they have, or were killed."""
+    until = time.monotonic() + _DYING_S
+    while sweep(Path(tempfile.gettempdir()), run) and time.monotonic() < until:
+        time.sleep(0.02)
 
 
-def sweep(place: Path, run: str = "") -> None:
-    """Remove the folders that nobody holds any more; of one run, or all that are not just being made."""
+def sweep(place: Path, run: str = "") -> bool:
+    """Remove the folders that nobody holds any more; of one run, or all that are not just being made. Whether one is
+    left that somebody holds."""
     young_s = 0.0 if run else _YOUNG_S
+    left = False
     for path in place.glob(f"{_prefix(run)}*"):
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -91,5 +97,8 @@ def sweep(place: Path, run: str = "") -> None:
                 found = os.fstat(descriptor)
                 if found.st_uid == os.getuid() and time.time() - found.st_ctime > young_s:
                     shutil.rmtree(path, ignore_errors=True)
+            except BlockingIOError:
+                left = True
             finally:
                 os.close(descriptor)
+    return left

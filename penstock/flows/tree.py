@@ -50,14 +50,15 @@ def kind(node: Any) -> str:
 def expressions(node: Plan) -> Iterator[Expression]:
     """Every expression of one node, with those inside them."""
     for expression in items(node.expressions()):
-        yield from _inside(expression)
+        yield from inside(expression)
 
 
-def _inside(expression: Expression) -> Iterator[Expression]:
+def inside(expression: Expression) -> Iterator[Expression]:
+    """An expression and all inside it."""
     yield expression
     if kind(expression) not in _CLOSED:
         for child in items(expression.children()):
-            yield from _inside(child)
+            yield from inside(child)
 
 
 def delay_us(watermark: Plan) -> int:
@@ -73,7 +74,7 @@ def is_log(node: Plan) -> bool:
 
 def carries_time(expression: Expression) -> bool:
     """Whether an expression is, or holds, an attribute that Spark's watermark moves."""
-    return any(kind(part) == "AttributeReference" and part.metadata().contains(_DELAY) for part in _inside(expression))
+    return any(kind(part) == "AttributeReference" and part.metadata().contains(_DELAY) for part in inside(expression))
 
 
 def event_time_state(plan: Plan) -> bool:

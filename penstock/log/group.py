@@ -103,15 +103,12 @@ class GroupCommit:
         self._enqueue(_Waiting(appends, remember or {}, future))
         return future
 
-    async def append(self, append: Append) -> Appended:
-        """Append one in the next commit, from an asyncio loop; an error in its place is raised."""
+    def append(self, appends: Sequence[Append]) -> asyncio.Future[Results]:
+        """The same from an asyncio loop: on their way when this returns, before anybody awaits it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Results] = loop.create_future()
-        self._enqueue(_Waiting((append,), {}, future, loop))
-        (result,) = await future
-        if isinstance(result, Exception):
-            raise result
-        return result
+        self._enqueue(_Waiting(appends, {}, future, loop))
+        return future
 
     def run(self, work: Callable[[], T]) -> Future[T]:
         """Call something on the writer's thread, between two commits and before any slices that wait."""

@@ -24,14 +24,17 @@ from penstock.horizon import Horizon
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
+Bytes = npt.NDArray[np.uint8]
 
 _LONGEST = 64
 """Bytes of an id that are hashed as they are; a longer one goes through BLAKE2b first."""
 _SLOTS = 8
-_CHOICES = 3
+_CHOICES = 2
 _SMALLEST, _LARGEST, _GROWTH = 9, 18, 3
-"""Sizes of tables as powers of two of buckets: 70 KiB, 0.5 MiB, 4.5 MiB, then 36 MiB each; none holds much more
+"""Sizes of tables as powers of two of buckets: 70 KiB, 0.6 MiB, 4.5 MiB, then 36 MiB each; none holds much more
 than a quarter of the horizon, because the oldest is forgotten as a whole."""
+_MOVED = 40_000
+"""Ids that are moved to a larger table at most: 10 ms, once."""
 _CHUNK = 4096
 """Ids put into a table at once: few enough that their choices of bucket do not go by fill levels long past."""
 
@@ -109,9 +112,20 @@ class IdIndex:
         for chunk in _chunks(hashes):
             left = chunk
             while len(left := self._tables[-1].put(left, now_us)):
-                bits = min(self._tables[-1].bits + _GROWTH, self._largest)
-                self._tables.append(_Table(bits))
+                self._grow()
         self._forget(now_us)
+
+    def _grow(self) -> None:
+        """One more table; a small one moves into it as a whole, because every table costs each lookup its share."""
+        last = self._tables[-1]
+        larger = _Table(min(last.bits + _GROWTH, self._largest))
+        if last.bits < larger.bits and last.count <= _MOVED:
+            for chunk in _chunks(last.hashes()):
+                if len(larger.put(chunk, last.newest_us)):
+                    raise AssertionError("a larger table has no room for what a smaller one held")
+            larger.oldest_us = last.oldest_us
+            self._tables.pop()
+        self._tables.append(larger)
 
     def _forget(self, now_us: int) -> None:
         while len(self._tables) > 1 and self._is_spare(self._tables[0], now_us):
@@ -136,8 +150,8 @@ def _chunks(hashes: Words) -> Iterator[Words]:
 class _Table:
     """A hash table of fixed size that takes and answers whole batches.
 
-    Each hash has three buckets to choose from, and goes to the emptiest. A bucket has eight slots and one word with a
-    byte of each slot's hash, so that an unknown id costs three reads and hardly ever a look into the slots.
+    Each hash has two buckets to choose from, and goes to the emptier. A bucket has eight slots and one word with a
+    byte of each slot's hash, so that an unknown id costs two reads and hardly ever a look into the slots.
     """
 
     def __init__(self, bits: int) -> None:
@@ -149,11 +163,13 @@ class _Table:
         self.oldest_us: int | None = None
         self._tags = np.zeros(buckets, np.uint64)
         self._fill = np.zeros(buckets, np.uint8)
-        self._slots = np.zeros((2, buckets, _SLOTS), np.uint64)
+        self._last = np.empty(buckets, np.int32)
+        """Of several that choose one bucket at once, the one that gets it."""
+        self._slots = np.zeros((buckets, _SLOTS, 2), np.uint64)
 
     @property
     def bytes(self) -> int:
-        return self._tags.nbytes + self._fill.nbytes + self._slots.nbytes
+        return self._tags.nbytes + self._fill.nbytes + self._last.nbytes + self._slots.nbytes
 
     def mark_known(self, asked: _Asked, known: Mask) -> None:
         """Set `known` where this table holds a hash."""
@@ -163,38 +179,44 @@ class _Table:
         if alike.any():
             choice, row = np.nonzero(alike)
             bucket, wanted = buckets[choice, row], asked.hashes[row]
-            same = self._slots[0, bucket] == wanted[:, 0, None]
-            same &= self._slots[1, bucket] == wanted[:, 1, None]
+            same = (self._slots[bucket] == wanted[:, None]).all(axis=2)
             known[row[same.any(axis=1)]] = True
 
     def put(self, hashes: Words, now_us: int) -> Words:
         """Take these in; gives back those for which there is no room."""
         self.newest_us = max(self.newest_us, now_us)
         self.oldest_us = now_us if self.oldest_us is None else self.oldest_us
-        for _ in range(_CHOICES):
-            if len(hashes):
-                hashes = self._put_once(hashes)
-        return hashes
+        full = _nothing()
+        while len(hashes):
+            hashes, without_room = self._put_once(hashes)
+            full = np.concatenate([full, without_room]) if len(without_room) else full
+        return full
 
-    def _put_once(self, hashes: Words) -> Words:
-        """Each into the emptiest of its buckets, as far as those have room for all that chose them."""
-        choices = _buckets(hashes) & self._mask
-        best = np.argmin(self._fill[choices], axis=0)
-        chosen = choices[best, np.arange(len(hashes))]
-        order = np.argsort(chosen, kind="stable")
-        bucket = chosen[order]
-        rank = np.arange(len(bucket)) - np.searchsorted(bucket, bucket)
-        slot = self._fill[bucket] + rank
-        fits = slot < _SLOTS
-        self._write(hashes[order[fits]], bucket[fits], slot[fits])
-        left: Words = hashes[order[~fits]]
-        return left
+    def hashes(self) -> Words:
+        """All that it holds."""
+        taken = np.arange(_SLOTS) < self._fill[:, None]
+        held: Words = self._slots[taken]
+        return held
 
-    def _write(self, hashes: Words, bucket: Indices, slot: Indices) -> None:
-        self._slots[0, bucket, slot] = hashes[:, 0]
-        self._slots[1, bucket, slot] = hashes[:, 1]
-        np.bitwise_or.at(self._tags, bucket, _tags(hashes) << (slot.astype(np.uint64) * np.uint64(8)))
-        np.add.at(self._fill, bucket, np.uint8(1))
+    def _put_once(self, hashes: Words) -> tuple[Words, Words]:
+        """One into each bucket that is the emptier one of some hash: what has to be tried again, because another was
+        put there, and what has no room."""
+        first, second = _buckets(hashes) & self._mask
+        bucket = np.where(self._fill[first] <= self._fill[second], first, second)
+        fill = self._fill[bucket]
+        rows = np.arange(len(hashes), dtype=np.int32)
+        self._last[bucket] = rows
+        here = self._last[bucket] == rows
+        fits = fill < _SLOTS
+        chosen = here & fits
+        self._write(hashes[chosen], bucket[chosen], fill[chosen])
+        return hashes[~here & fits], hashes[~fits]
+
+    def _write(self, hashes: Words, bucket: Indices, slot: Bytes) -> None:
+        """Into buckets that all differ."""
+        self._slots[bucket, slot] = hashes
+        self._tags[bucket] |= _tags(hashes) << (slot.astype(np.uint64) * np.uint64(8))
+        self._fill[bucket] = slot + np.uint8(1)
         self.count += len(hashes)
 
 

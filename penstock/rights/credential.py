@@ -7,12 +7,21 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ForbiddenError
+from penstock.errors import (
+    ForbiddenError,
+    ReadOnlyStreamError,
+    UnknownChannelError,
+    UnknownStreamError,
+    UnknownViewError,
+)
 from penstock.overload import Rate
 from penstock.rights.scope import ADMIN, Scope, Verb
 
 if TYPE_CHECKING:  # commands that ask nobody start without it
     from aiohttp import web
+
+_NAMING = (UnknownViewError, UnknownStreamError, UnknownChannelError, ReadOnlyStreamError)
+"""Errors whose hint lists what there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,13 @@ def credential_of(request: web.BaseRequest, default: Credential = ANONYMOUS) -> 
     """Who asks; where no guard stands before the handler (in a test), everybody may do everything."""
     found: Credential = request.get(_place(), default)
     return found
+
+
+def heard_by(credential: Credential, error: Any) -> Any:
+    """An error as this one may hear it: what there is besides is named to who may read, or write, everything."""
+    if not isinstance(error, _NAMING) or credential.may("read") or credential.may("write"):
+        return error
+    return type(error)(error.message, hint="GET /views, /streams and /channels list what this credential may read")
 
 
 def forbidden(credential: Credential, scope: str) -> ForbiddenError:

@@ -3,7 +3,8 @@
 1. What a path needs is decided here, in one table. A path that the table does not know needs `admin`: a new route is
    closed until somebody has thought about it.
 2. Rights are judged before names: who may not read a stream is not told whether there is one.
-3. The handlers find who asks with `credential_of(request)`, and ask it about what only they know (a view that a message
+3. What an address says and its path does not take is refused (`parameters.py`), after rights: see there why.
+4. The handlers find who asks with `credential_of(request)`, and ask it about what only they know (a view that a message
    names, the rows of a list).
 """
 
@@ -15,8 +16,9 @@ from typing import Any, Literal, NoReturn, TypeVar
 from aiohttp import web
 
 from penstock.errors import BadPositionError, ForbiddenError, PenstockError, UnauthorizedError
+from penstock.parameters import check_parameters
 from penstock.position import Position
-from penstock.rights.credential import ANONYMOUS, NOBODY, Credential, forbidden, leave
+from penstock.rights.credential import ANONYMOUS, NOBODY, Credential, forbidden, heard_by, leave
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.scope import Verb
@@ -120,6 +122,8 @@ class Guard:
             except ForbiddenError:  # what only the handler could know: a claim, a column
                 self._signals(AccessRefused("scope"))
                 raise
+            except PenstockError as error:
+                raise heard_by(credential, error) from None
 
         return guard
 
@@ -135,9 +139,11 @@ class Guard:
 
     async def _mark(self, request: web.Request, response: web.StreamResponse) -> None:
         self._origins.mark(request, response)
+        if request.method in _READS:  # what does not say that it may be kept is of this moment, errors too
+            response.headers.setdefault("Cache-Control", "no-store")
         if response.status == 401:
             response.headers["WWW-Authenticate"] = 'Bearer realm="penstock"'
-        if response.status in (401, 403) and not request.content.is_eof():
+        if response.status in (400, 401, 403) and not request.content.is_eof():
             response.force_close()  # nobody reads the rest of the body
 
     # Whoever posts a plain request, without a look at the request
@@ -173,9 +179,11 @@ class Guard:
         wanted = need(request.method, resource.canonical)
         self._origins.check(request, anonymous=self.rights.is_open, writes=wanted == "write")
         if wanted == "write" and self._signatures and request.match_info["stream"] in self._signatures:
-            return self._signed(request)
-        credential = self._identify(request)
-        self._check(credential, wanted, request)
+            credential = self._signed(request)
+        else:
+            credential = self._identify(request)
+            self._check(credential, wanted, request)
+        check_parameters(request.method, resource.canonical, request.query)
         return credential
 
     def _signed(self, request: web.Request) -> Credential:

@@ -21,7 +21,7 @@ class AccessRefused(Signal):
 
 @dataclass(frozen=True, slots=True)
 class LimitReached(Signal):
-    """A credential asked more often, or for more connections, than it may; `limit` is `rate` or `connections`."""
+    """A credential asked more often, or for more, than it may; `limit` is `rate`, `connections` or `webhooks`."""
 
     moves = (Counts("penstock_rights_limited_total", "Requests above a credential's limits.", ("limit",)),)
     limit: str

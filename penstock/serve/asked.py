@@ -16,6 +16,7 @@ from penstock.change import Key
 from penstock.config import Limits
 from penstock.declaration import Policy
 from penstock.errors import BadQueryError, BadRequestError, ForbiddenError
+from penstock.parameters import waiting
 from penstock.views.query import DEFAULT, Limit, Names, Query
 from penstock.views.rule import EVERYTHING, ReadRule, parse_ruled
 from penstock.views.store import Content, View
@@ -109,18 +110,7 @@ def _params(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def seconds(fields: Mapping[str, Any], limits: Limits, default: float = WAIT_S) -> float:
     """The parameter `wait`."""
-    text = fields.get("wait")
-    if text is None:
-        return default
-    try:
-        wait = float(text)
-    except (ValueError, TypeError):
-        wait = -1.0
-    if not 0 <= wait <= limits.wait_s:
-        raise BadRequestError(
-            f"wait={str(text)[:40]} is not a time to wait", hint=f"use seconds from 0 to {limits.wait_s:g}"
-        )
-    return wait
+    return waiting(fields.get("wait"), default, limits.wait_s)
 
 
 def whole(fields: Mapping[str, str], name: str, default: int, most: int) -> int:

@@ -296,6 +296,9 @@ class StreamReads:
     # Waiting
 
     def _committed(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the follower's thread. Whoever begins to wait looks at the log afterwards, so that nobody misses this."""
+        if not self._waiting:
+            return
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self._wake)
 
@@ -339,7 +342,9 @@ async def _within(news: asyncio.Event, timeout_s: float) -> bool:
 
 def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Position | str:
     """A position, `start` or `end`."""
-    value = fields.get(field) or START
+    value = fields.get(field)
+    if value is None:
+        return START
     return value if value in (START, END) else Position.parse(str(value), "stream", name)
 
 

@@ -135,6 +135,8 @@ async def poll(
     begun = asyncio.ensure_future(gathering.begun.wait())
     try:
         await asyncio.wait([subscription, begun], timeout=wait_s, return_when="FIRST_COMPLETED")
+        if ahead_s := hub.ahead_s(view, since):  # it is told so, however short its patience
+            await asyncio.wait([subscription, begun], timeout=ahead_s, return_when="FIRST_COMPLETED")
         if not gathering.messages:
             hub.announce(gathering)
         if subscription.done():

@@ -120,7 +120,7 @@ def _view_paths(thing: Thing, columns: list[str], limits: Limits) -> Spec:
     polled = record(messages=array(message), position=ref("Position"))
     read = f"read {thing.words}"
     again = {"operationId": read, "parameters": {"since": "$response.body#/position"}}
-    good = answers({"oneOf": [rows, polled]}, 400, 410, 503, 504, 507)
+    good = answers({"oneOf": [rows, polled]}, 400, 406, 410, 503, 504, 507)
     good["200"]["links"] = {"what comes then": again}
     return {
         thing.address: {
@@ -161,7 +161,7 @@ def _stream_paths(thing: Thing, columns: list[str], limits: Limits) -> Spec:
     most = {"type": "integer", "minimum": 1, "maximum": limits.read_events_most, "default": limits.read_events}
     page = record(stream={"const": thing.target}, events=array(ref(thing.name)), next=ref("Position"))
     read = f"read {thing.words}"
-    good = answers(page, 400, 410, 503)
+    good = answers(page, 400, 406, 410, 503)
     good["200"]["links"] = {"next": {"operationId": read, "parameters": {"after": "$response.body#/next"}}}
     get = {
         "operationId": read,

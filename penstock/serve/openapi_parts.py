@@ -11,6 +11,7 @@ _MEANINGS = {
     401: "No credential, or one that is unknown, revoked or expired",
     403: "The credential does not have the right, or a newer instance of this producer has taken over",
     404: "There is nothing of this name",
+    406: "The header Accept leaves out what this path has",
     408: "The body came too slowly",
     409: "A sequence number is missing, a key is in use, the stream cannot be posted to, or there are too many",
     410: "The position is no longer kept",

@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def secured(paths: Spec, application: Application) -> Spec:
-    """The same paths with 401, 403 and a word on the right; what is open to all says so."""
+    """The same paths with 400, 401, 403 and a word on the right; what is open to all says so."""
     for path, operations in paths.items():
         for method, operation in operations.items():
             if path in _OPEN:
@@ -40,7 +40,8 @@ def _secure(path: str, method: str, operation: Spec, application: Application) -
     operation["description"] = (
         f"Needs {_WORDS.get(wanted) or f'the right `{wanted}:{name}`'}, once the server has a key."
     )
-    operation["responses"] = answers(None, 401, 403, 429) | operation["responses"]
+    every = () if path.endswith(PIXEL) else (400,)  # a parameter that is not taken
+    operation["responses"] = answers(None, *every, 401, 403, 429) | operation["responses"]
     declared = application.stream(name) if wanted == "write" else None
     if declared is not None and declared.signed and method == "post":
         operation["description"] += (

@@ -24,6 +24,9 @@ from penstock.views.current import Views
 from penstock.views.query import Query
 from penstock.views.store import Content, View
 
+_OF_ROWS = ("key", "after", "at_least")
+"""Parameters that say nothing about what comes behind a position."""
+
 
 class ViewReads:
     """Reading views, one request at a time."""
@@ -42,8 +45,12 @@ class ViewReads:
     async def read(self, request: web.Request, view: View, asked: Asked) -> web.StreamResponse:
         """`asked` is what the request asks, under the rule of who asks."""
         deadline = self._clock.monotonic() + seconds(request.query, self._limits)
-        if since := request.query.get("since"):
-            position = Position.parse(since, "view", view.name)
+        if "since" in request.query:
+            position = Position.parse(request.query["since"], "view", view.name)
+            if also := next((name for name in _OF_ROWS if name in request.query), None):
+                raise BadRequestError(
+                    f"since= gives the messages behind a position, and {also}= is of rows", hint=f"leave {also}= out"
+                )
             credential = credential_of(request)
             return await poll(
                 request,
@@ -67,9 +74,9 @@ class ViewReads:
         A subscription that begins with it shows both in its snapshot. Raises `NotYetError` when time is up.
         """
         deadline = self._clock.monotonic() + wait_s
-        if after := _token(fields, "after"):
+        if (after := _token(fields, "after")) is not None:
             await self._views.wait_after(view, Position.parse(after, "stream"), wait_s)
-        if at_least := _token(fields, "at_least"):
+        if (at_least := _token(fields, "at_least")) is not None:
             await self._wait_at_least(view, Position.parse(at_least, "view", view.name), self._left(deadline))
 
     def _left(self, deadline: float) -> float:
@@ -131,7 +138,7 @@ class ViewReads:
 def _token(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is None or isinstance(value, str):
-        return value or None
+        return value
     raise BadRequestError(f"'{name}' must be a text", hint="pass a token as the server gave it")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from penstock.errors import MethodError, PenstockError, TooLargeError, UnknownPathError
+from penstock.errors import MethodError, NotAcceptableError, PenstockError, TooLargeError, UnknownPathError
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import RequestFailed
 from penstock.protocol import encode
@@ -22,6 +22,7 @@ _CACHE = {"Cache-Control": "public, no-cache"}
 """Shared proxies may keep an answer, but must ask whether it is still the present one."""
 _OWN_CACHE = {"Cache-Control": "private, no-cache", "Vary": "Authorization"}
 """The same where a credential was needed: only its owner's own browser may keep it."""
+_NO = re.compile(r"q\s*=\s*0(\.0*)?")
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -53,6 +54,32 @@ def has_tag(request: web.Request, tag: str) -> bool:
     """RFC 9110: a list of tags, compared without regard to weakness (proxies that compress weaken them), or `*`."""
     given = ",".join(request.headers.getall("If-None-Match", ()))
     return given.strip() == "*" or tag.strip('"') in _TAG.findall(given)
+
+
+def check_accept(request: web.Request, kind: str) -> None:
+    """Raises `NotAcceptableError` for one who says that it cannot read this kind, the only one that a path has."""
+    given = ",".join(request.headers.getall("Accept", ()))
+    if accepts(given, kind):
+        return
+    events = "" if request.path.endswith("/events") else "; events come from the same path with /events behind it"
+    raise NotAcceptableError(
+        f"{request.path} has {kind}, and the header Accept leaves it out", hint=f"send Accept: {kind}, or none{events}"
+    )
+
+
+def accepts(header: str, kind: str) -> bool:
+    """RFC 9110: of the ranges that a kind is in, the closest one decides; `q=0` is a no. No header is a yes.
+
+    >>> accepts("text/html, */*;q=0.8", "application/json"), accepts("text/event-stream", "application/json")
+    (True, False)
+    """
+    closest, found = -1, not header.strip()
+    whole = ("*/*", f"{kind.partition('/')[0]}/*", kind)
+    for part in header.split(","):
+        name, *options = [piece.strip().lower() for piece in part.split(";")]
+        if name in whole and whole.index(name) >= closest:
+            closest, found = whole.index(name), not any(_NO.fullmatch(option) for option in options)
+    return found
 
 
 def error_reply(error: PenstockError, headers: dict[str, str] | None = None) -> web.Response:

@@ -25,8 +25,9 @@ from penstock.declaration import Application
 from penstock.errors import BadRequestError, ForbiddenError, NotReadyError, PenstockError, UnknownViewError
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
+from penstock.parameters import EVENTS_OF_STREAM, EVENTS_OF_VIEW, OF_STREAM, OF_VIEW, SUBSCRIBE, only
 from penstock.position import Position
-from penstock.rights.credential import Credential, credential_of
+from penstock.rights.credential import Credential, credential_of, heard_by
 from penstock.rights.rights import Ended, Rights
 from penstock.rights.signals import AccessRefused
 from penstock.rights.tickets import Kind
@@ -39,8 +40,8 @@ from penstock.serve.messages import subscribed
 from penstock.serve.openapi import openapi
 from penstock.serve.readable import Readable
 from penstock.serve.reads import ViewReads
-from penstock.serve.replies import json_reply, tagged_reply
-from penstock.serve.sse import HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
+from penstock.serve.replies import JSON, check_accept, json_reply, tagged_reply
+from penstock.serve.sse import EVENTS, HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
 from penstock.serve.status import Status
 from penstock.serve.stream_schemas import schema_body
 from penstock.serve.subscribers import Subscribers
@@ -246,20 +247,23 @@ class Serving:
         except ForbiddenError:
             self.observer.emit(AccessRefused("scope"))
             raise
+        except PenstockError as error:
+            raise heard_by(credential, error) from None
 
     async def _serve(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
-        named = next(((kind, str(fields[kind])) for kind in ("channel", "stream", "view") if fields.get(kind)), None)
-        if named is None:
+        things = [(kind, str(fields[kind])) for kind in ("channel", "stream", "view") if fields.get(kind)]
+        if len(things) != 1:
             credential.require("read", "*")
             raise BadRequestError(
-                "a subscription needs a view, a stream or a channel", hint='{"type": "subscribe", "view": ...}'
+                "a subscription is of one view, stream or channel", hint='{"type": "subscribe", "view": ...}'
             )
-        kind, name = named
+        ((kind, name),) = things
         credential.require("read", name)
         target, is_view = self._target(name) if kind == "channel" else (name, kind == "view")
         view = self.views.view(target) if is_view else None
         if view is None:
             self._streams.known(target)
+        only(fields, SUBSCRIBE["view" if is_view else "stream"])
         asked, since = self._readable.asked(fields, credential, name), fields.get("since")
         if since is not None and not isinstance(since, str):
             raise BadRequestError("'since' must be a position or null", hint="pass a token as the server gave it")
@@ -274,7 +278,8 @@ class Serving:
                 receiver.refuse_pace(never_conflated("every_change"))
             asked.query(view, await view.loaded())
             await self._name(credential, fields, receiver)
-            resumed = since or (receiver.named.position if receiver.named else None)
+            named = receiver.named.position if receiver.named else None
+            resumed = since if since is not None else named
             if resumed is None:
                 await self._reads.reached(view, fields, seconds(fields, self.limits))
             await self.hub.subscribe(view, asked, _since(resumed, view.name), receiver)
@@ -290,6 +295,7 @@ class Serving:
         name = request.match_info["channel"]
         target, is_view = self._target(name)
         asked = self._asked(request, name)
+        only(request.query, OF_VIEW if is_view else OF_STREAM)
         if is_view:
             return await self._reads.read(request, self.views.view(target), asked)
         return await self._page(request, target, asked)
@@ -298,6 +304,7 @@ class Serving:
         name = request.match_info["channel"]
         target, is_view = self._target(name)
         asked = self._asked(request, name)
+        only(request.query, EVENTS_OF_VIEW if is_view else EVENTS_OF_STREAM)
         if is_view:
             return await self._events_of_view(request, self.views.view(target), asked)
         return await self._events_of_stream(request, target, asked)
@@ -310,7 +317,7 @@ class Serving:
     ) -> None:
         """From `since`, or where the name was acknowledged, or where the subscription that this one replaces was."""
         since, before = after_in(fields, name, "since"), receiver.before
-        if not fields.get("since"):
+        if fields.get("since") is None:
             if receiver.named is not None and receiver.named.position:
                 since = Position.parse(receiver.named.position, "stream", name)
             elif before is not None and before[0] == receiver.of and before[1] is not None:
@@ -382,6 +389,7 @@ class Serving:
         return await self._talk(request, {"stream": request.match_info["stream"]})
 
     def _asked(self, request: web.Request, name: str) -> Asked:
+        check_accept(request, EVENTS if request.path.endswith("/events") else JSON)
         return self._readable.asked(request.query, credential_of(request), name)
 
     def _known(self, kind: Kind, name: str) -> None:
@@ -470,4 +478,4 @@ class Serving:
 
 
 def _since(token: str | None, view: str) -> Position | None:
-    return Position.parse(token, "view", view) if token else None
+    return None if token is None else Position.parse(token, "view", view)

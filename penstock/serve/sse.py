@@ -25,8 +25,9 @@ from penstock.sockets.delivery import Pipe
 HEARTBEAT_S = 15.0
 RETRY_MS = 1000
 """When a browser tries again after a broken connection."""
+EVENTS = "text/event-stream"
 _HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
+    "Content-Type": f"{EVENTS}; charset=utf-8",
     "Cache-Control": "no-cache, no-transform",
     "X-Accel-Buffering": "no",
 }
@@ -81,7 +82,9 @@ async def serve_events(
 
 async def _open(request: web.Request) -> web.StreamResponse:
     if request.version < (1, 1):
-        raise BadRequestError("events need HTTP/1.1", hint="use a client that speaks HTTP/1.1")
+        raise BadRequestError(
+            "events need HTTP/1.1", hint="a proxy may speak 1.0 to servers: nginx wants proxy_http_version 1.1"
+        )
     response = web.StreamResponse(headers=_HEADERS)
     response.enable_chunked_encoding()
     response.force_close()

@@ -86,6 +86,12 @@ class Hub:
             self.observer.emit(SubscriberReset(view.name, reason, asked.policy))
             await receiver.send(reset(reason))
 
+    def ahead_s(self, view: View, since: Position) -> float:
+        """How long it takes at most until who asks behind `since` is told that it is ahead; 0 for who is not."""
+        content = view.content
+        ahead = content is not None and since.epoch == content.shown and since.offsets > (content.offset,)
+        return AHEAD_S + 1 if ahead else 0.0
+
     def announce(self, receiver: Receiver) -> None:
         """Tell a subscriber how far it has come, where batches have passed it by."""
         if (group := self._following.get(receiver)) is not None:

@@ -188,10 +188,11 @@ def reckon(target: Target, found: Findings) -> None:
 
 
 def _complaints(log: str) -> list[str]:
-    """Errors of the server's own that it has logged, a few of each kind."""
+    """Errors of the server's own that it has logged, a few of each kind; that nobody answers at a webhook's made-up
+    address is none."""
     traces = [trace.strip().splitlines() for trace in log.split("Traceback (most recent call last):")[1:]]
     ends = Counter(next((line for line in trace if line and not line.startswith(" ")), "?") for trace in traces)
-    failed = [line for line in log.splitlines() if "Failed " in line]
+    failed = [line for line in log.splitlines() if "Failed " in line and " WebhookFailed " not in line]
     return [f"{count} times in the log: {end}" for end, count in ends.most_common(10)] + failed[:5]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pickle
 import pkgutil
 import re
 from collections.abc import Iterator
@@ -73,6 +74,14 @@ def test_an_error_is_documented_with_its_status_and_whether_to_retry(kind: type[
     assert status in ("", str(kind.status))
     assert status or kind.status == 500, "a status that a client can see must be in the table"
     assert retry == ("yes" if kind.retry else "no")
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.code)
+def test_an_error_comes_whole_out_of_another_process(kind: type[PenstockError]) -> None:
+    error = kind("what", detail="facts", hint="do").after(2.0)
+    error.__dict__.update({name: "own" for name in vars(error) if name in ("expected", "reason")})
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), vars(copy), str(copy)) == (kind, vars(error), "what")
 
 
 def test_no_error_is_documented_that_is_gone() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -51,7 +52,92 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
     "key": (lambda orders: orders.groupBy("amount").count(), "unknown_column", "its columns are amount, count"),
     "not a frame": (lambda orders: 7, "bad_plan", "return a DataFrame"),  # type: ignore[dict-item,return-value]
     "unknown column": (lambda orders: orders.select("nope"), "bad_plan", "DataFrames of its inputs"),
+    "runs": (lambda orders: orders.limit(orders.count()), "bad_plan", "builds a plan and runs nothing"),
+    "groups of a batch": (
+        lambda orders: orders.groupBy("country").applyInPandas(_same, "country string"),
+        "per_batch",
+        "transformWithState",
+    ),
+    "distinct": (
+        lambda orders: orders.groupBy("country").agg(F.countDistinct("amount")),
+        "unsupported_plan",
+        "dropDuplicates",
+    ),
+    "no batch": (lambda orders: orders.dropDuplicatesWithinWatermark(["country"]), "unsupported_plan", "id="),
+    "pivot": (lambda orders: orders.groupBy("country").pivot("at", [1]).count(), "unsupported_plan", "when("),
+    "python aggregate": (
+        lambda orders: orders.groupBy("country").agg(F.pandas_udf(_mean, "double")("amount")),
+        "unsupported_plan",
+        "built-in aggregates",
+    ),
+    "group not in the key": (
+        lambda orders: orders.groupBy("country", "at").count().select("country", "count"),
+        "key_of_groups",
+        "max(name)",
+    ),
+    "changing key": (
+        lambda orders: orders.groupBy("at").agg((F.count("*") + 1).cast("string").alias("country")),
+        "key_of_groups",
+        "grouped by",
+    ),
+    "column twice": (lambda orders: orders.select("country", "country"), "column_twice", "alias"),
+    "no JSON": (
+        lambda orders: orders.select("country", F.array(F.create_map(F.struct("at"), "at")).alias("m")),
+        "bad_type",
+        "strings",
+    ),
+    "map as key": (
+        lambda orders: orders.select(F.create_map("country", "at").alias("country")),
+        "bad_type",
+        "to_json",
+    ),
+    "our column": (lambda orders: orders.select("country", F.lit(1).alias("_op")), "name_reserved", "alias"),
 }
+
+
+def _same(orders: pd.DataFrame) -> pd.DataFrame:
+    return orders
+
+
+def _mean(amounts: pd.Series) -> float:
+    return float(amounts.mean())
+
+
+GOOD: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "computed": lambda orders: orders.groupBy(F.lower("country").alias("country")).count(),
+    "joined": lambda orders: (
+        orders.groupBy("country", "at").count().select(F.concat_ws("/", "country", "at").alias("country"), "count")
+    ),
+    "of all": lambda orders: orders.agg(F.count("*").alias("n")).withColumn("country", F.lit("all")),
+    "a part of the window": lambda orders: (
+        orders.groupBy(F.window("_time", "1 minute")).count().select(F.col("window.end").alias("country"), "count")
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_a_key_that_says_which_group_it_is_may_be_computed(spark: SparkSession, case: str) -> None:
+    app = _app()
+
+    @app.view(key="country")
+    def right(orders: DataFrame) -> DataFrame:
+        return GOOD[case](orders)
+
+    assert [p for p in check(app.declared(), None) if p.level == "error"] == []
+
+
+def test_what_a_function_raises_is_told_with_the_line_that_raised_it(spark: SparkSession) -> None:
+    app = _app()
+
+    @app.view(key="country")
+    def wrong(orders: DataFrame) -> DataFrame:
+        counted = _by_country(orders)
+        return counted.select("nope")
+
+    found = _problems(spark, app)["bad_plan"]
+    assert found.place is not None
+    assert found.place.line == wrong.__code__.co_firstlineno + 3
+    assert "test_check.py" not in found.message
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -137,6 +137,26 @@ def test_changed_rows_of_a_static_table_rebuild(world: Callable[[App], World]) -
     assert {row["bucket"] for row in one.rows("buckets")} == {"x", "z"}
 
 
+def test_a_changed_file_that_a_function_joins_is_another_function(
+    spark: SparkSession, world: Callable[[App], World], tmp_path: Path
+) -> None:
+    file = tmp_path / "names.csv"
+
+    def buckets(sales: DataFrame, spark: SparkSession) -> DataFrame:
+        table = spark.read.csv(str(file), schema="b int, name string")
+        return sales.join(table, F.col("n") % 3 == F.col("b")).groupBy(F.col("name").alias("bucket")).count()
+
+    app = app_with(buckets)
+    folder = world(app).folder
+    prints = []
+    for content in ("0,x\n", None, "0,xyz\n"):
+        if content:
+            file.write_text(content)
+        prints.append(Planner(spark, app.declared(), folder).plan_all()[0]["buckets"].fingerprint)
+    assert prints[0] == prints[1]
+    assert prints[1] != prints[2]
+
+
 def test_a_new_field_reads_as_its_default_and_an_unused_one_rebuilds_nothing(world: Callable[[App], World]) -> None:
     one = world(app_with(over(3)))
     one.send("sales", sales())

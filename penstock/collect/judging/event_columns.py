@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.collect.judging.arrival import Arrived, Built, Mask
+from penstock.collect.judging.arrival import Arrived, Built
 from penstock.collect.judging.cutting import MOST_REJECTED, hopeless
 from penstock.collect.judging.rejection import Refused, concealed, refused, short
-from penstock.collect.judging.system_columns import SystemColumns
+from penstock.collect.judging.system_columns import NO_ROWS, System, SystemColumns
 from penstock.declaration import StreamDef
 from penstock.schema import simple_type
 
@@ -35,33 +35,33 @@ class EventColumns:
     def build(self, arrived: Arrived) -> Built | None:
         """Columns of all events; None when some events do not fit."""
         try:
-            batch, skewed = self._columns(arrived)
+            batch, system = self._columns(arrived)
         except Exception:
             return None
-        return self._without_future(Built(batch, range(len(arrived.events)), [], skewed), arrived)
+        return self._without_future(Built(batch, range(len(arrived.events)), [], system.skewed), system, arrived)
 
     def build_apart(self, arrived: Arrived) -> Built:
         """Columns of the events that fit, after finding those that do not; slow when there are many."""
         faults = list(self._faults(range(len(arrived.events)), arrived))
         bad = {row for row, _ in faults}
         rows = [row for row in range(len(arrived.events)) if row not in bad]
-        batch, skewed = self._columns(arrived.pick(rows))
-        return self._without_future(Built(batch, rows, faults, skewed), arrived)
+        batch, system = self._columns(arrived.pick(rows))
+        return self._without_future(Built(batch, rows, faults, system.skewed), system, arrived)
 
-    def _columns(self, arrived: Arrived) -> tuple[pa.RecordBatch, Mask | None]:
+    def _columns(self, arrived: Arrived) -> tuple[pa.RecordBatch, System]:
         stored, rows = self._stream.stored, len(arrived.events)
         if not rows:
-            return pa.RecordBatch.from_pylist([], stored), None
+            return pa.RecordBatch.from_pylist([], stored), NO_ROWS
         given = arrived.columns
         columns = self._stream.events.columns(arrived.events) if given is None else given.columns
         keeps = self._stream.unknown == "keep"
         texts = pa.nulls(rows, pa.string()) if arrived.unknown is None else pa.array(arrived.unknown, pa.string())
         kept = [texts] if keeps else []
         system = self._system.build([*columns, *kept], arrived)
-        return pa.RecordBatch.from_arrays([*columns, *kept, *system.columns], schema=stored), system.skewed
+        return pa.RecordBatch.from_arrays([*columns, *kept, *system.columns], schema=stored), system
 
-    def _without_future(self, built: Built, arrived: Arrived) -> Built:
-        ahead = self._system.ahead(built.batch)
+    def _without_future(self, built: Built, system: System, arrived: Arrived) -> Built:
+        ahead = self._system.ahead(system)
         if not ahead:
             return built
         if len(ahead) > MOST_REJECTED and arrived.columns is not None:  # they are of one request

@@ -14,9 +14,8 @@ from penstock.collect.judging.content_hash import content_hashes
 from penstock.collect.judging.id_texts import Texts, id_texts, key_texts
 from penstock.collect.judging.rejection import Refused
 from penstock.collect.judging.three_clocks import ThreeClocks
-from penstock.collect.judging.time_columns import LAST_US, TimeField, micros, timestamps
+from penstock.collect.judging.time_columns import LAST_US, TimeField, timestamps
 from penstock.declaration import StreamDef
-from penstock.schema import RECEIVED, TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,12 @@ class System:
     """The columns in their order, and which rows came from a clock that is too wrong to be corrected."""
 
     columns: list[pa.Array]
+    time: Micros
+    came: Micros
     skewed: Mask | None = None
+
+
+NO_ROWS = System([], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class SystemColumns:
@@ -49,10 +53,10 @@ class SystemColumns:
         ids = pa.array(arrived.ids, pa.string()) if by_envelope else self._id(columns, len(came))
         rest = [timestamps(came), ids, self._key(columns, len(came))]
         if self._clocks is None:
-            return System([timestamps(occurred), *rest])
+            return System([timestamps(occurred), *rest], occurred, came)
         first = came if arrived.first is None else _filled(arrived.first, came)
         time, sent, skewed = self._clocks.correct(occurred, known, first, columns, arrived.sent)
-        return System([sent, timestamps(time), *rest], skewed)
+        return System([sent, timestamps(time), *rest], time, came, skewed)
 
     def _occurred(
         self, columns: Sequence[pa.Array], came: Micros, times: Sequence[int | None] | None
@@ -65,9 +69,9 @@ class SystemColumns:
             return came, None
         return _filled(times, came), None
 
-    def ahead(self, batch: pa.RecordBatch) -> list[tuple[int, Refused]]:
+    def ahead(self, system: System) -> list[tuple[int, Refused]]:
         """The rows whose time is further ahead of their arrival than the stream allows."""
-        time, came = (micros(batch.column(name)) for name in (TIME, RECEIVED))
+        time, came = system.time, system.came
         rows = np.flatnonzero(time - came > self._future_us).tolist()
         return [(row, self._too_early(int(time[row]), int(came[row]))) for row in rows]
 

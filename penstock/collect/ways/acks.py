@@ -17,6 +17,7 @@ from penstock.collect.ways.request_options import wait_s
 from penstock.config import Limits
 from penstock.errors import BadPositionError, PenstockError, UnknownAckError
 from penstock.position import Position
+from penstock.rights.credential import Credential, credential_of
 
 
 class Acks:
@@ -38,7 +39,8 @@ class Acks:
         try:
             position = Position.parse(request.match_info["token"])
             patience_s = wait_s(request, 0.0, self._limits.wait_s)
-            return json_reply(200, await self._answer(position, patience_s), {"Cache-Control": "no-store"})
+            body = _shown_to(credential_of(request), await self._answer(position, patience_s))
+            return json_reply(200, body, {"Cache-Control": "no-store"})
         except PenstockError as error:
             return error_reply(error)
         except Exception as error:
@@ -83,6 +85,12 @@ class Acks:
         if intake is None or not intake.end.covers(position):
             raise _unknown(None)
         return position
+
+
+def _shown_to(credential: Credential, body: dict[str, Any]) -> dict[str, Any]:
+    """Without the names and positions of views that who asks may not read; the level is that of all views."""
+    views = body.get("views", {})
+    return body | ({"views": {n: v for n, v in views.items() if credential.may("read", n)}} if views else {})
 
 
 def _unknown(detail: str | None) -> UnknownAckError:

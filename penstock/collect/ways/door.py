@@ -46,7 +46,7 @@ from penstock.errors import (
 from penstock.log.control import producer_key
 from penstock.log.log import Producer, Stream
 from penstock.position import Position
-from penstock.rights.credential import NOBODY, credential_of, leave
+from penstock.rights.credential import NOBODY, credential_of, heard_by, leave
 from penstock.rights.signatures import Signatures
 
 WaitAbsorbed = Callable[[Position, float], Awaitable[Mapping[str, Mapping[str, Any]]]]
@@ -87,7 +87,7 @@ class Door:
         except ConnectionError:
             raise
         except Exception as error:
-            reply = error_reply(self.explained(error, request.path, name))
+            reply = error_reply(self.explained(heard_by(credential_of(request), error), request.path, name))
         if not request.content.is_eof():
             reply.force_close()  # the rest of the body is not read, so nothing more can come on this connection
         return reply

@@ -34,6 +34,7 @@ from penstock.config import Limits
 from penstock.errors import BadBodyError, PenstockError, TooLargeError, UpgradeError
 from penstock.log.control import producer_key
 from penstock.log.log import Producer
+from penstock.rights.credential import credential_of, heard_by
 from penstock.rights.guard import SUBPROTOCOL
 from penstock.sockets import frames
 from penstock.sockets.delivery import Pipe
@@ -83,7 +84,7 @@ class Publishing:
             intake = self._find(name)
         except PenstockError as error:
             self.signals(RequestRefused("", error.code))
-            return error_reply(error)
+            return error_reply(heard_by(credential_of(request), error))
         try:
             agreed = agree(request, SUBPROTOCOL)
         except PenstockError as error:

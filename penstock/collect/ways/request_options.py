@@ -11,6 +11,7 @@ from aiohttp import web
 from penstock.collect.judging.time_columns import FIRST_US, LAST_US
 from penstock.errors import BadRequestError
 from penstock.log.log import Producer
+from penstock.parameters import waiting
 
 AckLevel = Literal["none", "logged", "applied"]
 APPLIED_WAIT_S = 5.0
@@ -129,16 +130,7 @@ def ack_level(request: web.Request) -> AckLevel:
 
 def wait_s(request: web.Request, default_s: float, most_s: float) -> float:
     """`?wait=` in seconds, within the server's own limit."""
-    text = request.query.get("wait") if request.query_string else None
-    if text is None:
-        return default_s
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= most_s:
-        raise BadRequestError(f"wait='{text[:40]}' is not a time to wait", hint=f"use seconds from 0 to {most_s:g}")
-    return seconds
+    return waiting(request.query.get("wait") if request.query_string else None, default_s, most_s)
 
 
 def producer_of(request: web.Request) -> Producer | None:

@@ -111,6 +111,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 def open_reader(path: Path) -> sqlite3.Connection | None:
     """A connection that only reads, or None while there is no log at this path."""
+    if not path.exists():  # SQLite takes ten times as long to say so, and followers ask every few milliseconds
+        return None
     try:
         uri = f"file:{quote(str(path.absolute()))}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)

@@ -45,6 +45,8 @@ TIMEOUT_S = 15.0
 BODY_S = 1.0
 BODY_BYTES = 64 * 1024
 """What is read of a reply's body at most, so that its connection can be used again."""
+PROVISIONAL = 20
+"""Replies of 1xx before the one that counts; each is work for the loop, however small."""
 KEEP_S = 15.0
 PIECES_BYTES = 512 * 1024
 
@@ -71,6 +73,31 @@ class Outcome:
 
     def text(self) -> str:
         return self.detail or f"status {self.status}"
+
+
+class EndlessAnswerError(ClientError):
+    """Nothing but replies of 1xx came."""
+
+
+class _Answer(ClientResponse):
+    """A reply that is given up when it keeps announcing itself: aiohttp would read 1xx for as long as they come."""
+
+    async def start(self, connection: Any) -> ClientResponse:
+        protocol, heads = connection.protocol, 0
+        read = protocol.read
+
+        async def counted() -> Any:
+            nonlocal heads
+            heads += 1
+            if heads > PROVISIONAL + 1:
+                raise EndlessAnswerError
+            return await read()
+
+        protocol.read = counted
+        try:
+            return await super().start(connection)
+        finally:
+            del protocol.read
 
 
 class Poster:
@@ -108,6 +135,7 @@ class Poster:
         )
         return ClientSession(
             connector=connector,
+            response_class=_Answer,
             cookie_jar=DummyCookieJar(),
             auto_decompress=False,
             timeout=ClientTimeout(total=None),

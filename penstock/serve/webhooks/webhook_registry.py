@@ -33,6 +33,7 @@ from penstock.protocol import encode
 from penstock.rights.credential import Credential
 from penstock.rights.keys import PREFIX as KEY
 from penstock.rights.rights import Ended, Rights
+from penstock.rights.signals import LimitReached
 from penstock.serve.asked import WAIT_S, Asked
 from penstock.serve.events import StreamReads
 from penstock.serve.readable import Readable
@@ -69,6 +70,8 @@ from penstock.views.current import Views
 
 MOST = 10_000
 """Webhooks of one edge."""
+MOST_OF_ONE = 1_000
+"""Webhooks of one key, so that it cannot take the place of all others; an administrator's may."""
 TESTS = 8
 """Test deliveries that are under way at one time."""
 AT_ONCE = 50
@@ -137,6 +140,8 @@ class Webhooks:
         self._starting: asyncio.Task[None] | None = None
         self._lazy: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
+        self._making: list[str] = []
+        """The owners of those that are being written down for the first time."""
         self._tests = asyncio.Semaphore(TESTS)
         self._writing: set[asyncio.Task[None]] = set()
         observer.declare(SIGNALS)
@@ -194,8 +199,7 @@ class Webhooks:
         credential.require("read", asked.target())
         _check_owner(credential)
         kind, name = self._target(asked)
-        if len(self._endpoints) >= MOST:
-            raise TooManyWebhooksError(f"this server has {MOST} webhooks", hint="delete some that nobody needs")
+        self._check_room(credential)
         secret = new_secret()
         webhook = Webhook(
             id=f"wh_{secrets.token_hex(8)}",
@@ -213,11 +217,26 @@ class Webhooks:
             created_us=self._pace.now_us(),
         )
         position = await self._position(webhook, asked.since)
+        self._check_room(credential)  # others were made meanwhile
         progress = Progress(Place(position, digest_us=self._pace.now_us()))
-        await self._keeper.write(stored(webhook) | stored_progress(webhook.id, progress))
+        self._making.append(credential.id)
+        try:
+            await self._keeper.write(stored(webhook) | stored_progress(webhook.id, progress))
+        finally:
+            self._making.remove(credential.id)
         endpoint = self._endpoints[webhook.id] = Endpoint(webhook, progress, self._works, proven=False)
         self._begin(endpoint)
         return endpoint, secret.text
+
+    def _check_room(self, credential: Credential) -> None:
+        owners = [endpoint.webhook.owner.id for endpoint in self._endpoints.values()] + self._making
+        if owners.count(credential.id) >= MOST_OF_ONE and not credential.may("admin"):
+            self._works.signals(LimitReached("webhooks"))
+            raise TooManyWebhooksError(
+                f"'{credential.name}' has {MOST_OF_ONE} webhooks", hint="delete some that nobody needs"
+            )
+        if len(owners) >= MOST:
+            raise TooManyWebhooksError(f"this server has {MOST} webhooks", hint="delete some that nobody needs")
 
     async def change(self, id: str, credential: Credential, asked: ChangedWebhook) -> Endpoint:
         """With other fields, or enabled, or disabled; its place stays."""

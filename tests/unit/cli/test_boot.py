@@ -64,3 +64,11 @@ def test_a_run_that_is_ended_while_its_app_is_loaded_leaves_nothing(tmp_path, nu
     out, err = run.communicate(timeout=60)
     assert (run.returncode, out, err) == (code, "", "")
     assert {path.name for path in tmp_path.iterdir()} <= {"app.py", "__pycache__"}
+
+
+def test_a_signal_within_code_that_is_made_while_it_loads_is_the_same_exit_code(tmp_path) -> None:
+    """Data classes and named tuples are made by `exec`; Python remembers that an interrupt has passed through one."""
+    app = tmp_path / "app.py"
+    app.write_text("exec('import os, signal; os.kill(os.getpid(), signal.SIGTERM)')\n")
+    run = [sys.executable, "-m", "penstock.cli.boot", "run", str(app)]
+    assert subprocess.run(run, capture_output=True, timeout=60).returncode == 143

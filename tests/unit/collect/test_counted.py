@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -31,15 +31,19 @@ class Log:
         self.asks, self.error = asks, error
         self.remembered: Any = None
 
-    async def append(self, append: Append) -> Appended:
+    def append(self, appends: Sequence[Append]) -> asyncio.Future[list[Appended | Exception]]:
+        (append,) = appends
         assert append.remember is not None
+        written: asyncio.Future[list[Appended | Exception]] = asyncio.get_running_loop().create_future()
         for _ in range(self.asks):
             self.remembered = append.remember(TAKEN)
         if self.error:
             assert append.undo is not None
             append.undo()
-            raise self.error
-        return TAKEN
+            written.set_exception(self.error)
+        else:
+            written.set_result([TAKEN])
+        return written
 
     def submit(self, appends: Any) -> Future[Any]:
         raise AssertionError("counted events go through append")

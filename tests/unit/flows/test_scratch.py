@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from penstock.flows import scratch as scratch_
-from penstock.flows.scratch import Scratch, sweep
+from penstock.flows.scratch import RUN, Scratch, ended, sweep
 
 LIVES = """
 import sys, time
@@ -86,6 +88,17 @@ def test_the_end_of_a_run_takes_its_own_however_young_and_no_other(tmp_path: Pat
         os.close(Scratch.make(tmp_path).held)
     scratch_.ended("aaaaaaaa")
     assert [path.name[:21] for path in tmp_path.iterdir()] == ["penstock-spark-bbbbbb"]
+
+
+def test_the_end_of_a_run_waits_for_a_jvm_that_was_killed_and_is_not_gone_yet(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv(RUN, "0123456789abcdef")
+    made = Scratch.make(tmp_path)
+    dying = threading.Timer(0.2, os.close, [made.held])
+    dying.start()
+    ended("0123456789abcdef")
+    assert not list(tmp_path.iterdir())
+    dying.join()
 
 
 def test_where_nothing_may_be_executed_it_lies_in_the_data_folder(tmp_path: Path, monkeypatch) -> None:

@@ -105,12 +105,22 @@ def test_an_id_takes_less_than_25_bytes_when_there_are_many() -> None:
 
 def test_ids_older_than_the_time_kept_are_forgotten() -> None:
     index = IdIndex(keep_us=HOUR_US)
-    index.load(ids(0, 10_000), 0)
-    index.load(ids(10_000, 60_000), 2 * HOUR_US)
-    index.load(ids(60_000, 60_001), 2 * HOUR_US + 1)
-    assert index.stage(ids(10_000, 60_001), 0).all()
+    index.load(ids(0, 300_000), 0)
+    index.load(ids(300_000, 400_000), 2 * HOUR_US)
+    index.load(ids(400_000, 400_001), 2 * HOUR_US + 1)
+    assert index.stage(ids(300_000, 400_001), 0).all()
     index.discard()
-    assert index.stage(ids(0, 3_000), 0).mean() < 0.2
+    assert index.stage(ids(0, 150_000), 0).mean() < 0.2
+
+
+def test_ids_that_move_to_a_larger_table_stay_known_with_their_age() -> None:
+    index = IdIndex()
+    for start in range(0, 120_000, 500):
+        index.load(ids(start, start + 500), start)
+    assert len(index._tables) == 1
+    assert (len(index), index.since_us) == (120_000, 0)
+    assert index.stage(ids(0, 120_000), 1).all()
+    assert not index.stage(ids(120_000, 121_000), 1).any()
 
 
 def test_every_index_hashes_in_its_own_way() -> None:

@@ -125,6 +125,30 @@ async def test_an_ack_is_for_who_may_write_or_read_the_stream(edge):
     assert (await edge.get("/acks/zzz", other)).code == "bad_position"
 
 
+async def test_an_ack_names_the_views_that_one_may_read_and_says_of_all_whether_they_have_it(edge):
+    writer, reader = await edge.key("write:rsvps"), await edge.key("write:rsvps", "read:topics")
+    ack = (await edge.post("rsvps", writer, b'{"topic": "a"}')).body["ack"]
+    assert (await edge.get(f"/acks/{ack}", writer)).body == {"ack": ack, "level": "logged", "views": {}}
+    assert set((await edge.get(f"/acks/{ack}", reader)).body["views"]) == {"topics"}
+    assert set((await edge.get(f"/acks/{ack}", await edge.key("admin"))).body["views"]) == {"topics", "hidden"}
+
+
+async def test_what_there_is_besides_is_not_named_to_who_may_not_know_it(edge):
+    """A right with a `*` lets one ask for names that are none; the answer lists no others."""
+    key, all_of_it = await edge.key("read:x*", "write:x*"), await edge.key("read:*")
+    for path in ("/views/xyz", "/streams/xyz", "/channels/xyz", "/streams/xyz/events", "/streams/xyz/publish"):
+        answer = await edge.get(path, key)
+        assert answer.status == 404
+        assert not {"hidden", "orders", "locks"} & set(answer.raw.decode().replace(",", " ").split()), answer.raw
+    assert b"locks" not in (await edge.post("xyz", key)).raw
+    assert b"hidden" in (await edge.get("/views/xyz", all_of_it)).raw
+    headers = {"Authorization": f"Bearer {key}"}
+    async with edge.http.ws_connect(edge.url + "/socket", headers=headers) as socket:
+        await socket.send_json({"type": "subscribe", "view": "xyz"})
+        told = await socket.receive_json(timeout=20)
+        assert (told["error"]["code"], "hidden" in str(told)) == ("unknown_view", False)
+
+
 async def test_lists_show_what_may_be_read_and_no_more(edge):
     reader, everything = await edge.key("read:topics", "read:orders"), await edge.key("read:*")
     assert [v["view"] for v in (await edge.get("/views", reader)).body["views"]] == ["topics"]

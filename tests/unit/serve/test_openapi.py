@@ -31,6 +31,7 @@ from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
+from penstock.parameters import TAKEN
 from penstock.position import Position
 from penstock.rights.guard import Guard
 from penstock.rights.inbox import Instruction
@@ -202,6 +203,40 @@ async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> No
     assert staying <= {channel["address"] for channel in others["channels"].values()}
 
 
+async def test_both_documents_name_the_parameters_that_are_taken_and_no_other(tmp_path: Path) -> None:
+    async with AsyncExitStack() as opened:
+        app = await _open(described_app().declared(), Folder(tmp_path), opened)
+        async with TestClient(TestServer(app)) as client:
+            spec, others = [await (await client.get(path)).json() for path in DOCUMENTS]
+        described: dict[str, set[str]] = defaultdict(set)
+        for path, item in spec["paths"].items():
+            for method, operation in item.items() if path not in OPEN else ():
+                route = await app.router.resolve(make_mocked_request(method.upper(), filled(path)))
+                named = (p["name"] for p in operation.get("parameters", ()) if p["in"] == "query")
+                described[f"{method.upper()} {canonical(route)}"] |= set(named)
+        for channel in others["channels"].values():
+            if not (channel["address"] or "").endswith(("/events", "/socket")):
+                continue
+            route = await app.router.resolve(make_mocked_request("GET", channel["address"]))
+            (bindings,) = (channel.get("bindings") or one_operation(others, channel)["bindings"]).values()
+            described[f"GET {canonical(route)}"] |= set(bindings.get("query", {}).get("properties", ()))
+    for path in ("views/{view}", "streams/{stream}", "channels/{channel}"):
+        described[f"GET /{path}/events"].add("lastEventId")  # another spelling
+    described["POST /streams/{stream}"].add("key")  # a credential: `beacon` of the security schemes
+    del described["GET /streams/{stream}/pixel.gif"]
+    assert {route: names for route, names in described.items() if names} == {r: set(n) for r, n in TAKEN.items()}
+
+
+def canonical(route: Any) -> str:
+    return str(route.route.resource.canonical)
+
+
+def one_operation(spec: Spec, channel: Spec) -> Spec:
+    """The operation that says how a channel over HTTP is asked."""
+    found = [o for o in spec["operations"].values() if spec["channels"][o["channel"]["$ref"].split("/")[-1]] is channel]
+    return found[0]
+
+
 def by_route(spec: Spec, seen: Mapping[Operation, set[int]]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
     """Described and seen statuses, of all paths that one handler serves together."""
     described: dict[str, set[int]] = defaultdict(set)
@@ -234,6 +269,7 @@ async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_i
         await leave_webhooks(edge)
         await when_the_log_fails(edge)
         now = Document(await edge.ask("GET", "/openapi.json"))
+        await with_what_is_not_taken(edge, spec)
         await without_a_right(edge, spec)
         await above_the_limit(edge, spec)
         ending = {(method, path): found for (method, path), found in edge.seen.items() if not path.endswith(STAYING)}
@@ -268,6 +304,15 @@ def problems(document: Document, method: str, path: str, status: int, kind: str,
 
 def filled(path: str) -> str:
     return path.replace("{token}", "t").replace("{letter}", "0-0").replace("{id}", "wh_0").replace("{name}", "n")
+
+
+async def with_what_is_not_taken(edge: Edge, spec: Spec) -> None:
+    """A parameter that no path knows, and an `Accept` that cannot be met."""
+    for path, item in spec["paths"].items():
+        for method, operation in item.items() if path not in OPEN and not path.endswith("/pixel.gif") else ():
+            await edge.expect(400, method.upper(), filled(path), params={"were": "topic = 'a'"})
+            if "406" in operation["responses"]:
+                await edge.expect(406, "GET", path, headers={"Accept": "text/event-stream"})
 
 
 async def without_a_right(edge: Edge, spec: Spec) -> None:

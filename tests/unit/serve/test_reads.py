@@ -159,6 +159,7 @@ async def test_after_gives_up_with_the_current_frontier(tmp_path: Path) -> None:
     async with flows_and_edge(tmp_path) as (flows, running):
         stream = flows.build()
         flows.commit(stream, [], end=door.end())
+        await running.at_offset(1)  # one that is still loading when time is up is a 503
         ack = door.post("a")
         status, body = await running.get("/views/topics", after=ack, wait=0.1)
         assert (status, body["error"]["code"]) == (504, "not_yet")
@@ -170,6 +171,7 @@ async def test_after_another_epoch_of_the_stream_is_never_absorbed(tmp_path: Pat
     door = Door(tmp_path)
     async with flows_and_edge(tmp_path) as (flows, running):
         flows.commit(flows.build(), [], end={"rsvps": ["another", [99]]})
+        await running.at_offset(1)
         status, _ = await running.get("/views/topics", after=door.post("a"), wait=0.1)
         assert status == 504
     door.log.close()

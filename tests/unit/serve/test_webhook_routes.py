@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -15,6 +16,7 @@ from hooked import flowing, hooked, taking
 from penstock.errors import ForbiddenError
 from penstock.rights.credential import Credential
 from penstock.rights.scope import Scope
+from penstock.serve.webhooks import webhook_registry
 from penstock.serve.webhooks.webhook import restored
 from penstock.serve.webhooks.webhook_registry import _check_owner
 
@@ -161,6 +163,25 @@ async def test_each_sees_its_own_and_an_administrator_all(tmp_path: Path) -> Non
         assert (await edge.ask("GET", "/webhooks"))[0] == 401
         assert (await edge.ask("POST", "/webhooks", HOOK))[0] == 401
         assert (await edge.ask("DELETE", f"/webhooks/{made['id']}", key=admin))[0] == 204
+
+
+async def test_one_key_does_not_take_the_place_of_all_others(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(webhook_registry, "MOST_OF_ONE", 2)
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, secured=True) as edge:
+        flows.build()
+        admin = await edge.new_key("admin", name="root")
+        ann, bob = await edge.new_key("read:topics", name="ann"), await edge.new_key("read:*", name="bob")
+        body = {"url": taker.url(), "view": "topics"}
+        at_once = await asyncio.gather(*(edge.ask("POST", "/webhooks", body, key=ann) for _ in range(5)))
+        assert sorted(status for status, _ in at_once) == [201, 201, 409, 409, 409]
+        assert {answer["error"]["code"] for status, answer in at_once if status == 409} == {"too_many_webhooks"}
+        assert edge.observer.value("penstock_rights_limited_total", limit="webhooks") == 3
+        assert (await edge.ask("POST", "/webhooks", body, key=bob))[0] == 201
+        for _ in range(3):
+            assert (await edge.ask("POST", "/webhooks", body, key=admin))[0] == 201
+        own = (await edge.ask("GET", "/webhooks", key=ann))[1]["webhooks"]
+        assert (await edge.ask("DELETE", f"/webhooks/{own[0]['id']}", key=ann))[0] == 204
+        assert (await edge.ask("POST", "/webhooks", body, key=ann))[0] == 201
 
 
 async def test_a_revoked_key_ends_its_webhooks_and_nobody_can_wake_them(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from aiohttp import web
-from edge import eventually
+from edge import DEADLINE_S, eventually
 from fake_flows import FakeFlows, topic
 from hooked import Hooked, PlayedClock, Taker, flowing, hang, hang_up, hooked, never_ending, redirect, taking
 
@@ -71,6 +72,34 @@ async def test_an_endless_answer_is_cut_and_its_status_counts(tmp_path: Path) ->
         await commits(edge, flows, build, range(1, 3))
         await taker.has(1)
         assert [body["row"]["rsvps"] for _, body in taker.tried] == [1, 2]
+
+
+async def test_an_answer_that_only_announces_itself_is_given_up(tmp_path: Path) -> None:
+    """Replies of 1xx without end: each would be read, for as long as an attempt may take."""
+    sent = 0
+
+    async def announcing(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        transport = request.transport
+        while transport is not None and not transport.is_closing():
+            transport.write(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n")  # type: ignore[attr-defined]
+            sent += 1
+            await asyncio.sleep(0.001)
+        return web.Response()
+
+    clock = PlayedClock()
+    running = hooked(tmp_path, clock=clock, timeout_s=DEADLINE_S)
+    async with flowing(tmp_path) as flows, taking() as taker, running as edge:
+        build = flows.build()
+        await edge.hook(taker)
+        taker.answers.append(announcing)
+        await commits(edge, flows, build, range(1, 3))
+        await eventually(lambda: len(taker.tried) == 1 and sent > 0, "it was not asked")
+        failures = partial(edge.observer.value, "penstock_serve_webhook_failures_total", reason="connection")
+        await eventually(lambda: failures() == 1, "it is still read")
+        await clock.advance(60, edge.quiet)
+        await taker.has(2)
+        assert [body["row"]["rsvps"] for _, body in taker.tried] == [1, 1, 2]
 
 
 async def test_a_status_that_came_in_time_counts_however_slowly_its_body_follows(tmp_path: Path) -> None:
