@@ -1,8 +1,10 @@
 """What it costs to tell many: messages per CPU-second of the edge, with one filter for all and with one for each.
 
 A fake writer of the changelog stands for the flows; it makes a batch when the listeners have got the one before the
-last, so that nobody falls behind and nothing is merged. The listeners are a process of their own on bare sockets.
-CPU is that of the edge process alone. Latency is from before the batch's commit (its fsync is in it) to the listener.
+last, so that nobody falls behind and nothing is merged. Batches that come while the edge writes leave in one write, so
+that how many messages a client read at once is told beside what they cost, at full and at half speed. The listeners are
+a process of their own on bare sockets. CPU is that of the edge process alone. Latency is from before the batch's commit
+(its fsync is in it) to the listener.
 
 Beside it stands the least that it can cost, on the same machine in the same minute: a process that does nothing but
 `transport.write` of one prebuilt frame of that size to as many sockets (`bench/bare_sockets.py`).
@@ -223,6 +225,8 @@ def _crowd(options: Options, seconds: float, case: Case) -> list[Figure]:
         Figure(name, "messages per CPU-second", per_cpu, "messages/s", count=found["messages"], aim=case.aim),
         Figure(name, "the same of a bare loop of writes", bare, "messages/s"),
         Figure(name, "share of the bare loop", per_cpu / bare * 100, "%"),
+        Figure(name, "messages that a client read at once", found["messages"] / found["reads"], "messages"),
+        Figure(name, "the same at half speed", paced["messages"] / paced["reads"], "messages"),
         Figure(name, "messages per CPU-second at half speed", paced["messages"] / at_half, "messages/s"),
         Figure(name, "messages per second", per_s, "messages/s"),
         Figure(name, "listeners' own CPU", found["cpu_s"] / found["seconds"] * 100, "%"),

@@ -35,7 +35,7 @@ _AS_THEY_ARE = frozenset({"string", "boolean", "tinyint", "smallint", "int"})
 class Message:
     """One message, encoded once. `end` is the offset behind it; `position` is None where nobody may resume."""
 
-    __slots__ = ("_deflated", "_frames", "_sse", "end", "kind", "payload", "position", "whole")
+    __slots__ = ("_deflated", "_sse", "end", "frames", "kind", "payload", "position", "whole")
 
     def __init__(self, body: protocol.Message, end: int, *, resumable: bool = True, whole: bool = True) -> None:
         self._begin(body["type"], encode(body), body.get("position") if resumable else None, end, whole)
@@ -56,7 +56,7 @@ class Message:
         """The client has something that stands alone once it has this: not so for a reset or the part of a snapshot."""
         self._sse: bytes | None = None
         self._deflated: bytes | None = None
-        self._frames: dict[tuple[str | None, bool], bytes] = {}
+        self.frames: dict[tuple[str | None, bool], bytes] = {}
 
     def sse(self) -> bytes:
         if self._sse is None:
@@ -71,14 +71,14 @@ class Message:
 
     def frame(self, form: tuple[str | None, bool]) -> bytes:
         """The same, by the pair of both: what is asked for each subscriber makes no new one."""
-        frame = self._frames.get(form)
+        frame = self.frames.get(form)
         if frame is None:
             (id, deflated), payload = form, self.payload
             plain = not deflated or len(payload) < DEFLATE_BYTES
             front = with_id(id)
             frame = text_frame(front, payload[1:]) if plain else deflated_frame(front, self.deflated())
-            if len(self._frames) < _SHARED_FRAMES:
-                self._frames[form] = frame
+            if len(self.frames) < _SHARED_FRAMES:
+                self.frames[form] = frame
         return frame
 
     def deflated(self) -> bytes:
@@ -103,11 +103,11 @@ class Joined(Message):
         return self._sse
 
     def frame(self, form: tuple[str | None, bool]) -> bytes:
-        frames = self._frames.get(form)
+        frames = self.frames.get(form)
         if frames is None:
             frames = b"".join([message.frame(form) for message in self._run])
-            if len(self._frames) < _SHARED_FRAMES:
-                self._frames[form] = frames
+            if len(self.frames) < _SHARED_FRAMES:
+                self.frames[form] = frames
         return frames
 
 

@@ -68,6 +68,7 @@ def _nobody() -> None:
 class PipeReceiver(ABC):
     """A subscriber at the end of a connection; how a message looks there is its transport's to say."""
 
+    __slots__ = ("_pipe", "on_pace", "pace_s")
     transport = ""
     deflates = False
     joins = True

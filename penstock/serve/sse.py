@@ -37,6 +37,7 @@ _LAST_WORDS = chunk(b": too slow: resume from your last position\n\n")
 class SseReceiver(PipeReceiver):
     """A subscriber behind an EventSource."""
 
+    __slots__ = ()
     transport = "sse"
 
     def frame(self, message: Message) -> bytes:

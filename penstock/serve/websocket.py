@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -49,13 +50,28 @@ LEAST_PER_S = 0.01
 class SocketReceiver(PipeReceiver):
     """One subscription on a socket."""
 
+    __slots__ = (
+        "_form",
+        "_over",
+        "_unpaced",
+        "_way",
+        "before",
+        "deflates",
+        "early_ack",
+        "id",
+        "named",
+        "names",
+        "of",
+        "reached",
+    )
     transport = "websocket"
 
     def __init__(self, pipe: Pipe, id: str, *, deflates: bool = False) -> None:
         super().__init__(pipe)
         self.id = id
         self.deflates = deflates
-        self._form = (id, deflates)
+        self._form = _form(id, deflates)
+        self._way: Pipe | _Nowhere = pipe
         self._unpaced: PenstockError | None = None
         self.of: tuple[str, str] | None = None
         """What it is of: `("view", name)` or `("stream", name)`."""
@@ -74,7 +90,8 @@ class SocketReceiver(PipeReceiver):
         return message.frame(self._form)
 
     def offer(self, message: Message) -> bool | None:
-        return self._over or self._pipe.offer(message.frame(self._form))
+        frame = message.frames.get(self._form)
+        return self._way.offer(message.frame(self._form) if frame is None else frame)
 
     async def send(self, message: Message) -> None:
         if self.deflates and len(message.payload) > LARGE_BYTES:
@@ -85,7 +102,7 @@ class SocketReceiver(PipeReceiver):
 
     def stop(self) -> None:
         """Nothing is written for it from here on."""
-        self._over = True
+        self._over, self._way = True, _Nowhere()
 
     def passed_on(self) -> Before | None:
         """What one that takes its place must know; one that had not begun passes on what it was given."""
@@ -112,6 +129,19 @@ class SocketReceiver(PipeReceiver):
             raise self._unpaced
         self.pace_s = None if per_s is None else 1 / _per_s(per_s)
         self.on_pace()
+
+
+@lru_cache(1024)
+def _form(id: str, deflates: bool) -> tuple[str | None, bool]:
+    """One object for all who chose the same id: a frame is found faster by what is not only equal but the same."""
+    return id, deflates
+
+
+class _Nowhere:
+    """The way of a subscription that is over."""
+
+    def offer(self, frame: bytes) -> bool:
+        return True
 
 
 Before = tuple[tuple[str, str], Position | str | None]

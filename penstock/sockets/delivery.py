@@ -42,6 +42,22 @@ Frame = bytes | Callable[[], bytes]
 class Pipe:
     """The way out to one connection."""
 
+    __slots__ = (
+        "_bound_bytes",
+        "_flushing",
+        "_level",
+        "_on_cut",
+        "_protocol",
+        "_room",
+        "_stalled_s",
+        "_transport",
+        "_waiting",
+        "_waiting_bytes",
+        "closed",
+        "policy",
+        "turn",
+    )
+
     def __init__(
         self,
         request: web.BaseRequest,
@@ -68,8 +84,8 @@ class Pipe:
         self._waiting: deque[Frame] = deque()
         self._waiting_bytes = 0
         self._flushing: asyncio.Task[None] | None = None
-        self._over = False
-        """As `closed`; asked for every frame."""
+        self._level = True
+        """Nothing waits here, and it is not closed; asked for every frame."""
         keep_buffers_small(transport)
 
     # Writing
@@ -77,17 +93,15 @@ class Pipe:
     def offer(self, frame: bytes) -> bool | None:
         """Take it if the connection may have more waiting. False: it was taken, but enough waits now. None: it was not
         taken, because enough waited before. In both cases: hold back what comes next until `drained`."""
-        if self._waiting:
-            return None if self._waiting_bytes > self._bound_bytes else self.put(frame)
         transport = self._transport
-        if self._over or transport.is_closing() or transport.get_write_buffer_size() > WRITE_HIGH_BYTES:
-            return self.put(frame)
-        transport.write(frame)  # what most frames come to, without another call
-        return True
+        if self._level and not transport.is_closing() and transport.get_write_buffer_size() <= WRITE_HIGH_BYTES:
+            transport.write(frame)  # what most frames come to, without another call
+            return True
+        return None if self._waiting and self._waiting_bytes > self._bound_bytes else self.put(frame)
 
     def put(self, frame: Frame) -> bool:
         """Take it in any case: for what is small, and must be said. False when enough waits."""
-        if self._over:
+        if self.closed.is_set():
             return True
         transport = self._transport
         if transport.is_closing():
@@ -97,6 +111,7 @@ class Pipe:
             transport.write(frame if isinstance(frame, bytes) else frame())
             return True
         self._waiting.append(frame)
+        self._level = False
         self._waiting_bytes += _size(frame)
         self._start_flushing()
         return self._waiting_bytes <= self._bound_bytes
@@ -109,6 +124,7 @@ class Pipe:
             self._transport.write(_made(frame))
         else:
             self._waiting.appendleft(frame)
+            self._level = False
             self._waiting_bytes += _size(frame)
             self._start_flushing()
 
@@ -147,7 +163,7 @@ class Pipe:
         """Forget what waits; the connection itself is its handler's to close."""
         self._waiting.clear()
         self._waiting_bytes = 0
-        self._over = True
+        self._level = False
         self.closed.set()
         self._room.set()
 
@@ -174,6 +190,7 @@ class Pipe:
         waiting, transport = self._waiting, self._transport
         while waiting and transport.get_write_buffer_size() <= WRITE_HIGH_BYTES:
             transport.write(self._next() if len(waiting) == 1 else b"".join(self._next_few()))
+        self._level = not waiting and not self.closed.is_set()
 
     def _next(self) -> bytes:
         frame = self._waiting.popleft()

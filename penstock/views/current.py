@@ -259,14 +259,16 @@ class Views:
         return found
 
     async def _apply_all(self, view: View, content: Content, news: list[tuple[Decoded, Frontier]]) -> None:
-        """Small ones in one step of the loop, so that those who are told of them get them together."""
-        applied = 0
+        """Small ones in one step of the loop, so that those who are told of them get them together; but history lets
+        none of them go before that."""
+        began, applied = content.offset, 0
         for commit, frontier in news:
             if commit.merged:
                 raise PositionGoneError(f"the changelog of '{view.name}' was compacted")
-            if applied + len(commit.ops) > PREPARE_CHANGES:
+            full = applied + len(commit.ops) > PREPARE_CHANGES or content.history.start >= began
+            if content.offset > began and full:
                 await asyncio.sleep(0)
-                applied = 0
+                began, applied = content.offset, 0
             applied += len(commit.ops)
             await self._apply(view, content, commit, frontier)
             if content.bytes > self.limits.view_bytes:
