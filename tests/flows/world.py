@@ -64,7 +64,7 @@ class World:
             for events in commits:
                 log.append([Append(target, batch_of(declared, events))])
 
-    def run(self, until: Callable[[], bool] | None = None, timeout_s: float = 90.0, max_rows: int = 500_000) -> None:
+    def run(self, until: Callable[[], bool] | None = None, timeout_s: float = 240.0, max_rows: int = 500_000) -> None:
         """Run the flows until they have absorbed everything, or until a condition holds."""
         stop = threading.Event()
         self.runs += 1
