@@ -15,7 +15,7 @@ setup: .venv/.installed .venv/.compiled .venv/.warm $(PAGE)
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .venv/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 $(or $(ASKED),$(MAKECMDGOALS))")'
 	@node -e 'process.exit(process.versions.node.split(".")[0] < 20)' 2>/dev/null && command -v npm >/dev/null || \
 		{ echo "Node 20 or newer, with npm, is needed to build the page"; exit 1; }
 	@echo "installing Spark and what else Penstock needs into .venv, once: 900 MB, some minutes"
@@ -27,7 +27,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 .PHONY: testing
 testing: setup .venv/.testing
 
-.venv/.testing: .venv/.installed
+.venv/.testing: .venv/.installed | .venv/.compiled .venv/.warm  # those run what this installs anew
 	@echo "installing what tests need into .venv, once"
 	@$(INSTALL) '.[test]'
 	@touch $@
@@ -55,7 +55,7 @@ $(CLIENT): client/package.json client/package-lock.json
 demo: setup
 	@$(BIN)/penstock demo
 
-lint: testing $(CLIENT)
+lint: .venv/.testing $(PAGE) $(CLIENT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -63,9 +63,9 @@ lint: testing $(CLIENT)
 	cd dashboard && npm run --silent check
 	cd client && npm run --silent check
 
-# Both at once: what is killed or waits for Spark leaves a core to what computes.
-test: testing $(CLIENT) chromium postgres kafka
-	@$(MAKE) --no-print-directory --keep-going --jobs 2 tests lint-and-page
+# All at once: what loads from elsewhere, is killed, or waits for Spark leaves a core to what computes.
+test:
+	@$(MAKE) --no-print-directory --keep-going --jobs 3 ASKED=test tests lint-and-page
 
 .PHONY: tests lint-and-page
 lint-and-page: lint
@@ -75,11 +75,15 @@ lint-and-page: lint
 # In this order: the longest first, what ends quickly last. tests/conftest.py says what is one piece of work.
 # What fails beside the others has one more try, alone: a fault fails again, a deadline that was missed for want of a core does not.
 TESTS := tests/chaos/test_kills.py tests/flows tests/chaos tests/e2e tests/unit/cli tests/unit tests/contract tests/docs
-tests:
-	$(BIN)/python -m compileall -q penstock
+tests: testing $(CLIENT) chromium postgres kafka .venv/.collected
 	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS) || { \
 		echo "SECOND TRY, ALONE, of what has failed above: if it passes, mend the test all the same"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none $(TESTS); }
+
+# Once, not in each process that runs tests: what pytest makes of their code, and what Hypothesis looks for in ours.
+.venv/.collected: .venv/.testing
+	@$(BIN)/pytest --collect-only --quiet >/dev/null || true  # the tests themselves will say why
+	@touch $@
 
 # The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
@@ -89,7 +93,7 @@ chromium:
 
 # The database of the tests, in the same way; without one its tests are skipped, and say so.
 .PHONY: postgres
-postgres:
+postgres: | chromium  # one apt-get at a time
 	@sh tests/postgres.sh
 
 # Requests that schemathesis makes from the OpenAPI document, in an environment of its own: make fuzz-openapi EXAMPLES=200 SEED=1
@@ -104,7 +108,7 @@ fuzz-openapi: .venv-fuzz/.installed
 
 # The jars of a Kafka broker, once for this user; without them its tests are skipped, and say so.
 .PHONY: kafka
-kafka: testing
+kafka: .venv/.testing
 	@$(BIN)/python -m tests.kafka_broker fetch
 
 # Kills at random moments: make chaos KILLS=100 SEED=1

@@ -114,6 +114,7 @@ async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
         )
         for number in range(asked.connections)
     ]
+    whole = time.perf_counter()
     await asyncio.sleep(asked.warm)
     tally.measuring = True
     began, own, theirs = time.perf_counter(), time.process_time(), processes.cpu_s(asked.pid)
@@ -129,6 +130,7 @@ async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
         "bad": tally.bad,
         "first_bad": tally.first_bad,
         "seconds": seconds,
+        "whole_s": time.perf_counter() - whole,
         "client_cpu_s": own,
         "server_cpu_s": theirs,
         "p50_ms": latency.p50 if latency else 0.0,

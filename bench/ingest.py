@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench import server
+from bench import disk, server
 from bench.options import Options
-from bench.results import Figure, Result
+from bench.percentile import spread
+from bench.results import Figure, Result, of_spread
+from penstock.log.logs.sqlite import SqliteLog
 
 BATCH = 500
 BATCH_CONNECTIONS = 8
@@ -49,14 +51,20 @@ CASES = (
 def run(options: Options) -> Result:
     seconds = options.seconds / 3
     figures: list[Figure] = []
-    with server.data_folder(options.folder) as folder, server.edge("narrow", folder) as edge, bare() as (pid, port):
+    with (
+        server.data_folder(options.folder) as folder,
+        server.edge("narrow", folder) as edge,
+        bare() as (pid, port),
+        bare("--protocol") as least,
+    ):
         for number, case in enumerate(CASES, 1):
             options.note(f"ingest: {case.name}")
             first_id = number * 10**12
             ours = measured(case, edge.port, edge.pid, first_id, seconds)
             if case.half:
-                rate = ours["requests"] / ours["seconds"] / 2
-                figures += _at_half(case, measured(case, edge.port, edge.pid, first_id + 10**11, seconds, rate), rate)
+                figures += _at_half(
+                    case, edge, least, first_id + 10**11, seconds, ours["requests"] / ours["seconds"] / 2
+                )
             theirs = measured(case, port, pid, first_id, seconds)
             figures += _told(case, ours, theirs)
     settings = {"seconds": round(seconds, 1), "batch connections": BATCH_CONNECTIONS}
@@ -98,19 +106,45 @@ def _told(case: Case, ours: dict[str, Any], theirs: dict[str, Any]) -> list[Figu
     ]
 
 
-def _at_half(case: Case, found: dict[str, Any], rate: float) -> list[Figure]:
-    name = f"{case.name}, half of it"
+def _at_half(
+    case: Case, edge: server.Server, least: tuple[int, int], first_id: int, seconds: float, rate: float
+) -> list[Figure]:
+    """And what the machine, the client and the disk alone take for as many: a reply waits for a commit and a half."""
+    name, stream = f"{case.name}, half of it", case.path.rpartition("/")[2]
+    before = _written(edge, stream)
+    found = measured(case, edge.port, edge.pid, first_id, seconds, rate)
+    commits, size = (after - then for after, then in zip(_written(edge, stream), before, strict=True))
+    pid, port = least
+    nothing = measured(case, port, pid, first_id, seconds, rate)
+    per_second, each = commits / found["whole_s"], size // commits + _AROUND_BYTES
+    synced = disk.measured(edge.folder.root, per_second, each, seconds)
     return [
         Figure(name, "sent", rate, "events/s"),
         Figure(name, "reply", found["p50_ms"], "ms", found["p99_ms"], found["requests"], aim="p99 below 10"),
         Figure(name, "CPU of the edge", 100 * found["server_cpu_s"] / found["seconds"], "%"),
+        Figure(name, "commits", per_second, "per second"),
+        Figure(name, "reply of a bare protocol", nothing["p50_ms"], "ms", nothing["p99_ms"], nothing["requests"]),
+        *of_spread(name, "write and fsync of such a commit alone", spread(synced), "ms"),
     ]
 
 
+_AROUND_BYTES = 3 * 8192
+"""What SQLite writes around a block: a page of each table that it is entered in."""
+
+
+def _written(edge: server.Server, stream: str) -> tuple[int, int]:
+    """Commits and bytes of a stream until now."""
+    with contextlib.closing(SqliteLog.reader(edge.folder.edge_db)) as log:
+        found = log.find(stream)
+        assert found is not None
+        bounds = log.bounds(found)
+        return bounds.next_commit, bounds.bytes
+
+
 @contextlib.contextmanager
-def bare() -> Iterator[tuple[int, int]]:
+def bare(*options: str) -> Iterator[tuple[int, int]]:
     """The server that does nothing: its process and its port."""
-    with server.started([sys.executable, "-m", "bench.bare"], subprocess.PIPE) as (process, _):
+    with server.started([sys.executable, "-m", "bench.bare", *options], subprocess.PIPE) as (process, _):
         assert process.stdout is not None
         line = process.stdout.readline().decode()
         if not line.strip().isdigit():

@@ -47,6 +47,12 @@ class Authority:
 
     def server(self) -> ssl.SSLContext:
         """A context with a new certificate and key."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.server_file())
+        return context
+
+    def server_file(self) -> Path:
+        """A new certificate and key, in one file."""
         self._made += 1
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"server {self._made}")])
@@ -54,6 +60,4 @@ class Authority:
         pem = serialization.Encoding.PEM
         private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         file.write_bytes(private + self._signed(subject, key, ca=False).public_bytes(pem))
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(file)
-        return context
+        return file

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import forked
+
 _ONE_SESSION = "tests/flows"
 """Its tests share a Spark session, whose start takes longer than most of them."""
 
@@ -21,3 +23,7 @@ class _Pieces(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     return _Pieces(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    forked.install(at_once=hasattr(config, "workerinput"))

@@ -19,6 +19,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.certificates import Authority
+
 VERSION = "4.1.1"
 _FETCH_S = 300
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -78,18 +80,30 @@ def fetch() -> str | None:
 
 
 class Broker:
-    """One broker over one folder; it can be stopped and started again."""
+    """One broker over one folder; it can be stopped and started again.
+
+    It listens without TLS, with it, and with it for whoever knows a name and a password.
+    """
+
+    USER, PASSWORD = "reader", "a broker's password"
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.port, controller = _free_port(), _free_port()
-        self.address = f"127.0.0.1:{self.port}"
+        self.port, secure, named, controller = (_free_port() for _ in range(4))
+        self.address, self.secure, self.named = (f"127.0.0.1:{port}" for port in (self.port, secure, named))
+        self.authority = Authority(folder, "brokers")
         self._settings = folder / "server.properties"
         self._settings.write_text(
             "process.roles=broker,controller\nnode.id=1\n"
             f"controller.quorum.voters=1@127.0.0.1:{controller}\n"
-            f"listeners=PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}\n"
+            f"listeners=PLAINTEXT://{self.address},SSL://{self.secure},SASL_SSL://{self.named},"
+            f"CONTROLLER://127.0.0.1:{controller}\n"
             "controller.listener.names=CONTROLLER\n"
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT\n"
+            f"ssl.keystore.type=PEM\nssl.keystore.location={self.authority.server_file()}\n"
+            "sasl.enabled.mechanisms=PLAIN\nlistener.name.sasl_ssl.plain.sasl.jaas.config="
+            "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'user_{self.USER}="{self.PASSWORD}";\n'
             f"log.dirs={folder / 'log'}\n"
             "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
             "transaction.state.log.min.isr=1\ngroup.initial.rebalance.delay.ms=0\n"

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from penstock.clock import Clock
 from penstock.collect.contents.choice import decoded_as
-from penstock.collect.intake import Intake, Note, Outcome
+from penstock.collect.contents.csv import decode_csv_whole
+from penstock.collect.intake import INLINE_EVENTS, Intake, Note, Outcome
 from penstock.collect.judging.arrival import Decoded
 from penstock.collect.judging.cutting import SLICE_BYTES, Form
+from penstock.collect.judging.nesting import count
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
 from penstock.collect.limits.room import Share
@@ -21,7 +23,18 @@ from penstock.errors import BadBodyError
 from penstock.log.log import Producer
 
 INLINE_BYTES = 8 * 1024
-"""Smaller bodies are judged on the loop even event by event: a thread would take longer than the judgement."""
+INLINE_MARKS = 256
+"""Smaller bodies with fewer commas and line ends are judged on the loop even event by event: a thread would take longer
+than the judgement. Of so many that are all bad it takes 5 ms; 8 KiB of the shortest that there are would take 100."""
+INLINE_CSV_BYTES = 32 * 1024
+"""Rows are typed many at a time, which takes 2 ms for so much. Threads that do it beside each other and the loop get in
+each other's way: eight senders of 28 kB got a fifth less done. Where a row must be judged alone, it is in a thread."""
+
+JUDGES = 2
+"""Threads that judge in Python at one time: the loop has to take turns with each of them at the interpreter."""
+
+LINE_BYTES, COMMA_BYTES = 64, 16
+"""What a line and a comma of a body count for at least when accounts take turns."""
 
 BadNote = Callable[[BadBodyError], Mapping[str, Any]]
 """What to remember in the commit that keeps an unreadable body."""
@@ -39,6 +52,7 @@ class Reception:
 
     def __init__(self, dead: DeadLedger, clock: Clock, signals: Signals, turns: Turns) -> None:
         self._dead, self._clock, self._signals, self._turns = dead, clock, signals, turns
+        self._judges = asyncio.Semaphore(JUDGES)
 
     async def take(
         self,
@@ -56,7 +70,7 @@ class Reception:
         Its events are held in `share`, which the caller gives back.
         """
         received_us = self._clock.now_us()
-        await self._turn(sender, raw)
+        weight = await self._turn(sender, raw)
         try:
             decoded = await self._decode(intake, raw, form)
             if share is not None:
@@ -66,7 +80,7 @@ class Reception:
             await self.bury(intake, error, raw, sender, bad_note)
             raise
         finally:
-            self._turns.end(sender.account, len(raw))
+            self._turns.end(sender.account, weight)
 
     # In two halves, for who wants to look at the events before they are written
 
@@ -75,14 +89,14 @@ class Reception:
     ) -> Judged:
         """The events of a body, before anything is written. Raises `BadBodyError` after the body is in `dead`."""
         received_us = self._clock.now_us()
-        await self._turn(sender, raw)
+        weight = await self._turn(sender, raw)
         try:
             return Judged(await self._decode(intake, raw, form), received_us)
         except BadBodyError as error:
             await self.bury(intake, error, raw, sender, bad_note)
             raise
         finally:
-            self._turns.end(sender.account, len(raw))
+            self._turns.end(sender.account, weight)
 
     async def take_judged(
         self,
@@ -97,7 +111,7 @@ class Reception:
         anyway: bool = False,
     ) -> Outcome:
         """Durable on return. Raises what `take` raises. `anyway`: as in `Intake.take`."""
-        await self._turn(sender, raw)
+        weight = await self._turn(sender, raw)
         try:
             return await intake.take(
                 judged.decoded, judged.received_us, sender, producer, note, begun=begun, anyway=anyway
@@ -106,12 +120,14 @@ class Reception:
             await self.bury(intake, error, raw, sender, bad_note)
             raise
         finally:
-            self._turns.end(sender.account, len(raw))
+            self._turns.end(sender.account, weight)
 
-    async def _turn(self, sender: Sender, raw: bytes) -> None:
-        """Wait for the account's turn, which must be ended."""
-        if not self._turns.begin(sender.account, len(raw)):
-            await self._turns.wait(sender.account, len(raw))
+    async def _turn(self, sender: Sender, raw: bytes) -> int:
+        """Wait for the account's turn, which must be ended; gives what it counts for."""
+        weight = _weight(raw)
+        if not self._turns.begin(sender.account, weight):
+            await self._turns.wait(sender.account, weight)
+        return weight
 
     async def bury(
         self, intake: Intake, error: BadBodyError, raw: bytes, sender: Sender, bad_note: BadNote | None = None
@@ -128,6 +144,23 @@ class Reception:
             decoded = judge.decode(raw, form) if len(raw) <= SLICE_BYTES else None
             if decoded is not None:
                 return decoded
-        if len(raw) <= INLINE_BYTES:
+        elif form == "csv" and len(raw) <= INLINE_CSV_BYTES and _lines(raw) <= INLINE_EVENTS:
+            decoded = decode_csv_whole(judge, raw)
+            if decoded is not None:
+                return decoded
+        if len(raw) <= INLINE_BYTES and count(raw, b",") + _lines(raw) <= INLINE_MARKS:
             return decoded_as(judge, raw, form)
-        return await asyncio.to_thread(decoded_as, judge, raw, form)
+        if form == "arrow":
+            return await asyncio.to_thread(decoded_as, judge, raw, form)
+        async with self._judges:
+            return await asyncio.to_thread(decoded_as, judge, raw, form)
+
+
+def _lines(raw: bytes) -> int:
+    """How many it has at most, whichever of their ends it uses."""
+    return count(raw, b"\n") + count(raw, b"\r")
+
+
+def _weight(raw: bytes) -> int:
+    """Bytes, or what as many events cost: those of two bytes each cost as much as others."""
+    return max(len(raw), LINE_BYTES * _lines(raw), COMMA_BYTES * count(raw, b","))

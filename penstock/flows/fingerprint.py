@@ -20,6 +20,8 @@ from penstock.flows import tree
 from penstock.flows.project import project_sources
 
 _ID = re.compile(r"#(\d+)")
+_COUNTED = re.compile(r"\b(_common_expr|_gen_alias|lambda [^\W\d]+)_\d+(?=#)")
+"""Names that Spark makes with a number that counts on as long as it lives; the id behind them tells them apart."""
 _DROPPED = (
     re.compile(r"@[0-9a-f]{4,}"),
     re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),
@@ -92,7 +94,10 @@ def stable_text(text: str) -> str:
 
     >>> stable_text("Filter (a#17L > 3), x@1f2e3d4c, b#9, a#17L")
     'Filter (a#0L > 3), x, b#1, a#0L'
+    >>> stable_text("count(_common_expr_7#21), lambda x_3#4")
+    'count(_common_expr#0), lambda x#1'
     """
+    text = _COUNTED.sub(r"\1", text)
     numbers: dict[str, int] = {}
     text = _ID.sub(lambda match: f"#{numbers.setdefault(match[1], len(numbers))}", text)
     for pattern in _DROPPED:

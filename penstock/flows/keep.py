@@ -22,11 +22,8 @@ Key = tuple[Any, ...]
 def row_times(table: pa.Table) -> pa.Array:
     """Each row's time in microseconds."""
     column = row_time({f.name: simple_type(f.type) for f in table.schema})
-    if column == "window":
-        times = table.column("window").combine_chunks().field("end")
-    else:
-        times = table.column("_time").combine_chunks()
-    return times.cast(pa.int64())
+    times = table.column(column).combine_chunks()
+    return (times if column == "_time" else times.field("end")).cast(pa.int64())
 
 
 def hashable(value: Any) -> Any:

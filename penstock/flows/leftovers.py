@@ -40,14 +40,6 @@ Build = tuple[str, str]
 """Name and epoch."""
 
 
-def clean(log: Log, folder: Folder, application: Application, now_us: int, *, starting: bool = True) -> list[str]:
-    """Remove all that is left over, at once; says what went."""
-    leftovers = Leftovers(log, folder, application, now_us, starting=starting)
-    for _ in leftovers.cleaning():
-        pass
-    return leftovers.removed
-
-
 class Leftovers:
     """One round. `starting`: the queries of this process have just begun with their feeds, so that old ones may go."""
 

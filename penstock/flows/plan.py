@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from penstock import schema as columns_
 from penstock.change import Column
 from penstock.config import Folder
-from penstock.declaration import Application, FlowDef, Node, Place, Problem, StreamDef, ViewDef
+from penstock.declaration import Application, FlowDef, Node, Place, Problem, ViewDef
 from penstock.errors import PlanError
 from penstock.flows import proof, rules, tree
 from penstock.flows.fingerprint import fingerprint
@@ -147,6 +147,9 @@ class Planner:
         needed = tree.needed_columns(batch)
         kinds = tree.kinds(tree.analyzed(frame))
         grade, reasons = proof.proof_of(node, frame)
+        types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+        if mode == "append" and "Aggregate" in kinds and rules.window_column(types) is None:
+            grade, reasons = "unverifiable", (*reasons, "windows that close, without a column that says which")
         made = Planned(
             node=node,
             inputs=inputs,
@@ -350,6 +353,3 @@ def served_columns(planned: Mapping[str, Planned]) -> dict[str, list[Column]]:
         name: [Column(field.name, columns_.simple_type(field.type)) for field in schema]
         for name, schema in schemas.items()
     }
-
-
-__all__ = ["Input", "Planned", "Planner", "Ranges", "StreamDef", "flow_schema", "flow_time", "served_columns"]

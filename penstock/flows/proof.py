@@ -30,7 +30,11 @@ _OF_THE_MOMENT = {
     "CurrentDatabase", "CurrentUser", "InputFileName",
 }  # fmt: skip
 _BY_CHANCE = {"Rand", "Randn", "RandStr", "Uniform", "Uuid", "Shuffle", "MonotonicallyIncreasingID", "SparkPartitionID"}
-_NAMED = {"LogicalRelation": "a table outside the log, which may change"}
+_NO_BATCH = "applyInPandasWithState, which no batch query has"
+_NAMED = {
+    "LogicalRelation": "a table outside the log, which may change",
+    "FlatMapGroupsInPandasWithState": _NO_BATCH,
+}
 _PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF", "UserDefinedGenerator", "ScalaUDF"}
 
 
@@ -39,7 +43,7 @@ def proof_of(node: Node, frame: DataFrame) -> tuple[Proof, tuple[str, ...]]:
     reasons = tuple(sorted(set(_reasons(tree.analyzed(frame)))))
     tolerance = tuple(r.removeprefix("~") for r in reasons if r.startswith("~"))
     hard = tuple(r for r in reasons if not r.startswith("~"))
-    if hard and not node.deterministic:
+    if hard and (not node.deterministic or _NO_BATCH in hard):
         return "unverifiable", hard
     return ("tolerance", tolerance) if tolerance or hard else ("exact", ())
 

@@ -6,6 +6,7 @@ collected: a third of a small batch's CPU. Here the sink is Spark's own interfac
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 
+from penstock.flows.scratch import scratch
+
 Collect = Callable[[], pa.Table]
 """Runs the batch, by one action, and gives its rows in order."""
 Take = Callable[[Collect, int], int]
@@ -28,13 +31,16 @@ _FEW_EVENTS = 5_000
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
+_LENGTH_BYTES = 4
+
 
 class BatchSink:
     """What Spark calls with each batch, from the query's own thread. The names are Spark's and Java's."""
 
-    def __init__(self, schema: pa.Schema, take: Take) -> None:
+    def __init__(self, schema: pa.Schema, take: Take, handed: Handed) -> None:
         self._schema = schema
         self._take = take
+        self._handed = handed
         self._interprets = False
 
     def addBatch(self, batch: int, data: JavaObject) -> None:
@@ -59,15 +65,51 @@ class BatchSink:
         return self is other
 
     def _collected(self, data: JavaObject) -> pa.Table:
-        """The job runs within this call, so that what it fails with is raised here. The bytes come over the connection
-        on which we were called: PySpark's own way opens a socket for each, and leaves a note of its file for ever."""
+        """The job runs within this call, so that what it fails with is raised here."""
         with unwrap_spark_exception():
-            found = data.toArrowBatchRdd().collect()
-        batches = [pa.ipc.read_record_batch(pa.py_buffer(packed), self._schema) for packed in found]
+            found = data.toArrowBatchRdd().toJavaRDD().collect()
+        batches = [pa.ipc.read_record_batch(piece, self._schema) for piece in self._handed.over(found)]
         return pa.Table.from_batches(batches, schema=self._schema)
 
     class Java:
         implements = ("org.apache.spark.sql.execution.streaming.Sink",)
+
+
+class Handed:
+    """Brings what Java has collected here, by a file that is gone when it was read.
+
+    Over py4j's connection bytes travel as text, 10 MB in a CPU-second, and an answer of more than 8 kB is two writes,
+    of which the second waits 40 ms for an acknowledgement that the kernel delays. PySpark's own way opens a socket
+    each time, and leaves a note of it for ever.
+    """
+
+    def __init__(self, jvm: Any, file: Path) -> None:
+        self._file = file
+        self._opened = jvm.java.io.FileOutputStream
+        self._stream = jvm.java.io.DataOutputStream
+        self._sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        self._write = jvm.org.apache.spark.api.python.PythonRDD.writeIteratorToStream
+        """Writes each behind its length."""
+
+    def over(self, found: JavaObject) -> list[pa.Buffer]:
+        """The pieces, in order, of a Java list of bytes."""
+        try:
+            out = self._stream(self._opened(str(self._file)))
+            try:
+                self._write(self._sequence(found).iterator(), out)
+            finally:
+                out.close()
+            return _pieces(self._file)
+        finally:
+            self._file.unlink(missing_ok=True)
+
+
+def _pieces(file: Path) -> list[pa.Buffer]:
+    pieces = []
+    with pa.memory_map(str(file)) as written:
+        while length := written.read(_LENGTH_BYTES):
+            pieces.append(written.read_buffer(int.from_bytes(length, "big")))
+    return pieces
 
 
 def start_query(frame: DataFrame, name: str, mode: str, checkpoint: Path, take: Take) -> StreamingQuery:
@@ -75,7 +117,8 @@ def start_query(frame: DataFrame, name: str, mode: str, checkpoint: Path, take: 
     spark = frame.sparkSession
     jvm: Any = spark._jvm
     ensure_callback_server_started(spark.sparkContext._gateway)
-    sink = BatchSink(to_arrow_schema(frame.schema, timezone="UTC"), take)
+    file = scratch().inside("batches") / f"{name}-{secrets.token_hex(4)}"
+    sink = BatchSink(to_arrow_schema(frame.schema, timezone="UTC"), take, Handed(jvm, file))
     some, streaming = jvm.scala.Option.apply, jvm.org.apache.spark.sql.streaming
     none = jvm.scala.Option.empty()
     started = (

@@ -201,7 +201,7 @@ def column_problems(node: Node, frame: DataFrame) -> Iterator[Problem]:
             "keep_without_time",
             f"'{node.name}' has keep=, but its rows have no time",
             node,
-            "give it a column 'window' from F.window(...), or a timestamp column '_time'",
+            "give it a column from F.window(...) or F.session_window(...), or a timestamp column '_time'",
         )
 
 
@@ -246,11 +246,18 @@ def _is_json(kind: T.DataType) -> bool:
     return isinstance(kind, (*_JSON, T.StructType, T.ArrayType))
 
 
+_WINDOW = "struct<start:timestamp,end:timestamp>"
+
+
 def row_time(types: dict[str, str]) -> str | None:
-    """The column that tells how old a row is: the end of its window, else its `_time`."""
-    if types.get("window") == "struct<start:timestamp,end:timestamp>":
-        return "window"
-    return "_time" if types.get("_time") == "timestamp" else None
+    """The column that tells how old a row is: its window, whose end it is, else its `_time`."""
+    return window_column(types) or ("_time" if types.get("_time") == "timestamp" else None)
+
+
+def window_column(types: dict[str, str]) -> str | None:
+    """The column that F.window or F.session_window gives, whatever its name is; of several the one named `window`."""
+    found = [name for name, kind in types.items() if kind == _WINDOW]
+    return "window" if "window" in found else next(iter(found), None)
 
 
 def _error(code: str, message: str, node: Node, hint: str) -> Problem:

@@ -27,11 +27,13 @@ from penstock.errors import PositionGoneError
 from penstock.flows import building
 from penstock.flows.keep import hashable, row_times
 from penstock.flows.plan import Planned, Planner, flow_schema
+from penstock.flows.rules import window_column
 from penstock.flows.session import OPTIMISED, open_session
 from penstock.flows.sink import flow_events, latest_by_key, with_op
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Commit, LogReader, Stream
 from penstock.log.logs.sqlite import SqliteLog
+from penstock.schema import simple_type
 
 Result = Literal["equal", "different", "unverifiable"]
 TOLERANCE = 1e-9
@@ -222,23 +224,22 @@ class Verifier:
         """Append mode gives a window's row when it has closed: leave out those that are open at this commit."""
         if made.mode != "append" or not made.aggregates or meta.watermark_us is None:
             return table
-        ends = table.column("window").combine_chunks().field("end").cast(pa.int64())
+        ends = table.column(_window(made)).combine_chunks().field("end").cast(pa.int64())
         return table.filter(pc.less_equal(ends, meta.watermark_us))
 
     def _inside(
         self, made: Planned, cuts: Sequence[int | None]
     ) -> tuple[Callable[[pa.Table], pa.Table] | None, list[str]]:
         """What part of the rows can be proved: all, or the windows that lie wholly in what retention has left."""
-        if made.mode == "append" and made.aggregates and "window" not in made.arrow.names:
-            return None, ["append mode without a column 'window'"]
         if all(cut is None for cut in cuts):
             return (lambda table: table), []
-        if "window" not in made.arrow.names:
+        window = _window(made)
+        if window is None:
             return None, ["retention has removed events that it counts"]
         newest = max(cut for cut in cuts if cut is not None)
 
         def inside(table: pa.Table) -> pa.Table:
-            starts = table.column("window").combine_chunks().field("start").cast(pa.int64())
+            starts = table.column(window).combine_chunks().field("start").cast(pa.int64())
             return table.filter(pc.greater(starts, newest))
 
         return inside, ["windows that begin before what retention has left"]
@@ -262,6 +263,10 @@ class Verifier:
 
     def _log_of(self, name: str) -> LogReader:
         return self.edge if self.planner.application.stream(name) else self.flows
+
+
+def _window(made: Planned) -> str | None:
+    return window_column({field.name: simple_type(field.type) for field in made.arrow})
 
 
 def _kind(made: Planned) -> Literal["view", "flow"]:

@@ -216,7 +216,8 @@ class LogReader(Protocol):
 
     def commit_within(self, stream: Stream, start: int, rows: int) -> int:
         """The number behind the last commit such that [start, number) holds at most `rows` rows, but at least one
-        commit if there is one. A pure function of its arguments and the log: Spark asks in different processes."""
+        commit that has any, if there is one: whoever waits for rows never stands still before a large commit. A pure
+        function of its arguments and the log: Spark asks in different processes."""
 
     def read(
         self,

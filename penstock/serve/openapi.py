@@ -61,6 +61,7 @@ def openapi(application: Application, views: Views, limits: Limits, columns: Col
         paths |= {f"/flows/{node.name}/rebuild": {"post": _rebuild(node.name, "flow")} for node in application.nodes}
     return {
         "openapi": "3.1.0",
+        "servers": [{"url": "/"}],
         "info": {"title": application.name, "version": version("penstock"), "description": _DESCRIPTION},
         "security": [{"key": []}, {"token": []}, {}],
         "paths": secured(dict(sorted((paths | _fixed_paths(things, limits)).items())), application),
@@ -118,7 +119,7 @@ def _view_paths(thing: Thing, columns: list[str], limits: Limits) -> Spec:
     )
     message = {"oneOf": [ref(schema) for schema in polled_names(thing)]}
     polled = record(messages=array(message), position=ref("Position"))
-    read = f"read {thing.words}"
+    read = f"read_{thing.words.removeprefix('the ').replace(' ', '_')}"
     again = {"operationId": read, "parameters": {"since": "$response.body#/position"}}
     good = answers({"oneOf": [rows, polled]}, 400, 406, 410, 503, 504, 507)
     good["200"]["links"] = {"what comes then": again}
@@ -147,7 +148,7 @@ def _rebuild(name: str, kind: str) -> Spec:
     when = {"type": "integer", "description": "When it was asked for, in microseconds."}
     reply = _json(record(**{kind: text(), "rebuild": when}))
     return {
-        "operationId": f"rebuild {kind} {name}",
+        "operationId": f"rebuild_{kind}_{name}",
         "summary": f"Build the {kind} {name} anew from the log, and what is made from it",
         "responses": answers(None, 503, 507) | {"202": {"description": "Asked for", "content": reply}},
     }
@@ -160,7 +161,7 @@ def _stream_paths(thing: Thing, columns: list[str], limits: Limits) -> Spec:
     after = parameter("after", text("A position of this stream, `start` or `end`."))
     most = {"type": "integer", "minimum": 1, "maximum": limits.read_events_most, "default": limits.read_events}
     page = record(stream={"const": thing.target}, events=array(ref(thing.name)), next=ref("Position"))
-    read = f"read {thing.words}"
+    read = f"read_{thing.words.removeprefix('the ').replace(' ', '_')}"
     good = answers(page, 400, 406, 410, 503)
     good["200"]["links"] = {"next": {"operationId": read, "parameters": {"after": "$response.body#/next"}}}
     get = {
@@ -184,7 +185,7 @@ def _schema(name: str) -> Spec:
         versions=array(record(version=number, since=since, held={"type": "boolean"})),
     )
     return {
-        "operationId": f"schema of {name}",
+        "operationId": f"schema_of_{name}",
         "summary": f"The JSON Schema of the events of the stream {name}, and its versions",
         "parameters": [parameter("version", number)],
         "responses": answers(reply, 400, 404, 503),
@@ -222,7 +223,7 @@ def _subscribers() -> Spec:
     name = {"name": "name", "in": "path", "required": True, "schema": text()}
     of = parameter("credential", text("Of another credential, for an administrator: its id."))
     forget = {
-        "operationId": "forget subscriber",
+        "operationId": "forget_subscriber",
         "summary": "Forget a named subscription, so that it begins anew",
         "parameters": [name, of],
         "responses": answers(record(forgotten=text()), 404, 503, 507),

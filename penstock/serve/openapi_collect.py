@@ -32,7 +32,7 @@ def post(stream: StreamDef, event: Spec, limits: Limits) -> Spec:
     pending = record(ack=text("A receipt: pass it to /acks."), level={"const": "pending"})
     rejected = also(record(error=ref("Error")), **POST_REPLY["properties"])
     return {
-        "operationId": f"post to {stream.name}",
+        "operationId": f"post_to_{stream.name}",
         "summary": f"Send events to the stream {stream.name}",
         "parameters": [
             parameter("ack", _LEVELS),
@@ -92,7 +92,7 @@ def _envelope(event: Spec) -> Spec:
 def closed(name: str) -> Spec:
     """What a flow or the server itself writes."""
     return {
-        "operationId": f"post to {name}",
+        "operationId": f"post_to_{name}",
         "summary": f"The stream {name} cannot be posted to",
         "responses": answers(None, 409),
     }
@@ -103,7 +103,7 @@ def pixel(stream: StreamDef) -> Spec:
     rejected = {"Penstock-Rejected": {"description": "Why the event was rejected, if it was.", "schema": text()}}
     good = image | {"headers": rejected, "content": {"image/gif": {"schema": {"type": "string", "format": "binary"}}}}
     return {
-        "operationId": f"pixel of {stream.name}",
+        "operationId": f"pixel_of_{stream.name}",
         "summary": f"Send one event to the stream {stream.name} in the address of an image",
         "parameters": [parameter(name, text()) for name in stream.events.names],
         "responses": {"200": good} | {str(code): image for code in (*_limited(stream), 503, 507)},

@@ -55,7 +55,7 @@ def dead_paths() -> Spec:
     return {
         "/dead": {
             "get": {
-                "operationId": "dead letters",
+                "operationId": "dead_letters",
                 "summary": "Dead letters, oldest first",
                 "parameters": [
                     parameter("stream", text("Only letters meant for this stream.")),
@@ -74,7 +74,7 @@ def dead_paths() -> Spec:
         },
         "/dead/{letter}": {
             "get": {
-                "operationId": "dead letter",
+                "operationId": "dead_letter",
                 "summary": "Everything of one dead letter",
                 "parameters": [name],
                 "responses": answers(_LETTER, 400, 404),
@@ -82,7 +82,7 @@ def dead_paths() -> Spec:
         },
         "/dead/replay": {
             "post": {
-                "operationId": "replay dead letters",
+                "operationId": "replay_dead_letters",
                 "summary": "Send dead letters again, each once; `events` replaces what a letter holds",
                 "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
                 "responses": answers(done, 400, 413, 415, 503, 507),

@@ -74,7 +74,7 @@ _CHOSEN: Spec = {
 _CHANGED: Spec = obj(**_CHOSEN, enabled={"type": "boolean"}) | {"required": [], "additionalProperties": False}
 
 
-_OF_ONE = ("webhook", "change webhook", "deliveries", "new secret", "test delivery", "delete webhook")
+_OF_ONE = ("webhook", "change_webhook", "deliveries", "new_secret", "test_delivery", "delete_webhook")
 """Operations that lead on from a new one."""
 
 
@@ -99,13 +99,13 @@ def webhook_paths(things: Sequence[Thing]) -> Spec:
     return {
         "/webhooks": {
             "get": _asks("webhooks", "Your webhooks", answers(obj(webhooks=array(_WEBHOOK)))),
-            "post": _asks("make webhook", "Post changes or events to an address", created, _new(things)),
+            "post": _asks("make_webhook", "Post changes or events to an address", created, _new(things)),
         },
         "/webhooks/{id}": {
             "get": _of("webhook", "One webhook", answers(_WEBHOOK, 404)),
-            "patch": _of("change webhook", "Change, enable or disable one", answers(_WEBHOOK, *_WRITES, 409), _CHANGED),
+            "patch": _of("change_webhook", "Change, enable or disable one", answers(_WEBHOOK, *_WRITES, 409), _CHANGED),
             "delete": _of(
-                "delete webhook", "Forget one", answers(None, 404, 503, 507) | {"204": {"description": "Forgotten"}}
+                "delete_webhook", "Forget one", answers(None, 404, 503, 507) | {"204": {"description": "Forgotten"}}
             ),
         },
         "/webhooks/{id}/deliveries": {
@@ -116,7 +116,7 @@ def webhook_paths(things: Sequence[Thing]) -> Spec:
             )
         },
         "/webhooks/{id}/secret": {
-            "post": _of("new secret", "Replace the secret", answers(rotated, *_WRITES), obj(overlap_s=overlap))
+            "post": _of("new_secret", "Replace the secret", answers(rotated, *_WRITES), obj(overlap_s=overlap))
         },
         "/webhooks/{id}/replay": {
             "post": _of(
@@ -126,7 +126,7 @@ def webhook_paths(things: Sequence[Thing]) -> Spec:
                 obj(since=text("A position, or `start`.")) | {"required": ["since"]},
             )
         },
-        "/webhooks/{id}/test": {"post": _of("test delivery", "Send a test at once", answers(tested, 404))},
+        "/webhooks/{id}/test": {"post": _of("test_delivery", "Send a test at once", answers(tested, 404))},
     }
 
 

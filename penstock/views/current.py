@@ -8,7 +8,8 @@
 
 1. Reading and decoding happen in threads; only the application of a prepared batch happens on the loop.
 2. Each view is followed by its own task: a large or broken one holds up no other.
-3. A failure is told (`FollowFailed`) and tried again; what was applied stays applied and served.
+3. A failure is told (`FollowFailed`) and tried again; what was applied stays applied and served. One that stays is
+   the view's state, so that people see why it stands still.
 """
 
 from __future__ import annotations
@@ -20,10 +21,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
+
 from penstock.clock import Clock, SystemClock
 from penstock.config import Limits
 from penstock.declaration import Application, FlowDef, ViewDef
-from penstock.errors import BadRequestError, NotYetError, OverBudgetError, PositionGoneError, UnknownViewError
+from penstock.errors import (
+    BadRequestError,
+    FlowError,
+    NotYetError,
+    OverBudgetError,
+    PenstockError,
+    PositionGoneError,
+    UnknownViewError,
+)
 from penstock.log.builds import FlowState, state_of
 from penstock.log.follow import Follower
 from penstock.log.log import LogReader
@@ -37,6 +48,8 @@ from penstock.views.store import SWAP_CHANGES, Content, View
 
 T = TypeVar("T")
 
+_STAYS = 3
+"""Failures one after the other that are no hiccup."""
 RETRY_S = 1.0
 PREPARE_CHANGES = 2_000
 """Above this a batch is prepared in the thread: on the loop it would take over 1 ms. The loop is given back after so
@@ -71,6 +84,8 @@ class Views:
         self._views = {d.name: View(d, self.limits) for d in application.views}
         self._changelogs: dict[str, Changelog] = {}
         self._news = {name: asyncio.Event() for name in self._views}
+        self._failures: dict[str, list[Exception]] = {name: [] for name in self._views}
+        """Of each view what went wrong since it was last brought up to date."""
         self._tasks: list[asyncio.Task[None]] = []
         self._follower: Follower | None = None
         self._threads = ThreadPoolExecutor(4, "penstock-views")
@@ -90,7 +105,11 @@ class Views:
     def flow_state(self, name: str) -> FlowState:
         """How the flow of a view or of a flow stream is."""
         stored = self.memory.get(f"flow/{name}")
-        return FlowState(state="starting") if stored is None else state_of(stored)
+        state = FlowState(state="starting") if stored is None else state_of(stored)
+        failures = self._failures.get(name, [])
+        if len(failures) < _STAYS:
+            return state
+        return msgspec.structs.replace(state, state="retrying", error=_told(name, failures[-1]).body())
 
     @property
     def ready(self) -> bool:
@@ -184,9 +203,11 @@ class Views:
             news.clear()
             try:
                 await self._advance(view)
+                self._failures[view.name].clear()
             except OverBudgetError:
                 self._over_budget(view)
             except Exception as error:
+                self._failures[view.name] = [*self._failures[view.name][1 - _STAYS :], error]
                 self.observer.emit(FollowFailed(view.name, str(error)))
                 news.set()
                 await asyncio.sleep(RETRY_S)
@@ -314,3 +335,12 @@ def covers(frontier: Frontier, position: Position) -> bool:
     """Whether everything before `position` of its stream has been absorbed."""
     reached = frontier.get(position.name)
     return reached is not None and reached.covers(position)
+
+
+def _told(view: str, error: Exception) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    return FlowError(
+        f"the view '{view}' cannot be brought up to date: {type(error).__name__}: {error}",
+        hint="it is tried again every second, and what it had absorbed is served; logs/edge.log has more",
+    )

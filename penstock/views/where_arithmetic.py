@@ -75,7 +75,7 @@ def _result(operator: str, left: Term, right: Term) -> SqlType:
 
 def _source(scope: Scope, operator: str, left: str, right: str, kind: SqlType) -> str:
     if operator == "%":
-        function = math.fmod if kind.floating else remainder
+        function = float_remainder if kind.floating else remainder
         return f"{scope.reference(function)}({left}, {right})"
     return _fitted(scope, f"({left} {operator} {right})", kind)
 
@@ -91,6 +91,13 @@ def _fitted(scope: Scope, source: str, kind: SqlType) -> str:
 
 def overflow() -> int:
     raise OverflowError("integer overflow")
+
+
+def float_remainder(left: float, right: float) -> float:
+    """Of an infinity it is NaN, where Python raises; by zero it is an error also of NaN, where Python gives NaN."""
+    if right == 0.0:
+        raise ZeroDivisionError
+    return math.nan if math.isinf(left) else math.fmod(left, right)
 
 
 def remainder(left: int, right: int) -> int:

@@ -43,6 +43,7 @@ from penstock.views.where_types import (
     SqlType,
     decimal_type,
     fit_integer,
+    single,
 )
 
 
@@ -117,11 +118,10 @@ def _of_string_and_numbers(function: Callable[..., str]) -> Build:
     return build
 
 
-def substring(text: str, position: int, length: int | None = None) -> str:
+def substring(text: str, position: int, length: int = 2**31 - 1) -> str:
     """SQL's substring: positions count from 1, negative ones from the end, and 0 is 1."""
     start = position - 1 if position > 0 else len(text) + position if position < 0 else 0
-    end = len(text) if length is None else start + length
-    return text[max(start, 0) : max(end, 0)]
+    return text[max(start, 0) : max(start + length, 0)]
 
 
 def left(text: str, length: int) -> str:
@@ -203,7 +203,7 @@ def _round(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     if kind.integral:
         rounded = f"{scope.reference(fit_integer)}({scope.reference(round_integer)}{source}, {kind.kind!r})"
     elif kind.floating:
-        rounded = f"{scope.reference(round_double)}{source}"
+        rounded = f"{scope.reference(round_double if kind == DOUBLE else round_float)}{source}"
     else:
         scale = min(kind.scale, max(digits, 0))
         kind = decimal_type(kind.precision - kind.scale + 1 + scale, scale)
@@ -219,6 +219,10 @@ def round_double(value: float, digits: int) -> float:
     if not math.isfinite(value):
         return value
     return float(WIDE.quantize(Decimal(repr(value)), Decimal(1).scaleb(-digits)))
+
+
+def round_float(value: float, digits: int) -> float:
+    return single(round_double(value, digits))
 
 
 def round_decimal(value: Decimal, digits: int, scale: int) -> Decimal:

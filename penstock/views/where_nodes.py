@@ -318,7 +318,11 @@ class Compiler:
     def _call(self, node: Any) -> Term:
         if not isinstance(node.this, str):
             raise BadQueryError(f"A filter cannot call {_described(node)}.", hint=HINT)
-        return find_function(node.this).call(self.scope, self._terms(node.expressions))
+        arguments = node.expressions
+        if node.this.lower() in _CASES:  # Spark leaves an inner one out: lower(upper('ß')) is 'ß'
+            while len(arguments) == 1 and _is_case(inner := plain(arguments[0])):
+                arguments = inner.expressions
+        return find_function(node.this).call(self.scope, self._terms(arguments))
 
     def _joined(self, node: Any) -> Term:
         sides = self._terms([node.this, node.expression])
@@ -379,6 +383,13 @@ def _name(part: Any) -> str:
     if not isinstance(part, exp.Identifier):
         raise BadQueryError(f"A filter cannot contain {_described(part)}.", hint=HINT)
     return str(part.this)
+
+
+_CASES: Final = frozenset({"lower", "upper", "lcase", "ucase"})
+
+
+def _is_case(node: Any) -> bool:
+    return isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this.lower() in _CASES
 
 
 def _described(node: Any) -> str:

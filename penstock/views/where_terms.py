@@ -22,6 +22,7 @@ from penstock.views.where_types import (
     BIGINT,
     BITS,
     BOOLEAN,
+    DATE,
     DOUBLE,
     INTEGRAL_DIGITS,
     LOCAL,
@@ -34,6 +35,7 @@ from penstock.views.where_types import (
     decimal_type,
     literal_decimal,
     literal_text,
+    parse_date,
     typed_number,
 )
 
@@ -284,7 +286,7 @@ def coerced(scope: Scope, term: Term, target: SqlType) -> Term:
 
 
 def folded(term: Term, target: SqlType) -> Any:
-    step = cast(term.type, target)
+    step = parse_date if term.type == STRING and target == DATE else cast(term.type, target)
     try:
         return step(term.const) if step else None
     except (ValueError, ArithmeticError) as error:

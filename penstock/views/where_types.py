@@ -126,6 +126,14 @@ def _split(text: str) -> Iterator[str]:
 
 # Text to values
 
+_BLANKS: Final = "".join(map(chr, range(33))) + "\x7f"
+"""What Spark leaves out around a text that it reads; Python's own `strip` knows more, such as no-break spaces."""
+
+
+def _bare(text: str) -> str:
+    return text.strip(_BLANKS)
+
+
 _TIME = re.compile(
     r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[T ](?:(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?"
     r"\s*(Z|(?:UTC|GMT)?(?:[+-]\d{1,2}(?::?\d{2})?)?)?)?)?)?)?",
@@ -135,7 +143,7 @@ _TIME = re.compile(
 
 def parse_timestamp(text: str) -> datetime:
     """Spark's forms, from '2024' to '2024-05-01T10:00:00.123456+02:00'; without a zone it is UTC."""
-    found = _TIME.fullmatch(text.strip())
+    found = _TIME.fullmatch(_bare(text))
     if not found:
         raise ValueError(f"{text!r} is not a timestamp")
     year, month, day, hour, minute, second, fraction, zone = found.groups()
@@ -149,7 +157,7 @@ def parse_timestamp(text: str) -> datetime:
 
 def parse_local(text: str) -> datetime:
     """A wall clock time; a zone in the text is ignored, as Spark does."""
-    return parse_timestamp(re.sub(r"(Z|(UTC|GMT)?[+-]\d{1,2}:\d{2})$", "", text.strip())).replace(tzinfo=None)
+    return parse_timestamp(re.sub(r"(Z|(UTC|GMT)?[+-]\d{1,2}:\d{2})$", "", _bare(text))).replace(tzinfo=None)
 
 
 def in_utc(moment: datetime) -> datetime:
@@ -167,15 +175,20 @@ def _zone(text: str) -> timezone:
 
 
 def parse_date(text: str) -> date:
-    """'2024', '2024-5' or '2024-05-01'. Spark also ignores a time of day after it; here that is an error."""
-    found = re.fullmatch(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?", text.strip(), re.ASCII)
+    """'2024', '2024-5' or '2024-05-01'. Spark ignores a time of day behind it; in a filter's text it is an error."""
+    found = re.fullmatch(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?", _bare(text), re.ASCII)
     if not found:
         raise ValueError(f"{text!r} is not a date")
     return date(*(int(part or 1) for part in found.groups()))
 
 
+def cut_date(text: str) -> date:
+    """Of a row's text, as Spark reads it: what stands behind a whole date is cut off."""
+    return parse_date(re.sub(r"^(\s*\d{4}-\d{1,2}-\d{1,2})[T ].*", r"\1", text, flags=re.ASCII | re.DOTALL))
+
+
 def parse_boolean(text: str) -> bool:
-    word = text.strip().lower()
+    word = _bare(text).lower()
     if word in ("t", "true", "y", "yes", "1"):
         return True
     if word in ("f", "false", "n", "no", "0"):
@@ -184,7 +197,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_double(text: str) -> float:
-    word = text.strip()
+    word = _bare(text)
     if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?", word, re.ASCII):
         return float(word.rstrip("dDfF"))
     if re.fullmatch(r"[+-]?inf(inity)?|nan", word, re.IGNORECASE):
@@ -193,14 +206,14 @@ def parse_double(text: str) -> float:
 
 
 def parse_decimal(text: str) -> Decimal:
-    word = text.strip()
+    word = _bare(text)
     if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", word, re.ASCII):
         raise ValueError(f"{text!r} is not a number")
     return Decimal(word)
 
 
 def parse_integer(text: str) -> int:
-    word = text.strip()
+    word = _bare(text)
     if not re.fullmatch(r"[+-]?\d{1,40}", word, re.ASCII):
         raise ValueError(f"{text!r} is not an integer")
     return int(word)
@@ -313,7 +326,7 @@ _CASTS: Final[dict[tuple[str, str], Cast]] = {
     ("string", "boolean"): parse_boolean,
     ("string", "timestamp"): parse_timestamp,
     ("date", "timestamp"): midnight,
-    ("string", "date"): parse_date,
+    ("string", "date"): cut_date,
     ("timestamp", "date"): lambda moment: moment.astimezone(UTC).date(),
     ("timestamp_ntz", "date"): datetime.date,
     ("timestamp_ntz", "timestamp"): in_utc,

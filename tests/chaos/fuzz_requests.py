@@ -6,12 +6,14 @@ import base64
 import gzip
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
+
+from penstock.parameters import TAKEN
 
 STREAMS = ("orders", "steps", "strict", "dead", "late", "made", "nope", "", "_control", "or%64ers", "%00", "a/b", "..")
 GOOD = (
@@ -196,10 +198,13 @@ def _packed(chance: Random, body: bytes, encoding: str) -> bytes:
     return packed[: chance.randrange(len(packed) + 1)] if chance.random() < 0.3 else packed
 
 
-def _query(chance: Random) -> str:
+def _query(chance: Random, taken: Sequence[str] = (), *, waits: bool = True) -> str:
+    """Mostly what a path takes, each once: anything else gets no further than the guard."""
     given = []
-    for _ in range(chance.choice((0, 0, 1, 1, 2, 5))):
-        name = chance.choice(QUERIES)
+    likely = taken if taken and chance.random() < 0.8 else QUERIES
+    for name in chance.sample(likely, min(chance.choice((0, 0, 1, 1, 2, 5)), len(likely))):
+        if name == "wait" and not waits:
+            continue
         value = chance.choice(WHERES) if name == "where" else chance.choice((*VALUES, _token(chance)))
         given.append(f"{name}={quote(value) if chance.random() < 0.7 else value.replace(' ', '+')}")
     return f"?{'&'.join(given)}" if given else ""
@@ -240,9 +245,20 @@ def post(chance: Random) -> Shot:
 def get(chance: Random) -> Shot:
     path = chance.choice((*PATHS, f"/streams/{chance.choice(STREAMS)}", f"/acks/{_token(chance)}"))
     path += chance.choice(("", "", "", "/", "/schema", "/socket", "/rebuild", "%20"))
-    target = (path + _query(chance)).replace("?wait=", "?wait=0&x=").replace("&wait=", "&x=")
+    taken = _taken(path)
+    target = path + _query(chance, taken, waits=False)
+    if "wait" in taken:
+        target += "&wait=0" if "?" in target else "?wait=0"
     method = "GET" if chance.random() < 0.8 else chance.choice(METHODS)
-    return Shot([_request(chance, method, target + ("&wait=0" if "?" in target else "?wait=0"), {})], "get")
+    return Shot([_request(chance, method, target, {})], "get")
+
+
+def _taken(path: str) -> tuple[str, ...]:
+    """The parameters of the route that a path leads to, if it leads to one."""
+    kind, *rest = path.strip("/").split("/")
+    named = {"views": "{view}", "streams": "{stream}", "channels": "{channel}", "acks": "{token}"}.get(kind)
+    parts = [kind, named, *rest[1:]] if named and rest else [kind, *rest]
+    return TAKEN.get(f"GET /{'/'.join(parts)}", ())
 
 
 def replay(chance: Random) -> Shot:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -17,5 +18,6 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def world(spark: SparkSession, tmp_path: Path) -> Callable[[App], World]:
-    return lambda app: World(spark, tmp_path / "data", app)
+def world(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[App], World]]:
+    with ExitStack() as opened:
+        yield lambda app: opened.enter_context(closing(World(spark, tmp_path / "data", app)))

@@ -177,6 +177,23 @@ def test_a_windowed_aggregation_over_a_stream_with_late_after_is_a_flow(spark: S
     assert [p for p in check(app.declared(), None) if p.level == "error"] == []
 
 
+def test_a_view_of_what_has_closed_is_provable_by_the_column_that_says_what_closed(spark: SparkSession) -> None:
+    for kept, code in (("w", "proof_exact"), ("w.end", "proof_unverifiable")):
+        app = _app("1 minute")
+
+        @app.view(key="at")
+        def sessions(orders: DataFrame, kept: str = kept) -> DataFrame:
+            raise AssertionError
+
+        def closed(orders: DataFrame, kept: str = kept) -> DataFrame:
+            counted = orders.groupBy(F.session_window("_time", "1 minute").alias("w"), "country").count()
+            return counted.select(F.col(kept).alias("at"), "count")
+
+        object.__setattr__(app._views[0], "parameters", ("orders",))
+        object.__setattr__(app._views[0], "function", closed)
+        assert code in _problems(spark, app)
+
+
 PROOFS: dict[str, tuple[Any, str, str]] = {
     "count": (F.count, "proof_exact", ""),
     "sum of floats": (F.sum, "proof_tolerance", "sum"),
@@ -217,6 +234,18 @@ def test_chance_the_time_of_day_and_python_functions_cannot_be_proved(spark: Spa
         object.__setattr__(app._views[0], "function", lambda orders, c=column: orders.select("order_id", c.alias("c")))
         found = _problems(spark, app)
         assert why in found["proof_unverifiable"].message
+
+
+def test_what_no_batch_query_has_is_unverifiable_whatever_the_user_says(spark: SparkSession) -> None:
+    app = _app()
+
+    @app.view(key="country", deterministic=True)
+    def counted(orders: DataFrame) -> DataFrame:
+        return orders.groupBy("country").applyInPandasWithState(
+            lambda key, frames, state: frames, "country string", "n long", "update", "NoTimeout"
+        )
+
+    assert "no batch query" in _problems(spark, app)["proof_unverifiable"].message
 
 
 def test_names_inputs_and_cycles_are_checked_without_spark() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from penstock.change import Column
 from penstock.errors import BadQueryError
 from penstock.views.where import compile_where
 from tests.filter_worlds import COLUMNS, Filters, Rows
@@ -40,9 +43,11 @@ def rows(spark: SparkSession) -> Iterator[list[tuple[Any, ...]]]:
     frame.unpersist()
 
 
-def ours(text: str, params: dict[str, Any], rows: Sequence[tuple[Any, ...]]) -> list[Truth]:
+def ours(
+    text: str, params: dict[str, Any], rows: Sequence[tuple[Any, ...]], columns: Sequence[Column] = COLUMNS
+) -> list[Truth]:
     used = {name: params[name] for name in re.findall(r":(p\d+)\b", text)}
-    yes, no = (compile_where(t, COLUMNS, params=used) for t in (text, f"NOT ({text})"))
+    yes, no = (compile_where(t, columns, params=used) for t in (text, f"NOT ({text})"))
     found: list[Truth] = []
     for row in rows:
         raised, passed, failed = yes.errors + no.errors, yes(row), no(row)
@@ -136,3 +141,113 @@ def test_a_distance_is_the_great_circle_in_kilometres(spark: SparkSession, rows:
         mine = ours(f"distance({', '.join(there)}, {', '.join(here)}) < {bound}D", {}, rows)
         assert mine == sparks(spark, [f"{formula} < {bound}D"], {})[0]
         assert mine == ours(f"distance({', '.join(here)}, {', '.join(there)}) < {bound}D", {}, rows)
+
+
+ODD_COLUMNS = (
+    Column("id", "bigint"),
+    Column("s", "string"),
+    Column("n", "int"),
+    Column("x", "double"),
+    Column("f", "float"),
+    Column("e", "decimal(38,18)"),
+    Column("at", "timestamp"),
+    Column("xs", "array<double>"),
+)
+_INF, _NAN = float("inf"), float("nan")
+ODD_ROWS = [
+    (
+        0,
+        "straße",
+        -(2**31),
+        _INF,
+        0.10000000149011612,
+        Decimal("0.1"),
+        datetime(2024, 2, 29, 23, 59, tzinfo=UTC),
+        [_NAN],
+    ),
+    (1, "İstanbul", 2**31 - 1, -_INF, _NAN, Decimal("2.5"), datetime(2024, 3, 31, 1, 0, tzinfo=UTC), [-0.0, 1.0]),
+    (2, "ΟΔΟΣ", -1, _NAN, 16777216.0, None, datetime(2024, 10, 27, 0, 30, tzinfo=UTC), None),
+    (3, "2024-02-29 12:00:00", 0, -0.0, -0.0, Decimal("-1"), datetime(1969, 12, 31, 23, 59, tzinfo=UTC), [None, 2.5]),
+    (4, "a\\b", 7, 2.5, None, Decimal("99999999999999999999.999999999999999999"), None, []),
+    (5, "ﬁne_%", None, -2.5, 0.0, Decimal(0), datetime(1582, 10, 10, tzinfo=UTC), [0.0]),
+    (6, "7\u00a0", 1, 9007199254740993.0, 2.5, Decimal("0.5"), datetime(2000, 2, 29, tzinfo=UTC), [_NAN, None]),
+]
+
+
+ODD = [
+    "x % 1 = 0",
+    "x % n = 0",
+    "f % 2 = 0",
+    "lower(upper(s)) = s",
+    "upper(lower(upper(s))) = upper(s)",
+    "lower(s) = 'οδος'",
+    "length(lower(s)) = length(s)",
+    "upper(s) LIKE 'FINE!_!%' ESCAPE '!'",
+    "s LIKE 'a\\\\\\\\b'",
+    "substring(s, n) = s",
+    "substring(s, -3, 2) = 'bu'",
+    "substring(s, n, 2147483647) = s",
+    "left(s, n) = s",
+    "right(s, n) = s",
+    "to_date(s) = '2024-02-29'",
+    "CAST(s AS date) > '2000-01-01'",
+    "CAST(s AS int) = 7",
+    "CAST(s AS double) = 7",
+    "CAST(s AS decimal(10,2)) = 7",
+    "CAST(s AS boolean)",
+    "round(f, 1) = 0.1",
+    "round(x) = -3",
+    "x = 9007199254740993",
+    "x <> x",
+    "x >= f",
+    "e = x",
+    "e * e > 0",
+    "e + 0.5 = e + 0.50",
+    "n NOT IN (1, 7, NULL)",
+    "n BETWEEN 5 AND 1",
+    "NOT (n BETWEEN NULL AND 0)",
+    "n * 2 > 0",
+    "-n > 0",
+    "date_trunc('week', at) = '2024-02-26'",
+    "hour(at) = 1",
+    "dayofyear(at) = 366",
+    "date_add(at, 1) = '2024-03-01'",
+    "at > '2024-03-31 02:30:00+02:00'",
+    "array_contains(xs, 0.0D)",
+    "array_contains(xs, x)",
+    "greatest(x, f) > 1",
+]
+
+
+def test_odd_values_mean_what_they_mean_in_spark(spark: SparkSession, odd: None) -> None:
+    """What random rows seldom meet: infinities, letters without a counterpart, ends of types, days that are rare."""
+
+    def theirs(texts: Sequence[str], ids: Sequence[int]) -> list[Any]:
+        wanted = ", ".join(f"({text})" for text in texts)
+        listed = ", ".join(map(str, ids))
+        return spark.sql(f"SELECT {wanted} FROM odd_rows WHERE id IN ({listed}) ORDER BY id").collect()
+
+    mine = {text: ours(text, {}, ODD_ROWS, ODD_COLUMNS) for text in ODD}
+    calm = [text for text in ODD if RAISED not in mine[text]]
+    everywhere = theirs(calm, range(len(ODD_ROWS)))
+    for number, text in enumerate(calm):
+        assert [row[number] for row in everywhere] == mine[text], text
+    for text in (text for text in ODD if text not in calm):
+        well = [row for row, truth in enumerate(mine[text]) if truth != RAISED]
+        assert not well or [row[0] for row in theirs([text], well)] == [mine[text][row] for row in well], text
+        with pytest.raises(PySparkException):
+            theirs([text], [mine[text].index(RAISED)])
+
+
+@pytest.fixture(scope="module")
+def odd(spark: SparkSession) -> Iterator[None]:
+    schema = StructType.fromDDL(", ".join(f"{column.name} {column.type}" for column in ODD_COLUMNS))
+    frame = spark.createDataFrame(ODD_ROWS, schema).coalesce(1).cache()
+    frame.createOrReplaceTempView("odd_rows")
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    yield
+    spark.conf.unset("spark.sql.codegen.wholeStage")
+    spark.conf.unset("spark.sql.codegen.factoryMode")
+    spark.catalog.dropTempView("odd_rows")
+    frame.unpersist()

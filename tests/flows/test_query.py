@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App, Event
 from penstock.clock import SystemClock
-from penstock.flows.query import _FEW_EVENTS
+from penstock.flows.query import _FEW_EVENTS, Handed
 from penstock.log.logs.sqlite import SqliteLog
 from tests.flows.world import World
 
@@ -77,3 +80,36 @@ def test_spark_compiles_what_follows_a_large_batch_and_interprets_what_follows_a
     assert compiled == [True, False, True, False]
     assert sum(row["total"] for row in there.rows("kinds")) == sum(many) + 6
     assert there.verify()["kinds"].result == "equal"
+
+
+def test_settings_that_every_batch_sends_carry_no_notes_on_their_files(
+    spark: SparkSession, world: Callable[[App], World]
+) -> None:
+    there = world(_app())
+    there.send("readings", [_events(1)])
+    there.run()  # what it loads must not bring them back
+    sent: Any = spark._jsparkSession
+    settings = sent.sessionState().newHadoopConf()
+    assert settings.get("io.file.buffer.size") is not None  # from a file
+    assert settings.getPropertySources("io.file.buffer.size") is None
+
+
+def test_what_java_has_collected_comes_whole_and_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = spark._jvm
+    handed = Handed(jvm, tmp_path / "batch")
+    pieces = [b"", b"x", bytes(range(256)) * 100_000]
+    found = jvm.java.util.ArrayList()
+    for piece in pieces:
+        found.add(piece)
+    assert [piece.to_pybytes() for piece in handed.over(found)] == pieces
+    assert handed.over(jvm.java.util.ArrayList()) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_handed_over_is_an_error_and_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    found: Any = spark._jvm.java.util.ArrayList()
+    found.add(b"whole")
+    found.add(object().__hash__())  # no bytes
+    with pytest.raises(Py4JJavaError):
+        Handed(spark._jvm, tmp_path / "batch").over(found)
+    assert list(tmp_path.iterdir()) == []

@@ -111,6 +111,19 @@ def test_a_change_in_the_last_of_many_columns_is_seen(spark: SparkSession, world
     assert prints[1] != prints[2]
 
 
+def test_names_that_spark_makes_by_counting_on_are_no_change(
+    spark: SparkSession, world: Callable[[App], World]
+) -> None:
+    def buckets(sales: DataFrame) -> DataFrame:
+        parts = F.aggregate(F.array("n", "amount"), F.lit(0).cast("long"), lambda sofar, part: sofar + part)
+        return sales.groupBy(parts.alias("bucket")).agg(F.count_if(F.col("amount") > 3).alias("c"))
+
+    app = app_with(buckets)
+    folder = world(app).folder
+    prints = {Planner(spark, app.declared(), folder).plan_all()[0]["buckets"].fingerprint for _ in range(2)}
+    assert len(prints) == 1
+
+
 def test_a_changed_where_rebuilds_and_deletes(world: Callable[[App], World]) -> None:
     one = world(app_with(over(3), where="c > 100"))
     one.send("sales", sales())

@@ -41,6 +41,10 @@ def ticks_app() -> App:
     def even_windows(evens: DataFrame) -> DataFrame:
         return evens.groupBy(F.window("_time", "20 seconds")).agg(F.count("*").alias("c"))
 
+    @app.view(key=["kind", "session_window"])
+    def sessions(ticks: DataFrame) -> DataFrame:
+        return ticks.groupBy("kind", F.session_window("_time", "1 second")).agg(F.count("*").alias("c"))
+
     @app.view(key="kind")
     def kinds(ticks: DataFrame) -> DataFrame:
         return ticks.groupBy("kind").agg(F.count("*").alias("c"))
@@ -98,6 +102,12 @@ def test_views_do_not_depend_on_how_batches_are_cut(world: Callable[[App], World
         assert {
             int(e["event"].split('"n":')[1].split(",")[0]) for e in one.events("late") if e["flow"] == "windows"
         } == late
-        assert {flow for flow, _ in entries} == {"windows", "evens"}  # kinds has no event time: nothing is late for it
+        assert {flow for flow, _ in entries} == {
+            "windows",
+            "evens",
+            "sessions",
+        }  # kinds has no event time: nothing is late for it
+    assert len(whole.rows("sessions")) > 10
     assert sum(r["c"] for r in whole.rows("windows")) == sum(map(len, commits)) - len(late)
     assert sum(r["c"] for r in whole.rows("kinds")) == sum(map(len, commits))
+    pieces.close()

@@ -37,7 +37,12 @@ class World:
         self.dropped = 0
         """Rows that Spark's watermark dropped: the log has left out what is late, so there are none."""
         root.mkdir(parents=True, exist_ok=True)
+        self._flows, self._edge = SqliteLog.reader(self.folder.flows_db), SqliteLog.reader(self.folder.edge_db)
         self.use(app)
+
+    def close(self) -> None:
+        self._flows.close()
+        self._edge.close()
 
     def use(self, app: App) -> None:
         """Go on with another version of the app file."""
@@ -91,35 +96,30 @@ class World:
     # Looking
 
     def memory(self) -> dict[str, Any]:
-        with _Closing(SqliteLog.reader(self.folder.flows_db)) as log:
-            return dict(log.memory())
+        return dict(self._flows.memory())
 
     def stream(self, name: str, *, live: bool = True) -> Stream | None:
-        with _Closing(SqliteLog.reader(self.folder.flows_db)) as log:
-            return log.find(name, log.memory().get(f"live/{name}") if live else None)
+        return self._flows.find(name, self._flows.memory().get(f"live/{name}") if live else None)
 
     def level(self) -> bool:
         """Whether each flow's live build has absorbed all of its input."""
-        with (
-            _Closing(SqliteLog.reader(self.folder.flows_db)) as flows,
-            _Closing(SqliteLog.reader(self.folder.edge_db)) as edge,
-        ):
-            for node in self.app.nodes:
-                state = flows.memory().get(f"flow/{node.name}", {})
-                if state.get("run") != f"run {self.runs}" or state["state"] not in ("running", "rebuilding"):
+        flows, edge = self._flows, self._edge
+        for node in self.app.nodes:
+            state = flows.memory().get(f"flow/{node.name}", {})
+            if state.get("run") != f"run {self.runs}" or state["state"] not in ("running", "rebuilding"):
+                return False
+            epoch = flows.memory().get(f"live/{node.name}")
+            build = flows.memory().get(f"build/{node.name}")
+            output = flows.find(node.name, epoch) if epoch and build and build["epoch"] == epoch else None
+            last = flows.last_commit(output) if output else None
+            if last is None or last.meta is None:
+                return False
+            end = batch_meta(last.meta).end
+            for name in node.inputs:
+                log = edge if self.app.stream(name) else flows
+                source = log.find(name, end[name][0])
+                if source is None or list(log.bounds(source).ends) != end[name][1]:
                     return False
-                epoch = flows.memory().get(f"live/{node.name}")
-                build = flows.memory().get(f"build/{node.name}")
-                output = flows.find(node.name, epoch) if epoch and build and build["epoch"] == epoch else None
-                last = flows.last_commit(output) if output else None
-                if last is None or last.meta is None:
-                    return False
-                end = batch_meta(last.meta).end
-                for name in node.inputs:
-                    log = edge if self.app.stream(name) else flows
-                    source = log.find(name, end[name][0])
-                    if source is None or list(log.bounds(source).ends) != end[name][1]:
-                        return False
         return True
 
     def rows(self, view: str) -> list[dict[str, Any]]:
@@ -128,8 +128,7 @@ class World:
         assert isinstance(node, ViewDef)
         output = self.stream(view)
         assert output is not None
-        with _Closing(SqliteLog.reader(self.folder.flows_db)) as log:
-            table = pa.Table.from_batches([b.batch for b in log.read(output, 0, 0)], schema=output.schema)
+        table = pa.Table.from_batches([b.batch for b in self._flows.read(output, 0, 0)], schema=output.schema)
         table = latest_by_key(table, node.key)
         return [{k: v for k, v in r.items() if k != OP} for r in table.to_pylist() if r[OP] == UPSERT]
 
@@ -137,19 +136,14 @@ class World:
         """What a flow's stream or a ledger holds."""
         output = self.stream(name)
         assert output is not None
-        with _Closing(SqliteLog.reader(self.folder.flows_db)) as log:
-            return [row for block in log.read(output, 0, 0) for row in block.batch.to_pylist()]
+        return [row for block in self._flows.read(output, 0, 0) for row in block.batch.to_pylist()]
 
     def verify(self) -> dict[str, Report]:
         planner = Planner(self.spark, self.app, self.folder)
         planned, problems = planner.plan_all()
         assert not [p for p in problems if p.level == "error"], problems
-        with (
-            _Closing(SqliteLog.reader(self.folder.flows_db)) as flows,
-            _Closing(SqliteLog.reader(self.folder.edge_db)) as edge,
-        ):
-            verifier = Verifier(planner, edge, flows)
-            return {name: verifier.report(made) for name, made in planned.items()}
+        verifier = Verifier(planner, self._edge, self._flows)
+        return {name: verifier.report(made) for name, made in planned.items()}
 
 
 def dropped_by_watermark(spark: SparkSession) -> int:

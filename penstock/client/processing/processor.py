@@ -299,14 +299,18 @@ class Processor:
     async def _pick(self) -> Task | None:
         """The next task, which is then busy."""
         async with self._picking:
-            task = await in_thread(self._store.next, self._options.clock.now_us(), frozenset(self._busy))
+            task = await in_thread(self._store.next, self._now_us(), frozenset(self._busy))
             if task is not None:
                 self._busy.add(task.number)
             return task
 
+    def _now_us(self) -> int:
+        """For when tasks are due, which holds for one owner: a wall clock that is put back would put them off."""
+        return int(self._options.clock.monotonic() * 1_000_000)
+
     def _idle_s(self) -> float:
         """Until the next task is due, as far as that is known."""
-        left_us = min(self._due_us.values(), default=2**62) - self._options.clock.now_us()
+        left_us = min(self._due_us.values(), default=2**62) - self._now_us()
         return min(IDLE_S, max(_LEAST_S, left_us / 1_000_000))
 
     async def _handle(self, task: Task, wiring: Wiring) -> None:
@@ -352,7 +356,7 @@ class Processor:
             _log.error("task %s was given up after %d tries: %s", task.key, tries, said)
         else:
             most_s = min(options.backoff_most_s, FIRST_S * 2 ** min(task.tries, 30))
-            due_us = options.clock.now_us() + int(options.random.uniform(0.5, 1.0) * most_s * 1_000_000)
+            due_us = self._now_us() + int(options.random.uniform(0.5, 1.0) * most_s * 1_000_000)
             await in_thread(self._store.put_back, task, tries, said, due_us)
             self._due_us[task.number] = due_us
             _log.warning("task %s failed, try %d: %s", task.key, tries, said)

@@ -151,8 +151,16 @@ class Judge:
 
 
 def _one_per_line(body: bytes, events: int) -> bool:
-    """Whether no line holds two events, and no event takes two lines."""
-    return events == count(body, b"\n") + (not body.endswith(b"\n")) or events == len(lines_of(body))
+    """Whether no line holds two events, and no event takes two lines.
+
+    A line's end is part of no string, and `}` before `{` of no event: lines that all begin and end with a bracket hold
+    whole events, so that as many events as lines are one in each. Counting lines alone is not enough: one that is empty
+    makes up for two events in another.
+    """
+    if events == count(body, b"\n") + (not body.endswith(b"\n")) == body.count(b"}\n{") + 1:
+        return True
+    lines = lines_of(body)
+    return events == len(lines) and all(line[:1] == b"{" and line[-1:] == b"}" for line in lines)
 
 
 def _is_utf8(body: bytes) -> bool:

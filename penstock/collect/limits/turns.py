@@ -1,8 +1,9 @@
 """Lets accounts take turns at the log, so that a small request does not wait behind all that a flood has sent before.
 
 Up to a number of bytes is judged and written at one time, and an account may have as many of them as are still free:
-one alone gets half, so that whoever comes finds room at once. What does not fit waits in a queue of its account's, and
-the queues are served in turn. An account's own requests keep their order.
+one alone gets half, so that whoever comes finds room at once. While others send too, however little, it gets a quarter,
+or one request: whatever was begun is ahead of theirs. What does not fit waits in a queue of its account's, and the
+queues are served in turn. An account's own requests keep their order.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, defaultdict, deque
 from contextlib import suppress
+from time import monotonic
 
 _Waiting = tuple[int, asyncio.Future[None]]
+
+ALONE_S = 0.5
+"""An account is alone when no other one has come for so long, or for twice as long at most."""
 
 
 class Turns:
@@ -20,10 +25,14 @@ class Turns:
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._largest = max(1, most_bytes // 4)
-        """What a request counts at most: larger ones than all the room must not wait for ever, nor take all of it."""
+        """What a request counts at most: larger ones than all the room must not wait for ever, nor take all of it. And
+        what an account may have begun while it is not alone."""
         self._busy = 0
         self._held: defaultdict[str, int] = defaultdict(int)
         self._queues: OrderedDict[str, deque[_Waiting]] = OrderedDict()
+        self._now: set[str] = set()
+        self._before: set[str] = set()
+        self._until_s = 0.0
 
     @property
     def waiting(self) -> int:
@@ -37,6 +46,7 @@ class Turns:
     def begin(self, account: str, size: int) -> bool:
         """Whether there is room, and nobody of the account's waits: then it has begun, and must be ended."""
         cost = min(size, self._largest)
+        self._notice(account)
         if account in self._queues or not self._fits(account, cost):
             return False
         self._start(account, cost)
@@ -71,7 +81,22 @@ class Turns:
     def _fits(self, account: str, cost: int) -> bool:
         free = self._most - self._busy
         held = self._held.get(account, 0)
+        if held and self._crowded and held + cost > self._largest:
+            return False
         return held + cost <= free if held else cost <= free
+
+    @property
+    def _crowded(self) -> bool:
+        return len(self._now) > 1 or not self._before <= self._now
+
+    def _notice(self, account: str) -> None:
+        """Remember who has begun lately: now, and in the time before."""
+        now_s = monotonic()
+        if now_s >= self._until_s:
+            self._before = self._now if now_s < self._until_s + ALONE_S else set()
+            self._now = set()
+            self._until_s = now_s + ALONE_S
+        self._now.add(account)
 
     def _start(self, account: str, cost: int) -> None:
         self._busy += cost

@@ -24,8 +24,10 @@ from aiohttp.web_protocol import RequestHandler
 from penstock.clock import Clock
 from penstock.collect.signals import ConnectionClosed, Signals
 from penstock.collect.ways.plain_head import END, MOST_BYTES, plain_head
+from penstock.collect.ways.replies import error_reply
 from penstock.collect.ways.short_way import ShortWay
 from penstock.config import Limits
+from penstock.errors import BadRequestError
 
 LOOK_S = 1.0
 LINGER_S = 2.0
@@ -34,6 +36,8 @@ BEHIND_BYTES = 64 * 1024
 """What a sender may send behind a request before its reply; then reading pauses."""
 FILES_KEPT = 200
 """Files that the process needs for other things: the log, checkpoints, sources."""
+DETAIL_CHARACTERS = 200
+"""Of what the parser says, which quotes the sender."""
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\nRetry-After: 5\r\n"
     b"Connection: close\r\n\r\n%s"
@@ -153,6 +157,26 @@ class WatchedHandler(RequestHandler):
         if not self._refused:
             self._connections.closed(self, self.address)
             super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP is answered in the shape of every other error."""
+        reply = super().handle_error(request, status, exc, message)
+        if status != 400:
+            return reply
+        error = BadRequestError(
+            "what came is not a request of HTTP/1.1",
+            detail=" ".join((message or "").split())[:DETAIL_CHARACTERS] or None,
+            hint="send it with an HTTP library, to http:// or https:// as the server was started",
+        )
+        told = error_reply(error)
+        told.force_close()
+        return told
 
     def data_received(self, data: bytes) -> None:
         if self._refused:

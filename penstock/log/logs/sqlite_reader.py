@@ -181,7 +181,11 @@ class SqliteReader:
         first = self.commits(stream, low, limit=1)
         if not first:
             return start
-        most = first[0].total_rows - first[0].rows + rows
+        before = first[0].total_rows - first[0].rows
+        if not first[0].rows:
+            filled = self.first_where(stream, low, bounds.next_commit, lambda commit: commit.total_rows > before)
+            first = self.commits(stream, filled, limit=1) or first
+        most = max(before + rows, first[0].total_rows)
         return self.first_where(stream, low + 1, bounds.next_commit, lambda commit: commit.total_rows > most)
 
     def first_where(self, stream: Stream, low: int, high: int, true: Callable[[Commit], bool]) -> int:

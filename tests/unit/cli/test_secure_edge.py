@@ -70,13 +70,13 @@ class World:
         self.file, self.data = folder / "shop_secure.py", folder / "data"
         self.file.write_text(SHOP)
         self.log = folder / "edge.log"
-        self.env = os.environ | {"HOOK_SECRET": HOOK, PROBE: SUPERVISOR, "COLUMNS": "300"}
+        self.env = os.environ | {"HOOK_SECRET": HOOK, PROBE: SUPERVISOR}
         self.edges: list[subprocess.Popen[bytes]] = []
 
     def penstock(self, *words: object, **env: str) -> Done:
         """A verb as the console script runs it, in this process: a new one takes a second."""
         out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err), patch.dict(os.environ, self.env | env):
+        with redirect_stdout(out), redirect_stderr(err), patch.dict(os.environ, self.env | env | {"COLUMNS": "300"}):
             code = guarded(lambda: app([str(word) for word in words], prog_name="penstock"))
         return Done(code, out.getvalue(), err.getvalue())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from bank import Bank
 from played_feed import PlayedFeed, feed, paid, paying, row, run
 
 from penstock.client.processing import KeyChange, Options, open_store
+from penstock.clock import SystemClock
 from penstock.errors import (
     BadRequestError,
     StoreMismatchError,
@@ -50,6 +52,33 @@ def test_existing_rows_may_be_left_out(path: Path) -> None:
     seen: list[str] = []
     run(path, source, lambda change, ctx: seen.append(change.key["song"]), existing=False)
     assert seen == ["b"]
+
+
+def test_a_wall_clock_that_is_put_back_puts_nothing_off(path: Path) -> None:
+    class PutBack(SystemClock):
+        def now_us(self) -> int:
+            return super().now_us() - 86_400_000_000 * len(failed)
+
+    tries: list[str] = []
+    failed: list[int] = []
+
+    def failing_once(change: KeyChange, ctx: Any) -> None:
+        tries.append(ctx.key)
+        if len(tries) == 1:
+            raise OSError("not now")
+
+    options = {"clock": PutBack(), "on_error": lambda task, error, tried: failed.append(tried)}
+    done = run(path, feed(("a", "1")), failing_once, stop=ended_after(20), **options)
+    assert (len(tries), len(set(tries)), done.waiting) == (2, 1, 0)
+
+
+def ended_after(seconds: float) -> threading.Event:
+    """Set then, so that a test which fails ends."""
+    stop = threading.Event()
+    timer = threading.Timer(seconds, stop.set)
+    timer.daemon = True
+    timer.start()
+    return stop
 
 
 def test_another_key_of_the_view_is_refused(path: Path) -> None:

@@ -318,3 +318,32 @@ def test_a_class_that_raises_rejects_the_event_and_nothing_else(error: Exception
 
     reason, _ = rejected(judge(Moody), b'{"order_id": 13}')
     assert reason in ("wrong_type", "too_deep")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'\n{"order_id": 1}{"order_id": 2}',
+        b'{"order_id": 1} {"order_id": 2}\n\n{"order_id": 3}',
+        b'{"order_id": 1}{"order_id": 2}\r\n\r\n',
+        b'{"order_id": 1}{"order_id":\n2}',
+        b'{"order_id": 1}{"order_id": 2, "place":\n{"city": "a"}}',
+        b'{"order_id": 1}{"order_id": 2, "place":\n{"city": "a"}\n}',
+    ],
+)
+def test_an_empty_or_a_broken_line_does_not_make_up_for_two_events_in_one(body: bytes) -> None:
+    one = judge()
+    assert one.decode(body, "lines") is None
+    rows, rejections = admitted(one, body, "lines")
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    assert [index for index, _, _ in rejections] == [n for n in range(len(lines)) if n != 1 or b" 3" not in body]
+    assert [row["order_id"] for row in rows] == [3] * (b" 3" in body)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\n\n", b" \n "])
+def test_lines_are_decoded_at_once_however_they_end(end: bytes) -> None:
+    body = end.join(b'{"order_id": %d}' % n for n in range(3))
+    for whole in (body, body + end, end + body):
+        decoded = judge().decode(whole, "lines")
+        assert decoded is not None
+        assert [event.order_id for event in decoded.events] == [0, 1, 2]

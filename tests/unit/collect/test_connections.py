@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import pytest
 from manual_clock import ManualClock
 from running_edge import Edge, running, until
 from shop_app import shop
@@ -140,3 +142,24 @@ async def test_a_request_to_replay_shares_the_doors_room_and_is_given_up_when_it
         await until(lambda: room.taken_bytes == 0)
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /streams/orders HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\nContent-Length: 8\r\n\r\n{}",
+        b"POST /streams/orders HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 7\r\n\r\n{}",
+        b"\x16\x03\x01\x00\xa5\x01\r\n\r\n",
+        b"\x00\r\n\r\n",
+        b"POST /streams/orders HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+    ],
+    ids=["two-lengths", "length-and-chunks", "tls", "bytes", "long-header"],
+)
+async def test_what_is_no_http_gets_an_error_like_every_other(tmp_path: Path, sent: bytes) -> None:
+    async with watched(tmp_path) as edge:
+        head, _, body = (await rest(await connect(edge, sent))).partition(b"\r\n\r\n")
+        assert b" 400 " in head.splitlines()[0]
+        error = json.loads(body)["error"]
+        assert error["code"] == "bad_request"
+        assert error["hint"]
+        assert len(error["detail"]) <= 200

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import enum
 import gzip
 import io
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +23,7 @@ from penstock.collect.contents import arrow as arrow_body
 from penstock.collect.contents import arrow_stream
 from penstock.collect.contents.choice import decoded_as
 from penstock.collect.judging.admit import Judge
+from penstock.collect.reception import _weight
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
 
@@ -94,6 +96,40 @@ async def test_a_csv_is_typed_by_the_class(edge: Edge) -> None:
     assert first["when"] == dt.datetime(2024, 5, 1, 8, tzinfo=dt.UTC)
     assert (first["place"], first["tags"]) == ({"city": "Berlin", "lat": 52.5}, ["x"])
     assert (second["name"], second["good"], second["place"], second["tags"]) == ("none", False, None, [])
+
+
+def test_many_small_events_count_for_more_than_their_bytes_when_accounts_take_turns() -> None:
+    event = b'{"n": 1, "at": 1700000000000, "name": "somebody", "value": 1.5, "good": true}'
+    assert _weight(event) == len(event)
+    assert _weight((event + b"\n") * 100) == 100 * (len(event) + 1)
+    assert _weight(b"x\n" * 4_000) == 256_000
+    assert _weight(b"[" + b"1," * 4_000 + b"1]") == 64_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "in_a_thread"),
+    [
+        ("text/csv", b"n\n" + b"1\n" * 500, False),
+        ("text/csv", b"n\n" + b"1,b\n" * 500, True),
+        ("text/csv", b"n\r" + b"1\r" * 4_000, True),
+        ("application/x-ndjson", b"x\n" * 4_000, True),
+        ("application/json", b"[" + b"1," * 4_000 + b"1]", True),
+        ("application/x-ndjson", b"x\n" * 20, False),
+    ],
+    ids=["rows", "bad-rows", "many-rows", "bad-lines", "bad-elements", "few"],
+)
+async def test_garbage_that_takes_long_to_judge_does_not_hold_up_the_loop(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch, kind: str, body: bytes, in_a_thread: bool
+) -> None:
+    given, threads = asyncio.to_thread, list[str]()
+
+    async def to_thread(work: Callable[..., Any], *words: Any) -> Any:
+        threads.append(work.__name__)
+        return await given(work, *words)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    assert (await send(edge, "plain", body, kind)).status in (200, 400, 422)
+    assert ("decoded_as" in threads) == in_a_thread
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from running_edge import running
 
 from penstock import App, Event
 from penstock.log.logs.sqlite import SqliteLog
+from tests.certificates import Authority
 from tests.kafka_broker import Broker, running_broker, why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"PULLING FROM KAFKA IS NOT TESTED: {why_not()}")
@@ -26,9 +27,9 @@ class Tick(Event):
     n: int
 
 
-def app(address: str, topic: str) -> App:
+def app(address: str, topic: str, scheme: str = "kafka", **options: Any) -> App:
     made = App("kafka")
-    made.pull(made.stream("ticks", Tick), f"kafka://{address}/{topic}")
+    made.pull(made.stream("ticks", Tick), f"{scheme}://{address}/{topic}", **options)
     return made
 
 
@@ -141,3 +142,40 @@ async def test_a_broker_that_is_away_is_seen_and_found_again(broker: Broker, tmp
         await asyncio.to_thread(produce, broker, name, range(5, 10))
         await until(lambda: len(numbers(tmp_path / "edge.db")) == 10, 60)
     assert numbers(tmp_path / "edge.db") == list(range(10))
+
+
+async def test_over_tls_the_broker_is_asked_who_it_is(broker: Broker, tmp_path: Path) -> None:
+    name = topic(broker, "secure", 1)
+    await asyncio.to_thread(produce, broker, name, range(5))
+    asked = app(broker.secure, name, "kafkas", ca=str(broker.authority.ca))
+    async with running(asked, tmp_path / "edge.db"):
+        await until(lambda: numbers(tmp_path / "edge.db") == list(range(5)), 60)
+
+
+async def test_a_broker_that_another_authority_vouches_for_is_told_and_tried_again(
+    broker: Broker, tmp_path: Path
+) -> None:
+    name = topic(broker, "stranger", 1)
+    await asyncio.to_thread(produce, broker, name, range(5))
+    stranger = Authority(tmp_path, "strangers")
+    async with running(app(broker.secure, name, "kafkas", ca=str(stranger.ca)), tmp_path / "edge.db") as edge:
+        await until(lambda: "certificate" in str(edge.collect.pulls.status()[0]["error"]), 60)
+        assert edge.collect.pulls.status()[0]["state"] == "disconnected"
+        assert numbers(tmp_path / "edge.db") == []
+        stranger.ca.write_bytes(broker.authority.ca.read_bytes())
+        await until(lambda: numbers(tmp_path / "edge.db") == list(range(5)), 60)
+
+
+async def test_a_broker_that_wants_a_password_gets_it_over_tls(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(broker, "named", 1)
+    await asyncio.to_thread(produce, broker, name, range(5))
+    known = {"sasl.mechanism": "PLAIN", "sasl.username": Broker.USER, "sasl.password": "env:BROKER_PASSWORD"}
+    asked = app(broker.named, name, "kafkas", ca=str(broker.authority.ca), settings=known)
+    monkeypatch.setenv("BROKER_PASSWORD", "not this one")
+    async with running(asked, tmp_path / "edge.db") as edge:
+        await until(lambda: "uthentication" in str(edge.collect.pulls.status()[0]["error"]), 60)
+        assert "not this one" not in str(edge.collect.pulls.status())
+        monkeypatch.setenv("BROKER_PASSWORD", Broker.PASSWORD)
+        await until(lambda: numbers(tmp_path / "edge.db") == list(range(5)), 60)

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.collect.limits.turns import Turns
+import pytest
+
+from penstock.collect.limits.turns import ALONE_S, Turns
 
 KB = 1_000
 
@@ -24,6 +26,31 @@ async def test_a_small_request_does_not_wait_behind_all_that_a_flood_has_sent_be
     assert max(at for at, account in enumerate(ended) if account == "small") < 10
     assert turns.waiting == 0
     assert turns._busy == 0
+
+
+def begun(turns: Turns, account: str, size: int) -> int:
+    """How many of its requests may begin at once."""
+    number = 0
+    while turns.begin(account, size):
+        number += 1
+    for _ in range(number):
+        turns.end(account, size)
+    return number
+
+
+async def test_a_flood_has_less_under_way_while_others_send_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("penstock.collect.limits.turns.monotonic", lambda: now_s)
+    turns = Turns(16 * KB)
+    assert begun(turns, "flood", 3 * KB) == 3
+    assert begun(turns, "small", 1) > 100
+    assert begun(turns, "flood", 3 * KB) == 1
+    now_s += ALONE_S
+    assert begun(turns, "flood", 3 * KB) == 1, "the other one was here a moment ago"
+    now_s += ALONE_S
+    assert begun(turns, "flood", 3 * KB) == 3
+    now_s += 100 * ALONE_S
+    assert begun(turns, "small", 3 * KB) == 3, "the flood was here long ago"
 
 
 async def test_accounts_that_flood_get_about_the_same_number_of_bytes_whatever_the_size_of_their_requests() -> None:

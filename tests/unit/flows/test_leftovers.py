@@ -19,7 +19,7 @@ from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.errors import StaleTermError
 from penstock.event import Event
-from penstock.flows.leftovers import KEPT_US, Leftovers, clean
+from penstock.flows.leftovers import KEPT_US, Leftovers
 from penstock.log.builds import BatchMeta, Build
 from penstock.log.folder import DEAD, LATE, FolderLog
 from penstock.log.group import GroupCommit
@@ -94,7 +94,10 @@ class World:
 
     def clean(self, application: Application | None = None, *, later_us: int = 0, **options: Any) -> list[str]:
         self.now_us += later_us
-        return clean(self.log, self.folder, application or app(), self.now_us, **options)
+        leftovers = Leftovers(self.log, self.folder, application or app(), self.now_us, **options)
+        for _ in leftovers.cleaning():
+            pass
+        return leftovers.removed
 
     @property
     def streams(self) -> set[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -144,6 +145,9 @@ async def test_the_description_is_complete_and_its_references_lead_somewhere(tmp
         operations = [(path, op) for path, item in spec["paths"].items() for op in item.values()]
         ids = [operation["operationId"] for _, operation in operations]
         assert len(ids) == len(set(ids))
+        assert all(re.fullmatch(r"[A-Za-z0-9._-]+", id) for id in ids), "generators make names of these"
+        named = {link["operationId"] for link in _links(spec)}
+        assert named <= set(ids)
         for path, operation in operations:
             assert operation["responses"]
             assert operation["summary"]
@@ -154,6 +158,13 @@ async def test_the_description_is_complete_and_its_references_lead_somewhere(tmp
         assert event["oneOf"][0] == {"$ref": "#/components/schemas/event.Rsvp"}
         assert components["event.Rsvp"]["required"] == ["topic"]
         assert components["view.topics"]["properties"]["rsvps"]["type"] == ["integer", "string", "null"]
+
+
+def _links(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield from value.get("links", {}).values() if "description" in value else ()
+        for inner in value.values():
+            yield from _links(inner)
 
 
 def _references(value: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fake_flows import FakeFlows, small_app, topic
 
+from penstock.errors import CorruptBlockError
 from penstock.views import current
 from penstock.views.current import Views
 from penstock.views.store import Content
@@ -73,6 +74,27 @@ async def test_a_commit_that_could_not_be_applied_is_tried_again_alone(
     assert sorted(content.rows.values()) == [("a", 0, "g"), ("t1", 1, "g"), ("t2", 2, "g"), ("t3", 3, "g")]
     assert [batch.end for batch in content.history.after(1) or ()] == [2, 3, 4]
     assert views.observer.value("penstock_views_follow_failures_total", view="topics") == 1
+
+
+async def test_what_keeps_a_view_from_moving_is_its_state_as_long_as_it_does(
+    flows: FakeFlows, views: Views, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = CorruptBlockError("block 7 of 'topics' is not what was written")
+    mended, whole = threading.Event(), Views._advance
+
+    async def advance(self: Views, view: Any) -> None:
+        if not mended.is_set():
+            raise broken
+        await whole(self, view)
+
+    monkeypatch.setattr(Views, "_advance", advance)
+    flows.commit(flows.build(), [topic("jazz", 1)])
+    await views.start()
+    await eventually(lambda: views.flow_state("topics").error == broken.body())
+    assert views.flow_state("topics").state == "retrying"
+    mended.set()
+    await eventually(lambda: views.flow_state("topics").error is None)
+    assert (await content_at(views, 1)).rows
 
 
 async def test_a_listener_that_fails_makes_no_commit_come_twice(flows: FakeFlows, views: Views) -> None:

@@ -70,6 +70,7 @@ class KafkaSource:
             "security.protocol": protocol,
             "queued.max.messages.kbytes": HELD_KB,
             "fetch.wait.max.ms": 100,
+            "reconnect.backoff.ms": 1000,
             **({"ssl.ca.location": ca} if (ca := ca_file(self._origin)) else {}),
             **given,
             "bootstrap.servers": self._brokers,
@@ -88,7 +89,7 @@ class _Reader:
         self._topic, self._clock = topic, clock
         self._error: Any = None
         self._refused: Any = None
-        """What the client said last of TLS, which it does not say again when it gives up."""
+        """What the client said last of TLS or a password, which it does not say again when it gives up."""
         self._consumer = self._kafka.Consumer(settings | {"error_cb": self._failed}, logger=_log)
         self._offsets: dict[int, int] = {}
         self._looked_s = clock.monotonic()
@@ -166,12 +167,10 @@ class _Reader:
         return at
 
     def _failed(self, error: Any) -> None:
-        if error.code() == self._kafka.KafkaError._SSL:
+        codes = self._kafka.KafkaError
+        if error.code() in (codes._SSL, codes._AUTHENTICATION):
             self._refused = error
-        if error.fatal() or error.code() in (
-            self._kafka.KafkaError._ALL_BROKERS_DOWN,
-            self._kafka.KafkaError._AUTHENTICATION,
-        ):
+        if error.fatal() or error.code() in (codes._ALL_BROKERS_DOWN, codes._AUTHENTICATION):
             self._error = error
 
 
