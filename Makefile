@@ -16,7 +16,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint c
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 $(or $(ASKED),$(MAKECMDGOALS))")'
-	@node -e 'process.exit(process.versions.node.split(".")[0] < 20)' 2>/dev/null && command -v npm >/dev/null || \
+	@node -e 'process.exit(process.versions.node.split(".")[0] < 20 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null || \
 		{ echo "Node 20 or newer, with npm, is needed to build the page"; exit 1; }
 	@echo "installing Spark and what else Penstock needs into .venv, once: 900 MB, some minutes"
 	@$(PYTHON) -m venv .venv
