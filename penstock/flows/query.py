@@ -105,10 +105,13 @@ class Handed:
 
 
 def _pieces(file: Path) -> list[pa.Buffer]:
+    """Each in memory of its own, which begins where Arrow wants columns to begin."""
     pieces = []
-    with pa.memory_map(str(file)) as written:
+    with file.open("rb") as written:
         while length := written.read(_LENGTH_BYTES):
-            pieces.append(written.read_buffer(int.from_bytes(length, "big")))
+            pieces.append(piece := pa.allocate_buffer(int.from_bytes(length, "big")))
+            if written.readinto(memoryview(piece)) != piece.size:
+                raise EOFError(f"{file} ends before the batch does")
     return pieces
 
 
