@@ -27,6 +27,8 @@ from penstock.schema import RECEIVED, SENT, TIMESTAMP
 
 SCAN_LETTERS = 100_000
 """Letters that one page looks at when few of them are wanted."""
+BLOCK_LETTERS = 50
+"""As many letters as reading a block costs, however few it has: most senders' letters come one by one."""
 PAGE_BYTES = 8 * 1024**2
 _NAME = re.compile(r"([01])-(\d{1,18})")
 
@@ -108,7 +110,7 @@ class StoredLetters:
                     offsets[block.partition] = letter.place.offset + 1
                     return LetterPage(letters, found.position(offsets), True)
             offsets[block.partition] = block.end
-            looked_at += block.batch.num_rows
+            looked_at += block.batch.num_rows + BLOCK_LETTERS
             if looked_at >= SCAN_LETTERS:
                 return LetterPage(letters, found.position(offsets), True)
         return LetterPage(letters, found.position(offsets), False)

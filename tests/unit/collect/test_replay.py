@@ -15,8 +15,9 @@ from shop_app import shop
 
 from penstock import App, Event
 from penstock.clock import SystemClock
+from penstock.collect.letters import stored_letters
 from penstock.collect.letters.replay import Replayer, Wish
-from penstock.collect.letters.stored_letters import SCAN_LETTERS, StoredLetters, Wanted
+from penstock.collect.letters.stored_letters import BLOCK_LETTERS, StoredLetters, Wanted
 from penstock.collect.sender import Sender
 from penstock.config import Folder
 from penstock.log.folder import DEAD, FolderLog
@@ -259,16 +260,19 @@ async def test_what_is_no_request_to_replay_is_refused(edge: Edge, body: bytes) 
         assert msgspec.json.decode(await reply.read())["error"]["code"] == "bad_request"
 
 
-async def test_a_page_that_finds_little_ends_and_goes_on(tmp_path: Path) -> None:
+async def test_a_page_that_finds_little_ends_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_letters, "SCAN_LETTERS", 2 * BLOCK_LETTERS)
     async with running(shop(), tmp_path / "edge.db") as edge:
-        for _ in range(3):
-            await edge.lines("orders", b"\n".join([b"{}"] * 400))
+        for _ in range(5):
+            await edge.post("orders", b"{}")
         await edge.post("visits", b"{}")
         reader = FolderLog(Folder(tmp_path))
         letters = StoredLetters(reader, edge_replayed(edge))
-        found = letters.page(Wanted(stream="visits"), None, 10)
-        assert [letter.name for letter in found.letters] == ["0-1200"]
-        assert SCAN_LETTERS > 1_200
+        pages = [letters.page(Wanted(stream="visits"), None, 10)]
+        while pages[-1].more:
+            pages.append(letters.page(Wanted(stream="visits"), pages[-1].next, 10))
+        assert [letter.name for page in pages for letter in page.letters] == ["0-5"]
+        assert len(pages) in (3, 4)  # of two blocks each
         reader.close()
 
 
