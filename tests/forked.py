@@ -98,10 +98,15 @@ class Forks:
         return ours
 
 
+def possible() -> bool:
+    """Whether it was not turned off, and the number of the system call is known."""
+    return os.environ.get("PENSTOCK_TESTS_FORK") != "0" and platform.machine() in _CLONE
+
+
 def install(*, at_once: bool) -> None:
     """From now on `subprocess` and `asyncio` of this process start Python as a fork where they can. `at_once` lets what
     forks import meanwhile, instead of when it is first needed."""
-    if os.environ.get("PENSTOCK_TESTS_FORK") == "0" or platform.machine() not in _CLONE:
+    if not possible():
         return
     forks, usual = Forks(), subprocess.Popen._execute_child  # type: ignore[attr-defined]
     if at_once:

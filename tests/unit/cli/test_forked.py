@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 TELLS = """
 import json, os, sys, threading
 tells = {"name": __name__, "argv": sys.argv, "here": os.getcwd(), "parent": os.getppid(), "first": sys.path[0],
@@ -37,13 +39,12 @@ def told(script: Path, folder: Path, **more: str) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[0])
 
 
+@pytest.mark.skipif(not forked.possible(), reason="PENSTOCK_TESTS_FORK=0, or no processor that forks are known of")
 def test_a_fork_has_what_it_was_given_and_ends_as_python_does(tmp_path: Path) -> None:
     script = tmp_path / "tells.py"
     script.write_text(TELLS)
     (tmp_path / "here").mkdir()
     first, second = told(script, tmp_path / "here"), told(script, tmp_path / "here")
-    if not first["forked"]:
-        pytest.skip("nothing is forked here")
     assert first.pop("hash") != second.pop("hash"), "a process that is started again has other hashes"
     assert first == second
     apart = told(script, tmp_path / "here", PYTHONHASHSEED="1")
