@@ -43,12 +43,13 @@ def _float(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _int(value: int) -> int | str:
+def wire_int(value: int) -> int | str:
+    """The same for what is known to be an integer."""
     return value if -_SAFE <= value <= _SAFE else str(value)
 
 
 _BY_TYPE: dict[type, Callable[[Any], Any]] = {
-    int: _int,
+    int: wire_int,
     float: _float,
     dt.datetime: _datetime,
     dt.date: lambda value: value.isoformat(),

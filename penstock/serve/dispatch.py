@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from penstock.change import Change
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import GroupFailed, MessagesSent
-from penstock.serve.messages import BatchJson, Message, RowCodec, position_moved
+from penstock.serve.messages import BatchJson, Message, RowCodec, in_one_piece, position_moved
 from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.store import Content, View
@@ -90,6 +90,7 @@ class Dispatch:
         self._woken = asyncio.Event()
         self._unlisten = view.listen(self._woken.set)
         self._moved: Message | None = None
+        self._runs: dict[tuple[Message, ...], Message] = {}
         self._task = asyncio.create_task(self._run(), name=f"dispatch {view.name}")
 
     def __len__(self) -> int:
@@ -124,6 +125,16 @@ class Dispatch:
         if self._moved is None or self._moved.end != end:
             self._moved = position_moved(self.content.at(end), end)
         return self._moved
+
+    def in_one_piece(self, run: Sequence[Message]) -> Message:
+        """The messages of several batches together, for a group that is being advanced: made once for all groups that
+        are told the same."""
+        if len(run) == 1:
+            return run[0]
+        known = self._runs.get(told := tuple(run))
+        if known is None:
+            known = self._runs[told] = in_one_piece(told)
+        return known
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -161,22 +172,28 @@ class Dispatch:
             touched |= await self._hand_on(batch)
             taken += 1
         await self._advance(touched)
+        self._runs.clear()
         return taken > 0
 
     async def _hand_on(self, batch: Batch) -> dict[Follows, None]:
         found = await self._found(batch.changes)
         json = BatchJson(self.view.name, self.content.at(batch.end), batch)
+        dues: dict[int, Due] = {}
         for group, changes in found.items():
-            group.take(Due(batch, changes, json))
+            due = dues.get(id(changes))
+            if due is None:
+                due = dues[id(changes)] = Due(batch, changes, json)
+            group.take(due)
         everywhere = dict(self._index.everywhere) if batch.changes else {}
+        due = Due(batch, batch.changes, json)
         for group in everywhere:
-            group.take(Due(batch, batch.changes, json))
+            group.take(due)
         self.offset = batch.end
         return dict.fromkeys(found) | everywhere
 
-    async def _found(self, changes: Sequence[Change]) -> dict[Follows, list[Change]]:
+    async def _found(self, changes: Sequence[Change]) -> dict[Follows, Sequence[Change]]:
         """The changes by group. Who is added meanwhile starts behind this batch and takes nothing of it."""
-        found: dict[Follows, list[Change]] = {}
+        found: dict[Follows, Sequence[Change]] = {}
         if len(self._index) > self.unindexed:
             for start in range(0, len(changes), LOOKED_UP):
                 if start:
@@ -187,19 +204,14 @@ class Dispatch:
     async def _advance(self, groups: Iterable[Follows]) -> None:
         sent = encoded = written = 0
         for group in groups:
-            handed = _advanced(group)
+            try:
+                handed = group.advance()
+            except Exception as error:  # one that fails does so alone
+                handed = 0
+                group.fail(error)
             sent, encoded, written = sent + handed, encoded + (handed > 0), written + handed + 1
             if written >= WRITTEN:
                 written = 0
                 await asyncio.sleep(0)
         if encoded:
             self._observer.emit(MessagesSent(self.view.name, sent, encoded))
-
-
-def _advanced(group: Follows) -> int:
-    """One that fails does so alone."""
-    try:
-        return group.advance()
-    except Exception as error:
-        group.fail(error)
-        return 0

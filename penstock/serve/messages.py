@@ -14,7 +14,7 @@ from penstock import protocol
 from penstock.change import Key, Row
 from penstock.clock import rfc3339
 from penstock.log.builds import BatchMeta
-from penstock.protocol import encode, wire
+from penstock.protocol import encode, wire, wire_int
 from penstock.serve.sse_frames import sse_frame
 from penstock.sockets.frames import deflate, deflated_frame, text_frame
 from penstock.views.history import Batch
@@ -28,8 +28,8 @@ _SHARED_FRAMES = 16
 DEFLATE_BYTES = 256
 """Smaller messages are not compressed: they would hardly shrink."""
 _KNOWN_OBJECTS = 2_000
-_AS_THEY_ARE = frozenset({"string", "boolean", "tinyint", "smallint", "int"})
-"""Types whose values go into JSON unchanged."""
+_AS_THEY_ARE = frozenset({"string", "boolean", "tinyint", "smallint", "int", "float", "double"})
+"""Types whose values go into JSON unchanged; the encoder itself writes NaN and the infinities as null."""
 
 
 class Message:
@@ -91,24 +91,28 @@ class Message:
 class Joined(Message):
     """Several messages that follow each other, for connections: their frames in one piece."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("run",)
 
     def __init__(self, run: Sequence[Message]) -> None:
-        self._run = run
+        self.run = run
         self._begin(run[-1].kind, b"", run[-1].position, run[-1].end, True)
 
     def sse(self) -> bytes:
         if self._sse is None:
-            self._sse = b"".join([message.sse() for message in self._run])
+            self._sse = b"".join([message.sse() for message in self.run])
         return self._sse
 
     def frame(self, form: tuple[str | None, bool]) -> bytes:
         frames = self.frames.get(form)
         if frames is None:
-            frames = b"".join([message.frame(form) for message in self._run])
+            frames = b"".join([message.frame(form) for message in self.run])
             if len(self.frames) < _SHARED_FRAMES:
                 self.frames[form] = frames
         return frames
+
+
+def in_one_piece(run: Sequence[Message]) -> Message:
+    return run[0] if len(run) == 1 else Joined(run)
 
 
 def with_id(id: str | None) -> bytes:
@@ -145,6 +149,8 @@ class RowCodec:
     def _converter(self, kind: str) -> Callable[[Any], Any]:
         if kind == "timestamp":
             return self._moment
+        if kind == "bigint":
+            return wire_int
         return self._object if kind.startswith("struct<") else wire
 
     def _moment(self, value: Any) -> str:

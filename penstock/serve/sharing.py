@@ -26,7 +26,7 @@ from penstock.serve.conflation import Shown, shown_rows
 from penstock.serve.dispatch import FAILED_S, Dispatch, Due
 from penstock.serve.laggards import LARGE_CHANGES, Laggards
 from penstock.serve.member import Gone, Member
-from penstock.serve.messages import LARGE_BYTES, Joined, Message, MessageMaker
+from penstock.serve.messages import LARGE_BYTES, Message, MessageMaker, in_one_piece
 from penstock.serve.past import Backlog, Past, maybe_in_thread
 from penstock.serve.receiver import Receiver
 from penstock.views.history import Batch
@@ -242,7 +242,7 @@ class Group:
 
     def take(self, due: Due) -> None:
         """Called by the dispatch, in the order of batches, with what can matter to this query."""
-        if due.batch.end > self._start and not self.ended.is_set():
+        if due.batch.end > self._start and self._stood is None:
             self._due.append(due)
 
     def advance(self) -> int:
@@ -271,7 +271,7 @@ class Group:
         if slow and any(map(self._needs_thread, run)):
             self._work(run)
             return 0
-        self._tell_now(tuple(members), run)
+        self._tell_now(tuple(members), run, self._dispatch.in_one_piece(run))
         return len(run) * len(members)
 
     def fail(self, error: Exception) -> None:
@@ -371,19 +371,18 @@ class Group:
         for message in run:
             if self._needs_thread(message):
                 await asyncio.to_thread(message.deflated)
-        members = list(self.members)
+        members, whole = list(self.members), in_one_piece(run)
         for start in range(0, len(members), FAN_OUT):
             if start:
                 await asyncio.sleep(0)
             there = [member for member in members[start : start + FAN_OUT] if member in self.members]
-            self._tell_now(there, run)  # whoever has left meanwhile may hold another build's rows
+            self._tell_now(there, run, whole)  # whoever has left meanwhile may hold another build's rows
         self._telling = False
         self._observer.emit(MessagesSent(self.name, len(members) * len(run), len(run)))
 
-    def _tell_now(self, members: Iterable[Member], run: Sequence[Message]) -> None:
+    def _tell_now(self, members: Iterable[Member], run: Sequence[Message], whole: Message) -> None:
         """Those who have got nothing of it get all in one piece, where their connection takes that."""
         first, last = run[0], run[-1]
-        whole = first if first is last else Joined(run)
         for member in members:
             if member.behind:
                 member.woken.set()

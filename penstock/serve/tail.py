@@ -196,7 +196,7 @@ class Tail:
         """Who is to be handed what, found with the loop given back in between."""
         page = _Page(self.name, events, self._mask)
         changes = [Change((i,), None, row) for i, row in enumerate(events.rows)]
-        found: dict[Same, list[Change]] = {}
+        found: dict[Same, Sequence[Change]] = {}
         for start in range(0, len(changes), TRIED):
             self._index.touched(changes[start : start + TRIED], found)
             await asyncio.sleep(0)

@@ -34,7 +34,7 @@ class FilterIndex(Generic[T]):
     >>> for city in ("Oslo", "Bergen"):
     ...     index.add(city, [compile_where("city = :city AND rsvps > 2", columns, params={"city": city})])
     >>> index.touched([Change(("a",), ("Oslo", 1), ("Rome", 4))])
-    {'Oslo': [Change(key=('a',), before=('Oslo', 1), after=('Rome', 4))]}
+    {'Oslo': (Change(key=('a',), before=('Oslo', 1), after=('Rome', 4)),)}
     """
 
     def __init__(self, errors: list[int] | None = None) -> None:
@@ -74,16 +74,24 @@ class FilterIndex(Generic[T]):
         self.everywhere.pop(item, None)
         self._reading = tuple(self._lookups.values())
 
-    def touched(self, changes: Iterable[Change], found: dict[T, list[Change]] | None = None) -> dict[T, list[Change]]:
-        """The changes that can matter to each item, in order, added to `found`. Those of `everywhere` are left out."""
+    def touched(
+        self, changes: Iterable[Change], found: dict[T, Sequence[Change]] | None = None
+    ) -> dict[T, Sequence[Change]]:
+        """The changes that can matter to each item, in order, added to `found`. Those of `everywhere` are left out.
+
+        Items that are found for one change alone share its sequence.
+        """
         found = {} if found is None else found
         for change in changes:
+            alone = (change,)
             for item in self._hits(change):
-                known = found.get(item)
-                if known is None:
-                    found[item] = [change]
-                elif known[-1] is not change:
+                known = found.setdefault(item, alone)
+                if known[-1] is change:
+                    continue
+                if isinstance(known, list):
                     known.append(change)
+                else:
+                    found[item] = [*known, change]
         return found
 
     def _hits(self, change: Change) -> Iterable[T]:

@@ -328,22 +328,27 @@ async def test_batches_that_queue_up_reach_a_connection_in_one_piece_and_in_orde
         def __init__(self) -> None:
             super().__init__()
             self.frames: list[bytes] = []
+            self.pieces: list[Message] = []
 
         def offer(self, message: Message) -> bool:
             self.frames.append(message.frame((None, False)))
+            self.pieces.append(message)
             return True
 
     async with flows_and_edge(tmp_path) as (flows, running):
         stream = flows.build()
         flows.commit(stream, [topic("a", 0)])
         await running.at_offset(1)
-        crowd, joining = Crowd(running), Joining()
+        crowd, joining, alike, other = Crowd(running), Joining(), Joining(), Joining()
         view = running.views.view("topics")
-        asked = Asked("topic = 'a'")
-        crowd.tasks.append(asyncio.create_task(running.serving.hub.subscribe(view, asked, None, joining)))
+        wheres = {joining: "topic = 'a'", alike: "topic = 'a' AND rsvps >= 0", other: "topic = 'a' AND rsvps <> 2"}
+        for sink, where in wheres.items():
+            crowd.tasks.append(asyncio.create_task(running.serving.hub.subscribe(view, Asked(where), None, sink)))
         single = crowd.join("topic = 'a'")
         await crowd.all_joined()
-        joining.frames.clear()
+        for sink in wheres:
+            sink.frames.clear()
+            sink.pieces.clear()
         content = view.content
         assert content is not None
         for n in (1, 2, 3):  # three batches in one step of the loop
@@ -354,6 +359,11 @@ async def test_batches_that_queue_up_reach_a_connection_in_one_piece_and_in_orde
         await eventually(lambda: len(single.replica.messages) == 4, "told")
         told = [json.dumps(message, separators=(",", ":")).encode() for message in single.replica.messages[1:]]
         assert joining.frames == [b"".join(text_frame(each) for each in told)]
+        assert alike.pieces[0] is joining.pieces[0], "two queries that are told the same share the piece"
+        gone = {"type": "changes", "upserts": [], "deletes": [{"topic": "a"}]}
+        parts = told[0], json.dumps(json.loads(told[1]) | gone, separators=(",", ":")).encode(), told[2]
+        assert other.frames == [b"".join(map(text_frame, parts))]
+        assert not running.serving.hub._dispatches["topics"]._runs, "nothing is kept behind the round"
         await crowd.leave()
 
 
