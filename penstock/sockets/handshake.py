@@ -63,7 +63,7 @@ def _deflate(headers: Iterable[str]) -> str | None:
     """
     for offer in _listed(headers):
         name, *given = [part.strip() for part in offer.split(";")]
-        options = [(key.strip(), value.strip().strip('"')) for key, _, value in (part.partition("=") for part in given)]
+        options = [_option(part) for part in given]
         names = [key for key, _ in options]
         if name != _DEFLATE or len(set(names)) < len(names) or not all(_known(*option) for option in options):
             continue
@@ -72,12 +72,19 @@ def _deflate(headers: Iterable[str]) -> str | None:
     return None
 
 
-def _known(name: str, value: str) -> bool:
+def _option(text: str) -> tuple[str, str | None]:
+    """Its name, and its value where there is one: an equals sign with nothing behind it is a value, and a bad one."""
+    name, given, value = (part.strip() for part in text.partition("="))
+    quoted = len(value) > 1 and value[0] == value[-1] == '"'
+    return name, (value[1:-1] if quoted else value) if given else None
+
+
+def _known(name: str, value: str | None) -> bool:
     if name in _TAKEOVER:
-        return not value
+        return value is None
     if name == "server_max_window_bits":
         return value == "15"
-    return name == "client_max_window_bits" and value in ("", *map(str, range(8, 16)))
+    return name == "client_max_window_bits" and value in (None, *map(str, range(8, 16)))
 
 
 def _listed(headers: Iterable[str]) -> list[str]:
