@@ -25,6 +25,7 @@ from penstock.log.builds import BatchMeta
 from penstock.position import Frontier, Position
 from penstock.views.budget import over_budget, row_bytes, rows_bytes
 from penstock.views.history import Batch, History
+from penstock.views.query import Query
 
 SWAP_CHANGES = 20_000
 """Above this a batch is applied to a copy in the thread and swapped in: on the loop it would take over 2 ms."""
@@ -83,6 +84,8 @@ class Content:
         self.rows: dict[Key, Row] = {}
         self.meta: BatchMeta | None = None
         self.history = History(offset, limits)
+        self.queries: dict[str, Query] = {}
+        """What was made of what readers asked, for those who ask the same; bounded by whoever asks."""
         self._limits = limits
         self._row_bytes = 0.0
         self._sampled_rows = -1
