@@ -45,7 +45,8 @@ class Background:
             last.close()
             return
         self.run(_end_others(), _END_S)  # first, so that they give their connections back
-        self.run(last, _END_S)
+        self.run(last, _END_S)  # it closes what waits between two items, each generator before the one inside it
+        self.run(self._loop.shutdown_asyncgens(), _END_S)
         self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_END_S)
@@ -75,4 +76,3 @@ async def _end_others() -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_S / 2):
             await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()

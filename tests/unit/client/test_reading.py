@@ -15,7 +15,7 @@ from fake_flows import small_app, topic
 from served import FAST, WAYS, Copy, serving
 
 from penstock.app import App
-from penstock.client import AsyncClient, Channel, Notice, col, where
+from penstock.client import AsyncClient, Channel, Client, Notice, col, where
 from penstock.client.following import Following
 from penstock.config import Limits
 from penstock.errors import (
@@ -346,6 +346,25 @@ async def test_a_reader_that_is_dropped_ends_its_connection(tmp_path: Path) -> N
         await first()
         await eventually(lambda: not served.edge.serving._pipes, "the socket is closed")
         assert not [f for f in client._following if isinstance(f, Following)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_client_is_closed_between_two_items_without_a_word(
+    tmp_path: Path, way: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Ctrl-C does it: the reader waits for nothing, and its generators stand one inside the other."""
+    async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served:
+        served.commit(topic("a", 1))
+
+        def read() -> Any:
+            with Client(served.url, transport=way, **FAST) as client:
+                watch = client.watch("topics")
+                next(watch)
+            return watch
+
+        assert (await asyncio.to_thread(read)).position is not None
+        await eventually(lambda: not served.edge.serving._pipes, "the connection is closed")
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 @pytest.mark.parametrize("way", WAYS)
