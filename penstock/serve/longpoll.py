@@ -127,16 +127,17 @@ async def poll(
     *,
     shared: bool,
     still: Callable[[], None],
+    ended: asyncio.Future[Any],
 ) -> web.StreamResponse:
     """The messages behind `since`, or 204 when none came in time. `shared`: a proxy may give it to others too; `still`
-    raises when the right to read has ended meanwhile."""
+    raises when the right to read has ended meanwhile, and nobody waits on when `ended` is done: the guard tells why."""
     gathering = Gathering()
     subscription = asyncio.ensure_future(hub.subscribe(view, asked, since, gathering))
     begun = asyncio.ensure_future(gathering.begun.wait())
     try:
-        await asyncio.wait([subscription, begun], timeout=wait_s, return_when="FIRST_COMPLETED")
+        await asyncio.wait([subscription, begun, ended], timeout=wait_s, return_when="FIRST_COMPLETED")
         if ahead_s := hub.ahead_s(view, since):  # it is told so, however short its patience
-            await asyncio.wait([subscription, begun], timeout=ahead_s, return_when="FIRST_COMPLETED")
+            await asyncio.wait([subscription, begun, ended], timeout=ahead_s, return_when="FIRST_COMPLETED")
         if not gathering.messages:
             hub.announce(gathering)
         if subscription.done():
@@ -145,6 +146,7 @@ async def poll(
             still()
             return await _streamed(request, subscription, gathering, hub.limits)
     finally:
+        ended.cancel()
         begun.cancel()
         subscription.cancel()
         await asyncio.gather(subscription, return_exceptions=True)

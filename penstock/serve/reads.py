@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -13,7 +13,8 @@ from penstock.config import Limits
 from penstock.errors import BadRequestError, NotYetError, PositionGoneError
 from penstock.position import Position, frontier_body
 from penstock.protocol import encode
-from penstock.rights.credential import Credential, credential_of
+from penstock.rights.credential import credential_of
+from penstock.rights.rights import Rights
 from penstock.serve.answers import answer, json_parts, written
 from penstock.serve.asked import Asked, key_in, seconds
 from penstock.serve.longpoll import Replies, poll
@@ -31,12 +32,10 @@ _OF_ROWS = ("key", "after", "at_least")
 class ViewReads:
     """Reading views, one request at a time."""
 
-    def __init__(
-        self, views: Views, hub: Hub, limits: Limits, clock: Clock, still: Callable[[Credential], None]
-    ) -> None:
-        """`still` raises when a right has ended, which may happen while a request waits."""
+    def __init__(self, views: Views, hub: Hub, limits: Limits, clock: Clock, rights: Rights) -> None:
+        """`rights` tell when one ends, which may happen while a request waits."""
         self._views = views
-        self._still = still
+        self._rights = rights
         self._hub = hub
         self._limits = limits
         self._clock = clock
@@ -61,7 +60,8 @@ class ViewReads:
                 self._left(deadline),
                 self._replies,
                 shared=credential.is_anonymous,
-                still=lambda: self._still(credential),
+                still=lambda: self._rights.still(credential),
+                ended=self._rights.watch(credential),
             )
         asked.query(view, await view.loaded(self._left(deadline)))  # what is wrong with it is told before waiting
         await self.reached(view, request.query, self._left(deadline))
@@ -122,7 +122,7 @@ class ViewReads:
             parts = [part async for part in json_parts(codec, rows, self._limits.snapshot_part_rows)]
             body = start + encode(parts[0])[1:-1] + b"]}"
             return web.Response(body=body, content_type=JSON, charset="utf-8", headers=headers)
-        self._still(credential_of(request))
+        self._rights.still(credential_of(request))
         response = web.StreamResponse(headers=headers | {"Content-Type": f"{JSON}; charset=utf-8"})
         await response.prepare(request)
         if request.method == "HEAD":

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from penstock.rights.tickets import Kind
 from penstock.serve.asked import WAIT_S, Asked, seconds, whole
 from penstock.serve.assets import add_page
 from penstock.serve.asyncapi import asyncapi, servers_at
-from penstock.serve.events import StreamReads, after_in
+from penstock.serve.events import Page, StreamReads, after_in
 from penstock.serve.health import Checks, alive, readiness
 from penstock.serve.messages import subscribed
 from penstock.serve.openapi import openapi
@@ -94,7 +94,7 @@ class Serving:
         self._remember, self._clock = remember, clock or SystemClock()
         self._heartbeat_s, self._folder = heartbeat_s, folder
         self._rights = rights or Rights(clock=clock)
-        self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock(), self._rights.still)
+        self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock(), self._rights)
         self._readable = Readable(application)
         self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
         self._pipes: dict[Pipe, bytes] = {}
@@ -359,8 +359,23 @@ class Serving:
         query = request.query
         limit = whole(query, "limit", self.limits.read_events, self.limits.read_events_most)
         wait_s = seconds(query, self.limits, default=0.0)
-        page = await self._streams.page_within(name, after_in(query, name), asked, limit, wait_s)
+        page = await self._while_right(
+            request, self._streams.page_within(name, after_in(query, name), asked, limit, wait_s)
+        )
         return json_reply({"stream": name, "events": page.events, "next": page.next.token()})
+
+    async def _while_right(self, request: web.Request, work: Coroutine[Any, Any, Page]) -> Page:
+        """What a request waits for, unless its right to it ends first."""
+        ended, working = self._rights.watch(credential_of(request)), asyncio.ensure_future(work)
+        either: list[asyncio.Future[Any]] = [working, ended]
+        try:
+            await asyncio.wait(either, return_when="FIRST_COMPLETED")
+            if not working.done():
+                raise ended.result()
+            return working.result()
+        finally:
+            ended.cancel()
+            working.cancel()
 
     async def _stream_schema(self, request: web.Request) -> web.Response:
         name = request.match_info["stream"]

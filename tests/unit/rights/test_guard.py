@@ -283,13 +283,18 @@ async def test_events_end_with_the_reason_when_a_credentials_time_is_up(edge):
     assert b"has expired" in rest
 
 
-async def test_a_long_poll_that_outlives_its_key_gives_nothing(edge):
-    key = await edge.key("read:topics")
+@pytest.mark.parametrize("path", ["/views/topics?since={position}", "/streams/rsvps?after=end"])
+async def test_a_poll_that_waits_ends_with_its_key_and_gives_nothing(edge, path):
+    key = await edge.key("read:topics", "read:rsvps")
     position = (await edge.get("/views/topics", key)).body["position"]
-    polled = asyncio.create_task(edge.get(f"/views/topics?since={position}&wait=1", key))
-    await asyncio.sleep(0.2)
+    polled = asyncio.create_task(edge.get(f"{path.format(position=position)}&wait=60", key))
+    for _ in range(3_000):
+        if edge.rights._watched:
+            break
+        await asyncio.sleep(0.01)
     await edge.revoke(key)
-    assert (await polled).code == "unauthorized"
+    assert (await asyncio.wait_for(polled, 30)).code == "unauthorized"
+    assert edge.rights._watched == {}
 
 
 async def test_a_socket_asks_for_each_subscription(edge):
