@@ -153,10 +153,18 @@ class WatchedHandler(RequestHandler):
             cast(asyncio.Transport, transport).write(_REFUSAL % (len(_TOO_MANY), _TOO_MANY))
             transport.close()
 
+    async def start(self) -> None:
+        if self._manager is not None:  # else the connection was lost before this began
+            await super().start()
+
     def connection_lost(self, exc: BaseException | None) -> None:
-        if not self._refused:
-            self._connections.closed(self, self.address)
-            super().connection_lost(exc)
+        if self._refused:
+            return
+        self._connections.closed(self, self.address)
+        task = self._task_handler
+        if self._waiter is not None and task is not None:
+            task.cancel()  # a request that it was woken for and has not begun: aiohttp would fail over what is gone
+        super().connection_lost(exc)
 
     def handle_error(
         self,

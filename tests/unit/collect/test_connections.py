@@ -5,12 +5,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from manual_clock import ManualClock
 from running_edge import Edge, running, until
 from shop_app import shop
 
+from penstock.collect.ways.connections import WatchedHandler
 from penstock.config import Limits
 
 HEAD = b"POST /streams/orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n"
@@ -163,3 +165,29 @@ async def test_what_is_no_http_gets_an_error_like_every_other(tmp_path: Path, se
         assert error["code"] == "bad_request"
         assert error["hint"]
         assert len(error["detail"]) <= 200
+
+
+@pytest.mark.parametrize("lost", ["before it is begun", "behind a request that was just read"])
+async def test_a_connection_that_is_lost_at_once_leaves_nothing_in_the_log(tmp_path: Path, lost: str) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with watched(tmp_path) as edge:
+        talk = await connect(edge)
+        await until(lambda: edge.connections.open == 1)
+        assert edge.runner.server is not None
+        (held,) = edge.runner.server.connections
+        handler = edge.runner.server()
+        assert isinstance(handler, WatchedHandler)
+        assert held.transport is not None
+        handler.connection_made(held.transport)
+        task = handler._task_handler
+        if lost == "behind a request that was just read":
+            await until(lambda: handler._waiter is not None)
+            handler.data_received(b"GET /acks/x HTTP/1.1\r\nHost: x\r\nX-A: 1\r\n\r\n")
+        handler.connection_lost(ConnectionResetError())
+        assert task is not None
+        await asyncio.wait([task])
+        assert task.cancelled() or task.exception() is None
+        talk[1].close()
+        await until(lambda: edge.connections.open == 0)
+    assert told == []
