@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 import pytest_asyncio
@@ -364,10 +365,57 @@ def test_arrow_that_is_packed_inside_is_bounded_before_it_is_unpacked() -> None:
         arrow_stream.read_stream(body, 700_000)
 
 
-def test_a_dictionary_is_bounded_before_it_is_unfolded() -> None:
-    table = pa.table({"name": pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), ["x" * 1000])})
+def _repeated() -> list[pa.Array]:
+    """2,000 times the same 1,000 bytes, which stand in the body once."""
+    folded = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), ["x" * 1000])
+    view = np.tile(np.array([1000, 0x78787878, 0, 0], np.int32), 2000)
+    buffers = [None, pa.py_buffer(view), pa.py_buffer(b"x" * 1000)]
+    viewed = pa.Array.from_buffers(pa.string_view(), 2000, buffers)
+    viewed.validate(full=True)
+    offsets = pa.array(range(2001), pa.int32())
+    return [
+        folded,
+        viewed,
+        pa.ListArray.from_arrays(offsets, folded),
+        pa.ListArray.from_arrays(offsets, viewed),
+        pa.StructArray.from_arrays([folded], ["a"]),
+        pa.MapArray.from_arrays(offsets, folded, pa.array(range(2000))),
+    ]
+
+
+@pytest.mark.parametrize("column", _repeated(), ids=lambda column: str(column.type))
+def test_what_stands_in_a_body_once_is_bounded_before_it_is_unfolded(column: pa.Array) -> None:
+    body = stream_of(pa.table({"column": column}))
+    assert len(body) < 100_000
     with pytest.raises(TooLargeError):
-        arrow_stream.read_stream(stream_of(table), 1_000_000)
+        arrow_stream.read_stream(body, 1_900_000)
+    table = arrow_stream.read_stream(body, 2_000_000)
+    assert table["column"].to_pylist() == column.to_pylist()
+
+
+async def test_the_strings_of_polars_are_taken_at_any_depth(edge: Edge) -> None:
+    """Polars writes views unless it is told otherwise."""
+    columns = {
+        "n": pa.array([1, 2]),
+        "name": pa.array(["a longer text than twelve", None], pa.string_view()),
+        "place": pa.array([{"city": "a"}, None], pa.struct([("city", pa.string_view())])),
+        "tags": pa.array([["x", "y"], []], pa.large_list(pa.string_view())),
+    }
+    reply = await arrow(edge, "plain", columns)
+    assert (reply.status, reply.body["accepted"]) == (200, 2), reply.body
+    first, second = sorted(edge.events("plain"), key=lambda row: row["n"])
+    assert (first["name"], first["place"]["city"], first["tags"]) == ("a longer text than twelve", "a", ["x", "y"])
+    assert (second["name"], second["place"], second["tags"]) == ("none", None, [])
+
+
+@pytest.mark.parametrize("behind", [stream_of(pa.table({"n": [2]})), b"noise"], ids=["a stream", "noise"])
+async def test_what_stands_behind_the_end_of_an_arrow_stream_is_not_lost_without_a_word(
+    edge: Edge, behind: bytes
+) -> None:
+    reply = await send(edge, "plain", stream_of(pa.table({"n": [1]})) + behind, ARROW)
+    assert (reply.status, reply.code) == (400, "bad_body")
+    assert f"{len(behind)} bytes stand behind the end" in reply.body["error"]["detail"]
+    assert edge.events("plain") == []
 
 
 def test_bytes_that_were_tampered_with_are_refused_or_read_but_never_trusted() -> None:
