@@ -501,6 +501,31 @@ async def test_a_quoted_header_of_a_binary_cloudevent_is_read_as_the_binding_say
     assert json.loads(edge.events("cloud")[0]["_id"]) == ["/t%", 'a"b\\c"']
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [(b"ce-id", b"%FF"), (b"ce-id", b"\xff"), (b"ce-subject", b"%C3"), (b"Content-Type", b"a/\xfe")]
+)
+async def test_a_header_of_a_cloudevent_that_is_no_text_is_refused_and_never_made_the_same_as_another(
+    edge: Edge, name: bytes, value: bytes
+) -> None:
+    headers = {b"Content-Type": b"application/json", b"ce-specversion": b"1.0", b"ce-id": b"1", b"ce-source": b"/s"}
+    lines = b"".join(b"%s: %s\r\n" % line for line in {**headers, b"ce-type": b"t", name: value}.items())
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(edge.url.rpartition(":")[2]))
+    writer.write(b"POST /streams/cloud HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\nConnection: close\r\n%s\r\n" % lines)
+    writer.write(b'{"n":5}')
+    reply = await reader.read()
+    writer.close()
+    assert b" 400 " in reply.split(b"\r\n")[0]
+    assert b'"bad_body"' in reply
+    assert name in reply
+    assert edge.events("cloud") == []
+    assert edge.dead()[0]["raw"] == b'{"n":5}'
+
+
+async def test_the_time_of_a_cloudevent_may_have_small_letters(edge: Edge) -> None:
+    await send(edge, "cloud", json.dumps(cloud({"n": 1}, time="2024-05-01t08:00:00z")).encode(), CE)
+    assert edge.events("cloud")[0]["_time"] == dt.datetime(2024, 5, 1, 8, tzinfo=dt.UTC)
+
+
 async def test_an_attribute_that_is_null_is_not_there(edge: Edge) -> None:
     """CloudEvents JSON format, 2.2: null is the same as unset."""
     nulls = dict.fromkeys(("time", "datacontenttype", "subject", "data_base64", "dataschema"))
