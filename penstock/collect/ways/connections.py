@@ -28,6 +28,7 @@ from penstock.collect.ways.replies import error_reply
 from penstock.collect.ways.short_way import ShortWay
 from penstock.config import Limits
 from penstock.errors import BadRequestError
+from penstock.rights.redaction import redacted
 
 LOOK_S = 1.0
 LINGER_S = 2.0
@@ -179,7 +180,7 @@ class WatchedHandler(RequestHandler):
             return reply
         error = BadRequestError(
             "what came is not a request of HTTP/1.1",
-            detail=" ".join((message or "").split())[:DETAIL_CHARACTERS] or None,
+            detail=redacted(" ".join((message or "").split()))[:DETAIL_CHARACTERS] or None,
             hint="send it with an HTTP library, to http:// or https:// as the server was started",
         )
         told = error_reply(error)

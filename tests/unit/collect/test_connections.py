@@ -76,6 +76,17 @@ async def test_a_head_that_comes_in_pieces_but_in_time_is_served(tmp_path: Path)
         talk[1].close()
 
 
+@pytest.mark.parametrize("secret", [b"eyJhbGciOiJIUzI1NiJ9." + b"y" * 9000 + b".sig", b"psk_0a1b_77ff\x00"])
+async def test_a_reply_to_what_is_no_http_quotes_no_secret(tmp_path: Path, secret: bytes) -> None:
+    async with watched(tmp_path) as edge:
+        reply = await rest(
+            await connect(edge, b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n" % secret)
+        )
+        assert b" 400 " in reply
+        assert b"bad_request" in reply
+        assert secret[:12] not in reply
+
+
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     async with watched(tmp_path, idle_s=0.2) as edge:
         idle = await connect(edge)
