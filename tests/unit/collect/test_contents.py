@@ -151,6 +151,15 @@ async def test_a_bad_row_is_rejected_alone_with_its_column(edge: Edge, row: str,
     assert json.loads(edge.dead()[0]["raw"])
 
 
+@pytest.mark.parametrize("text", ["1700000000", "1700000000000", "1.7e9", "-5", "noon"])
+async def test_a_number_is_no_time_in_a_csv_as_in_json(edge: Edge, text: str) -> None:
+    reply = await send(edge, "plain", f"n,when\n1,2024-05-01T08:00:00Z\n2,{text}\n3,\n".encode(), "text/csv")
+    detail = f"'when': expected an RFC 3339 time, found '{text}'"
+    assert reply.body["rejected"] == [{"index": 1, "reason": "wrong_type", "detail": detail}]
+    assert sorted(row["n"] for row in edge.events("plain")) == [1, 3]
+    assert json.loads(edge.dead()[0]["raw"]) == {"n": 2, "when": text}
+
+
 async def test_what_dead_keeps_of_a_row_needs_only_the_wrong_field_mended(edge: Edge) -> None:
     await send(edge, "plain", b"n,good,place.lat,place.city\nx,true,1.5,Rome\n", "text/csv")
     raw = json.loads(edge.dead()[0]["raw"])
