@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -292,11 +293,35 @@ def _message_bytes(data: bytes) -> int:
     return 0 if head is None else head.bytes + head.length
 
 
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def _expecting(handler: Handler) -> Handler:
+    """aiohttp answers `Expect` before any of our code runs, in a shape of its own, and not at all what is no text."""
+
+    def handle(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        expected = request.headers.get("Expect", "")
+        return _unexpected() if expected and expected.lower() != "100-continue" else handler(request)
+
+    return handle
+
+
+async def _unexpected() -> web.StreamResponse:
+    reply = error_reply(
+        BadRequestError(
+            "the header Expect asks for what is not known", hint="leave it out, or send Expect: 100-continue"
+        )
+    )
+    reply.set_status(417)
+    return reply
+
+
 class _Server(web.Server):
     """aiohttp's server, which makes these handlers."""
 
     def __init__(self, watched: Connections, like: web.Server) -> None:
-        super().__init__(like.request_handler, request_factory=like.request_factory, loop=like._loop, **like._kwargs)
+        handler = _expecting(like.request_handler)
+        super().__init__(handler, request_factory=like.request_factory, loop=like._loop, **like._kwargs)
         self._watched = watched
 
     def __call__(self) -> RequestHandler:

@@ -87,6 +87,22 @@ async def test_a_reply_to_what_is_no_http_quotes_no_secret(tmp_path: Path, secre
         assert secret[:12] not in reply
 
 
+@pytest.mark.parametrize("expected", [b"x", b"\xff", b"100-continue, x"])
+async def test_an_expectation_that_is_not_known_is_answered_as_every_other_error(
+    tmp_path: Path, expected: bytes
+) -> None:
+    async with watched(tmp_path) as edge:
+        for path in (b"/streams/orders", b"/nowhere"):
+            head = HEAD.replace(b"/streams/orders", path).replace(b"\r\n\r\n", b"\r\nExpect: %s\r\n\r\n" % expected)
+            reader, writer = await connect(edge, head + b'{"order_id":7}')
+            async with asyncio.timeout(10):
+                reply = await reader.readuntil(b"}}")
+            writer.close()
+            assert reply.startswith(b"HTTP/1.1 417 ")
+            assert b'"code":"bad_request"' in reply
+        assert edge.events("orders") == []
+
+
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     async with watched(tmp_path, idle_s=0.2) as edge:
         idle = await connect(edge)
