@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -21,6 +22,7 @@ from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_runner import BaseSite
 
 from penstock.clock import Clock
 from penstock.collect.signals import ConnectionClosed, Signals
@@ -68,6 +70,14 @@ class Connections:
     def runner(self, app: web.Application, **options: Any) -> web.AppRunner:
         """A runner whose connections are watched."""
         return _Runner(self, app, keepalive_timeout=self._limits.idle_s, lingering_time=LINGER_S, **options)
+
+    async def listen(
+        self, runner: web.AppRunner, host: str, port: int, backlog: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Raises `OSError`. A handshake of TLS may take as long as a head: before it ends nobody watches."""
+        site = _Site(runner, host, port, backlog=backlog, ssl_context=tls)
+        site.handshake_s = self._limits.head_s
+        await site.start()
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep_looking(), name="connections")
@@ -326,6 +336,25 @@ class _Server(web.Server):
 
     def __call__(self) -> RequestHandler:
         return WatchedHandler(self._watched, self, loop=self._loop, **self._kwargs)
+
+
+class _Site(web.TCPSite):
+    """aiohttp's, which knows no other patience with a handshake than the minute of the loop."""
+
+    __slots__ = ("handshake_s",)
+    handshake_s: float
+
+    async def start(self) -> None:
+        await BaseSite.start(self)
+        assert self._runner.server is not None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._runner.server,
+            self._host,
+            self._port,
+            ssl=self._ssl_context,
+            backlog=self._backlog,
+            ssl_handshake_timeout=None if self._ssl_context is None else self.handshake_s,
+        )
 
 
 class _Runner(web.AppRunner):

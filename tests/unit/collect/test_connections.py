@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from manual_clock import ManualClock
 from running_edge import Edge, running, until
 from shop_app import shop
 
-from penstock.collect.ways.connections import WatchedHandler
+from penstock.clock import SystemClock
+from penstock.collect.ways.connections import Connections, WatchedHandler
 from penstock.config import Limits
+from penstock.rights.tls import self_made
 
 HEAD = b"POST /streams/orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n"
 Talk = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -101,6 +104,21 @@ async def test_an_expectation_that_is_not_known_is_answered_as_every_other_error
             assert reply.startswith(b"HTTP/1.1 417 ")
             assert b'"code":"bad_request"' in reply
         assert edge.events("orders") == []
+
+
+async def test_a_handshake_that_never_ends_is_closed_like_a_head(tmp_path: Path) -> None:
+    connections = Connections(Limits(head_s=0.3), SystemClock(), print)
+    runner = connections.runner(web.Application(), access_log=None)
+    await runner.setup()
+    try:
+        await connections.listen(runner, "127.0.0.1", 0, 8, self_made(tmp_path, "127.0.0.1").context())
+        reader, writer = await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
+        writer.write(b"\x16\x03\x01\x02\x00")
+        async with asyncio.timeout(30):  # half of what the loop would wait
+            assert await reader.read() == b""
+        writer.close()
+    finally:
+        await runner.cleanup()
 
 
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
