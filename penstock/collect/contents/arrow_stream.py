@@ -141,17 +141,14 @@ def _is_view(kind: pa.DataType) -> bool:
 
 
 def _unfolded(table: pa.Table, most_bytes: int) -> pa.Table:
-    """Without dictionaries, views and nanoseconds, and in one chunk."""
+    """Without dictionaries, views, nanoseconds and zones, and in one chunk."""
     unfolding = _Unfolding(most_bytes)
     columns = []
     for column in table.columns:
         whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
         if isinstance(whole, pa.ChunkedArray):
             whole = pa.concat_arrays(whole.chunks)
-        whole = unfolding.unfolded(whole)
-        if pa.types.is_timestamp(whole.type) and whole.type.unit == "ns":
-            whole = whole.cast(pa.timestamp("us", whole.type.tz), safe=False)
-        columns.append(whole)
+        columns.append(unfolding.unfolded(whole))
     return pa.table(columns, names=table.column_names)
 
 
@@ -173,6 +170,8 @@ class _Unfolding:
             return array.cast(pa.large_string() if types.is_string_view(kind) else pa.large_binary())
         if not _has_folded(kind):
             return array
+        if types.is_timestamp(kind):
+            return array.cast(_in_utc(kind), safe=False)
         missing = pc.is_null(array) if array.null_count else None
         if types.is_struct(kind):
             fields = [self.unfolded(array.field(index)) for index in range(kind.num_fields)]
@@ -191,7 +190,13 @@ class _Unfolding:
 
 def _has_folded(kind: pa.DataType) -> bool:
     inner = (kind.field(index).type for index in range(kind.num_fields))
-    return pa.types.is_dictionary(kind) or _is_view(kind) or any(map(_has_folded, inner))
+    is_folded = pa.types.is_dictionary(kind) or _is_view(kind)
+    return is_folded or (pa.types.is_timestamp(kind) and kind != _in_utc(kind)) or any(map(_has_folded, inner))
+
+
+def _in_utc(kind: pa.TimestampType) -> pa.TimestampType:
+    """A zone says how a time is shown, not which one it is; and the sender may name one that nobody knows."""
+    return pa.timestamp("us" if kind.unit == "ns" else kind.unit, kind.tz and "UTC")
 
 
 def _viewed_bytes(array: pa.Array) -> int:

@@ -417,6 +417,16 @@ async def test_the_strings_of_polars_are_taken_at_any_depth(edge: Edge) -> None:
     assert (second["name"], second["place"], second["tags"]) == ("none", None, [])
 
 
+@pytest.mark.parametrize("stream", ["plain", "kept"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "+02:00", "Nowhere/Land"])
+async def test_a_zone_changes_no_time_also_one_that_nobody_knows(edge: Edge, stream: str, zone: str) -> None:
+    times = pa.array([1_700_000_000_000_000], pa.timestamp("us", zone))
+    columns = {"n": [1], "when": times, "more": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), times)}
+    reply = await arrow(edge, stream, columns)
+    assert (reply.status, reply.body["accepted"]) == (200, 1), reply.body
+    assert edge.events(stream)[0]["when"] == dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)
+
+
 @pytest.mark.parametrize("behind", [stream_of(pa.table({"n": [2]})), b"noise"], ids=["a stream", "noise"])
 async def test_what_stands_behind_the_end_of_an_arrow_stream_is_not_lost_without_a_word(
     edge: Edge, behind: bytes
