@@ -35,6 +35,8 @@ def main() -> None:
         code = end.code if isinstance(end, SystemExit) else INTERRUPTED
         if code == INTERRUPTED:
             _end(TERMINATED if asked else INTERRUPTED)
+        if "--parent" in sys.argv and isinstance(code, int):
+            _end(code)  # what it has closed is closed; the supervisor waits, and removes what is left in its scratch
         sys.exit(code)
 
 

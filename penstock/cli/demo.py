@@ -24,8 +24,6 @@ from penstock.cli.terminal import Terminal
 from penstock.config import Folder
 from penstock.errors import AppFileError
 
-FEED_STOP_S = 1.0
-"""What the feed gets to end: it has nothing to put in order."""
 EXAMPLE = Path(penstock.__file__).parents[1] / "examples" / "meetup"
 
 
@@ -79,12 +77,8 @@ def _feed(rate: float) -> Iterator[_Feed]:
     try:
         yield _Feed(f"ws://127.0.0.1:{port}/2/rsvps", server, command)
     finally:
-        server.terminate()
-        try:
-            server.communicate(timeout=FEED_STOP_S)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.communicate()
+        server.kill()  # it has nothing to put in order
+        server.communicate()
         guard.kill()
         guard.wait()
         lifeline.close()
