@@ -34,17 +34,12 @@ _OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     # Below this, classes are no reason for a collection: Spark has loaded as much when its first batch runs.
     "-XX:MetaspaceSize=192m",
-    # Without that compiler Java takes 48 MiB for compiled code. Spark fills them, and a thread looks through them again
-    # and again for what could go: 6 % of the CPU of small batches.
-    "-XX:ReservedCodeCacheSize=128m",
+    # As with that compiler; without it Java takes 48 MiB for compiled code. Spark fills them, and a thread looks through
+    # them again and again for what could go: 6 % of the CPU of small batches.
+    "-XX:ReservedCodeCacheSize=240m",
     # Else a file for each JVM in /tmp, which one that is killed leaves there.
     "-XX:-UsePerfData",
 )
-_COLLECTOR = "-XX:+UseSerialGC"
-"""The state lies outside of Java's heap, and what is in it is young: a small batch takes a tenth less CPU than with G1,
-whose every write to an object does more."""
-_JAVAS_OWN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""Where users tell any Java what they want; two collectors at once are an error to it."""
 _MEMORY = "2g"
 _GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
 _OF_A_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS")
@@ -68,9 +63,8 @@ class Jvm:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         place = scratch()
         told = place.path / "told"
-        always = [*_OPTIONS, *_collector(), f"-Djava.io.tmpdir={place.inside('java')}"]
         process = subprocess.Popen(
-            _command([*always, *options], _settings(place)),
+            _command([*_OPTIONS, f"-Djava.io.tmpdir={place.inside('java')}", *options], _settings(place)),
             stdin=subprocess.PIPE,
             pass_fds=[place.held],
             env=os.environ | _locale() | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
@@ -146,11 +140,6 @@ def _locale() -> dict[str, str]:
 
 def _settings(place: Scratch) -> dict[str, str]:
     return {"spark.local.dir": str(place.inside("spark")), **plain_files.settings()}
-
-
-def _collector() -> list[str]:
-    """Unless somebody has chosen one."""
-    return [] if any("GC" in os.environ.get(name, "") for name in _JAVAS_OWN) else [_COLLECTOR]
 
 
 def plain() -> bool:
