@@ -34,8 +34,8 @@ _OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     # Below this, classes are no reason for a collection: Spark has loaded as much when its first batch runs.
     "-XX:MetaspaceSize=192m",
-    # As with that compiler; without it Java takes 48 MiB for compiled code. Spark fills them, and a thread looks through
-    # them again and again for what could go: 6 % of the CPU of small batches.
+    # As with that compiler; without it Java takes 48 MiB for compiled code. Spark fills them, and a thread looks
+    # through them again and again for what could go: 6 % of the CPU of small batches.
     "-XX:ReservedCodeCacheSize=240m",
     # Else a file for each JVM in /tmp, which one that is killed leaves there.
     "-XX:-UsePerfData",
