@@ -101,7 +101,7 @@ def test_a_second_ctrl_c_kills_what_does_not_stop(start):
     until(lambda: run.state()["state"] == "stopping")
     assert alive(group)
     run.process.send_signal(signal.SIGINT)
-    assert run.finish(5)[0] == 130
+    assert run.finish(30)[0] == 130  # long before it would be killed anyway
     assert not alive(group)
 
 
