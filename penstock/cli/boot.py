@@ -22,7 +22,7 @@ def main() -> None:
     """The console script, and the command of both children of `run`."""
     asked: list[int] = []
     try:
-        if sys.argv[1:2] in (["run"], ["demo"]):
+        if _supervises():
             _listen(asked)
         if sys.argv[1:2] == ["flows"] and "--parent" in sys.argv:  # the supervisor has looked whether there is a Java
             from penstock.flows import jvm
@@ -35,7 +35,13 @@ def main() -> None:
         code = end.code if isinstance(end, SystemExit) else INTERRUPTED
         if code == INTERRUPTED:
             _end(TERMINATED if asked else INTERRUPTED)
+        if isinstance(code, int) and (_supervises() or "--parent" in sys.argv):
+            _end(code)  # somebody waits; what it has closed is closed, and a child's scratch goes with the supervisor
         sys.exit(code)
+
+
+def _supervises() -> bool:
+    return sys.argv[1:2] in (["run"], ["demo"])
 
 
 def _end(code: int) -> None:

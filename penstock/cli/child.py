@@ -11,16 +11,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.cli.guard import Lifeline
 from penstock.cli.rotation import LogFile
-
-LINGER_S = 3.0
-"""How long a JVM may tidy up after its Python has ended well."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,6 @@ class Child:
             os.close(output)
         self.pid = self._popen.pid
         self._guard = lifeline.guard(self.pid)
-        self._ended_at: float | None = None
         self.code: int | None = None
 
     def terminate(self) -> None:
@@ -102,9 +97,9 @@ class Child:
         _signal(self.pid, signal.SIGKILL)
 
     def ended(self) -> int | None:
-        """Its exit code (negative: the signal that killed it) once it and its whole group are gone; else
-        None."""
-        if self.code is None and self._is_zombie() and self._is_alone():
+        """Its exit code (negative: the signal that killed it) once it has ended; else None. What is left of its group
+        has nothing to put in order, and is gone then."""
+        if self.code is None and self._is_zombie():
             self.kill()
             self._guard.wait()
             self.code = self._popen.wait()
@@ -113,14 +108,6 @@ class Child:
     def _is_zombie(self) -> bool:
         """Whether it has ended; it is not reaped, so that its number stays taken."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-    def _is_alone(self) -> bool:
-        """Whether its group is empty, or was given all the time it gets: none after a crash."""
-        self._ended_at = self._ended_at or time.monotonic()
-        seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if seen is None or seen.si_status != 0 or time.monotonic() - self._ended_at > LINGER_S:
-            return True
-        return all(p.pid == self._guard.pid for p in family(self.pid))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -77,7 +77,7 @@ def _feed(rate: float) -> Iterator[_Feed]:
     try:
         yield _Feed(f"ws://127.0.0.1:{port}/2/rsvps", server, command)
     finally:
-        server.terminate()
+        server.kill()  # it has nothing to put in order
         server.communicate()
         guard.kill()
         guard.wait()

@@ -114,6 +114,8 @@ class _Flows:
                 self._answered = time.monotonic()
                 time.sleep(BEAT_S)
         except Exception:
+            if self._stop.is_set():
+                return
             _log.exception("the JVM does not answer any more")
             time.sleep(DYING_S)
             os._exit(FAILED)

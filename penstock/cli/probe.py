@@ -18,6 +18,8 @@ Address = tuple[str, int]
 
 ANSWER_S = 2.0
 """Longer than a healthy edge ever takes; hung is only what stays silent for several of these."""
+CLOSE_S = 0.2
+"""For a question that is under way: it holds nothing up, and a run that stops does not wait for its answer."""
 BEFORE_READY_S = 0.05
 AFTER_READY_S = 1.0
 
@@ -40,7 +42,7 @@ class EdgeProbe:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(2 * ANSWER_S)
+        self._thread.join(CLOSE_S)
 
     def pulse(self) -> int:
         return self.answers

@@ -30,8 +30,8 @@ TICK_S = 0.1
 GAP_S = 3.0
 """A tick this late means that the supervisor was stopped or the machine asleep, not that children are
 silent."""
-STOP_S = 8.0
-"""Children that have not ended by then are killed: `run` promises 10 s."""
+STOP_S = 6.0
+"""Children that have not ended by then are killed: `run` promises 10 s, and what follows takes its time, too."""
 ROTATE_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -24,6 +24,7 @@ from penstock.event import Event
 from penstock.flows import classes, plain_files
 from penstock.flows.jvm import Jvm
 from penstock.flows.plan import Planner
+from penstock.flows.query import FEW_EVENTS
 from penstock.flows.runner import Runner
 from penstock.flows.session import open_session
 from penstock.log.group import GroupCommit
@@ -51,10 +52,10 @@ def _app() -> App:
     return app
 
 
-def _step(stream: StreamDef, number: int) -> pa.RecordBatch:
-    now = pa.array([SystemClock().now_us()], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    none = pa.nulls(1, pa.string())
-    columns = [*stream.events.columns([Step(n=number, kind="a")]), now, now, none, none]
+def _steps(stream: StreamDef, number: int, count: int = 1) -> pa.RecordBatch:
+    now = pa.array([SystemClock().now_us()] * count, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    none = pa.nulls(count, pa.string())
+    columns = [*stream.events.columns([Step(n=number, kind="a")] * count), now, now, none, none]
     return pa.RecordBatch.from_arrays(columns, schema=stream.stored)
 
 
@@ -78,10 +79,12 @@ def main() -> int:
         target = edge.create(StreamSpec(stream.name, stream.stored))
         runner = Runner(Planner(spark, application, folder), flows, group, edge, SystemClock(), stop)
         work = threading.Thread(target=runner.run)
+        edge.append([Append(target, _steps(stream, 0, FEW_EVENTS + 1))])  # waits for the start, and so is compiled
         work.start()
         deadline = time.monotonic() + _LONGEST_S
         for number in range(_COMMITS):
-            edge.append([Append(target, _step(stream, number))])
+            if number > 0:
+                edge.append([Append(target, _steps(stream, number))])
             while not _committed(flows, number) and time.monotonic() < deadline:
                 time.sleep(0.05)
         stop.set()

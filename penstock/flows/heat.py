@@ -11,6 +11,8 @@ import threading
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from penstock.flows.query import suit
+
 _log = logging.getLogger(__name__)
 
 
@@ -23,6 +25,8 @@ def _heat(spark: SparkSession) -> None:
     try:
         spark._jvm.org.rocksdb.RocksDB.loadLibrary()
         apart = spark.newSession()  # what a flow sets for its own query does not reach it
-        apart.range(8).groupBy((F.col("id") % 3).alias("k")).agg(F.count("*").alias("c")).toArrow()
+        suit(apart.conf, few=True)
+        counted = apart.range(8).groupBy((F.col("id") % 3).alias("k")).agg(F.count("*").alias("c"))
+        counted._jdf.toArrowBatchRdd().toJavaRDD().collect()  # as the sink does it
     except Exception as error:
         _log.debug("not heated: %s", error)

@@ -289,7 +289,7 @@ _IN_ORDER = {"Project", "Filter", "Generate", "SubqueryAlias", "EventTimeWaterma
 
 def in_commit_order(frame: DataFrame) -> bool:
     """Whether rows leave a plan in commit order, so that of two rows of one key the last is the newest."""
-    inner = [node for node in tree.nodes(tree.analyzed(frame)) if node.children().nonEmpty()]
+    inner = [node for node in tree.nodes(tree.analyzed(frame)) if tree.children(node)]
     return {tree.kind(node) for node in inner} <= _IN_ORDER
 
 

@@ -26,7 +26,7 @@ Collect = Callable[[], pa.Table]
 Take = Callable[[Collect, int], int]
 """What the sink does with a batch; gives how many events it read."""
 
-_FEW_EVENTS = 5_000
+FEW_EVENTS = 5_000
 """Up to here Spark's generated code saves less than generating it costs: 15 % of a small batch's CPU."""
 _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -34,25 +34,30 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 _LENGTH_BYTES = 4
 
 
+def suit(settings: Any, few: bool) -> None:
+    """Let Spark plan with these settings of a session for few events, or for many."""
+    for name, value in (_INTERPRETED if few else _COMPILED).items():
+        settings.set(name, value)
+
+
 class BatchSink:
     """What Spark calls with each batch, from the query's own thread. The names are Spark's and Java's."""
 
-    def __init__(self, schema: pa.Schema, take: Take, handed: Handed) -> None:
+    def __init__(self, schema: pa.Schema, take: Take, handed: Handed, few: bool) -> None:
+        """`few`: the session that the query will have interprets already."""
         self._schema = schema
         self._take = take
         self._handed = handed
-        self._interprets = False
+        self._interprets = few
 
     def addBatch(self, batch: int, data: JavaObject) -> None:
         events = self._take(lambda: self._collected(data), batch)
-        self._suit(data, events <= _FEW_EVENTS)
+        self._suit(data, events <= FEW_EVENTS)
 
     def _suit(self, data: JavaObject, few: bool) -> None:
         """Let Spark plan the next batch for as many events as this one had. The session is this query's own."""
         if few != self._interprets:
-            settings = data.sparkSession().conf()
-            for name, value in (_INTERPRETED if few else _COMPILED).items():
-                settings.set(name, value)
+            suit(data.sparkSession().conf(), few)
             self._interprets = few
 
     def toString(self) -> str:
@@ -115,19 +120,24 @@ def _pieces(file: Path) -> list[pa.Buffer]:
     return pieces
 
 
-def start_query(frame: DataFrame, name: str, mode: str, checkpoint: Path, take: Take) -> StreamingQuery:
-    """Start a query, as `DataStreamWriter.start` does, that calls `take` for each batch until it is stopped."""
+def start_query(
+    frame: DataFrame, name: str, mode: str, checkpoint: Path, take: Take, *, few: bool = False
+) -> StreamingQuery:
+    """Start a query, as `DataStreamWriter.start` does, that calls `take` for each batch until it is stopped.
+
+    `few`: its first batch will have few events.
+    """
     spark = frame.sparkSession
     jvm: Any = spark._jvm
     ensure_callback_server_started(spark.sparkContext._gateway)
     file = scratch().inside("batches") / f"{name}-{secrets.token_hex(4)}"
-    sink = BatchSink(to_arrow_schema(frame.schema, timezone="UTC"), take, Handed(jvm, file))
+    sink = BatchSink(to_arrow_schema(frame.schema, timezone="UTC"), take, Handed(jvm, file), few)
     some, streaming = jvm.scala.Option.apply, jvm.org.apache.spark.sql.streaming
     none = jvm.scala.Option.empty()
-    started = (
-        spark._jsparkSession.sessionState()
-        .streamingQueryManager()
-        .startQuery(
+    queries = spark._jsparkSession.sessionState().streamingQueryManager()
+    suit(spark.conf, few)
+    try:
+        started = queries.startQuery(  # it takes a copy of the session's settings
             some(name),
             none,  # the sink's name
             some(str(checkpoint)),
@@ -142,5 +152,6 @@ def start_query(frame: DataFrame, name: str, mode: str, checkpoint: Path, take: 
             none,  # no table of a catalog
             none,
         )
-    )
+    finally:
+        suit(spark.conf, few=False)
     return StreamingQuery(started)

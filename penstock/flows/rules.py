@@ -168,7 +168,7 @@ def _attributes(expression: tree.Expression) -> set[int]:
 def _above_aggregation(plan: tree.Plan) -> Iterator[str]:
     """Kinds of the nodes that have a streaming aggregation somewhere below them."""
     for node in tree.nodes(plan):
-        below = [n for child in tree.items(node.children()) for n in tree.nodes(child)]
+        below = [n for child in tree.children(node) for n in tree.nodes(child)]
         if any(tree.kind(n) == "Aggregate" and n.isStreaming() for n in below):
             yield tree.kind(node)
 

@@ -18,6 +18,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Folder
 from penstock.declaration import Application, Problem, ViewDef
 from penstock.errors import DeclarationError, PenstockError, PlanError, StaleTermError
+from penstock.flows import jvm
 from penstock.flows.hang import EXIT_HUNG, HangWatch
 from penstock.flows.heat import heat
 from penstock.flows.leftovers import Leftovers
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _CHORES_S = 5.0
-_STOP_S = 4.0
+_STOP_S = 3.0
 """What queries get to stop, half of what the supervisor gives to all of it; a batch that is cut off is repeated."""
 _BEGIN_AGAIN_S = 5.0
 _OLD_BUILD_S = 30.0
@@ -72,7 +73,9 @@ def run(
         group.close()
         log.close()
         edge.close()
-        spark.stop()  # its JVM holds the lock of the checkpoints as long as it lives, so that nobody else writes there
+        # Spark's own way to end takes seconds, for folders and threads that end with its process anyway. Until then the
+        # JVM holds the lock of the checkpoints, so that nobody else writes there.
+        jvm.begun().kill()
 
 
 class Runner:

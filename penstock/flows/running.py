@@ -25,7 +25,7 @@ from penstock.errors import CheckpointError, DiskFullError, PenstockError, Posit
 from penstock.flows import building, checkpoint, failure, poison
 from penstock.flows.keep import Expiry
 from penstock.flows.plan import Planned, Planner
-from penstock.flows.query import start_query
+from penstock.flows.query import FEW_EVENTS, start_query
 from penstock.flows.sink import Sink, with_op
 from penstock.flows.source import Feed
 from penstock.log.builds import Build, FlowState, State, batch_meta
@@ -144,8 +144,17 @@ class Flow:
         frame = around.planner.stream_frame(self.made, self.feeds, MAX_ROWS)
         if isinstance(self.made.node, ViewDef):
             frame = with_op(frame, self.made.node)
-        self.query = start_query(frame, self.name, self.made.mode, path, self.sink)
+        few = self._waiting(self.sink) <= FEW_EVENTS
+        self.query = start_query(frame, self.name, self.made.mode, path, self.sink, few=few)
         self.retry_at = None
+
+    def _waiting(self, sink: Sink) -> int:
+        """How many events the query will find."""
+        taken = {name: sum(feed.first[1]) for name, feed in self.feeds.items()}
+        if sink.last is not None:
+            taken |= {name: sum(end[1]) for name, end in sink.last.end.items()}
+        ends = {name: sum(self._log_of(name).bounds(feed.stream).ends) for name, feed in self.feeds.items()}
+        return sum(ends[name] - taken[name] for name in self.feeds)
 
     def _make_sink(self) -> Sink:
         assert self.build is not None

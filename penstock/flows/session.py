@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
 from penstock.flows import jvm
+from penstock.flows.learning import begin_session
 
 _log = logging.getLogger(__name__)
 
@@ -78,13 +79,17 @@ def open_session(name: str, *, cores: int | None = None, java: Sequence[str] = (
     folders = jvm.own_folders()
     jvm.nursery().search(folders)
     cores = cores or os.cpu_count() or 2
-    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
-    # Frozen in each checkpoint; the default of 200 costs seconds per batch.
-    builder = builder.config("spark.sql.shuffle.partitions", str(min(cores, 8)))
-    builder = builder.config("spark.executorEnv.PYTHONPATH", os.pathsep.join(folders))
-    for key, value in {**_SETTINGS, **_sockets(jvm.nursery().folder)}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    settings = {
+        "spark.app.name": name,
+        "spark.master": f"local[{cores}]",
+        # Frozen in each checkpoint; the default of 200 costs seconds per batch.
+        "spark.sql.shuffle.partitions": str(min(cores, 8)),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(folders),
+        **_SETTINGS,
+        **_sockets(jvm.nursery().folder),
+    }
+    begin_session(settings)
+    spark = SparkSession.builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     _forget_where_settings_came_from(spark)
     # PySpark prints tens of kB of JSON for each error that it raises; the error itself is enough.
@@ -104,7 +109,8 @@ def _forget_where_settings_came_from(spark: SparkSession) -> None:
         settings.size()  # they are read, and noted, when somebody asks
         notes = find("org.apache.hadoop.conf.Configuration").getDeclaredField("updatingResource")
         notes.setAccessible(True)
-        notes.get(settings).clear()
+        # Another map: to py4j this one is a dict of Python's, which clears itself by a thousand removals.
+        notes.set(settings, spark._jvm.java.util.concurrent.ConcurrentHashMap())
     except Py4JJavaError as error:  # another Hadoop: it works, with more to do in each batch
         _log.warning("Hadoop's notes on its settings stay: %s", error.java_exception)
 

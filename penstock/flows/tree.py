@@ -1,9 +1,13 @@
-"""Spark's own plan trees, walked from Python: what nodes and expressions a user's function is made of."""
+"""Spark's own plan trees, walked from Python: what nodes and expressions a user's function is made of.
+
+Every question goes to Java and back, and a flow's plan is looked at from a dozen sides. A tree never changes, so that
+what was asked of a node is kept with the object that stands for it here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from py4j.java_gateway import get_field
 from pyspark.sql import DataFrame
@@ -11,6 +15,7 @@ from pyspark.sql import DataFrame
 Plan = Any
 """A `LogicalPlan` of Catalyst, through py4j."""
 Expression = Any
+T = TypeVar("T")
 
 _DELAY = "spark.watermarkDelayMs"
 LEAVES = ("StreamingRelationV2", "RelationV2", "DataSourceV2Relation", "DataSourceV2ScanRelation")
@@ -19,12 +24,21 @@ _CLOSED = ("AttributeReference", "Literal", "PreciseTimestampConversion")
 """Expressions with nothing of interest inside; the last is Spark's own arithmetic for a window, dozens of nodes."""
 
 
+def _once(thing: Any, name: str, ask: Callable[[], T]) -> T:
+    """What `ask` gives, asked once for as long as the object lives."""
+    kept = vars(thing).setdefault("_penstock_asked", {})
+    if name not in kept:
+        kept[name] = ask()
+    found: T = kept[name]
+    return found
+
+
 def analyzed(frame: DataFrame) -> Plan:
-    return frame._jdf.queryExecution().analyzed()
+    return _once(frame._jdf, "analyzed", lambda: frame._jdf.queryExecution().analyzed())
 
 
 def optimized(frame: DataFrame) -> Plan:
-    return frame._jdf.queryExecution().optimizedPlan()
+    return _once(frame._jdf, "optimized", lambda: frame._jdf.queryExecution().optimizedPlan())
 
 
 def items(seq: Any) -> Iterator[Any]:
@@ -37,19 +51,23 @@ def items(seq: Any) -> Iterator[Any]:
 def nodes(plan: Plan) -> Iterator[Plan]:
     """A plan and all below it, top down."""
     yield plan
-    for child in items(plan.children()):
+    for child in children(plan):
         yield from nodes(child)
+
+
+def children(node: Any) -> list[Any]:
+    """What stands directly below a node, or inside an expression."""
+    return _once(node, "children", lambda: list(items(node.children())))
 
 
 def kind(node: Any) -> str:
     """The Scala class of a node or expression, without its package."""
-    name: str = node.getClass().getSimpleName()
-    return name.rstrip("$")
+    return _once(node, "kind", lambda: str(node.getClass().getSimpleName()).rstrip("$"))
 
 
 def expressions(node: Plan) -> Iterator[Expression]:
     """Every expression of one node, with those inside them."""
-    for expression in items(node.expressions()):
+    for expression in _once(node, "expressions", lambda: list(items(node.expressions()))):
         yield from inside(expression)
 
 
@@ -57,7 +75,7 @@ def inside(expression: Expression) -> Iterator[Expression]:
     """An expression and all inside it."""
     yield expression
     if kind(expression) not in _CLOSED:
-        for child in items(expression.children()):
+        for child in children(expression):
             yield from inside(child)
 
 

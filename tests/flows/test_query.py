@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from penstock import App, Event
 from penstock.clock import SystemClock
-from penstock.flows.query import _FEW_EVENTS, Handed
+from penstock.flows.query import FEW_EVENTS, Handed
 from penstock.log.logs.sqlite import SqliteLog
 from tests.flows.world import World
 
@@ -65,14 +65,16 @@ def test_a_batch_is_one_execution_of_spark(spark: SparkSession, world: Callable[
     there.run(max_rows=3)
     assert {row["kind"]: row["total"] for row in there.rows("kinds")} == {"k0": 3, "k1": 5, "k2": 7}
     assert there.memory()["flow/kinds"]["restarts"] == 0
-    assert len(_executions(spark)) - len(before) == _commits(there)
+    run = _executions(spark)[len(before) :]
+    assert len(run) == _commits(there)
+    assert not any("*(" in plan for plan in run)  # few events wait: nothing is compiled for them, not even at first
 
 
 def test_spark_compiles_what_follows_a_large_batch_and_interprets_what_follows_a_small_one(
     spark: SparkSession, world: Callable[[App], World]
 ) -> None:
     there = world(_app())
-    many = range(_FEW_EVENTS + 1)
+    many = range(FEW_EVENTS + 1)
     there.send("readings", [_events(1), _events(*many), _events(2), _events(3)])
     before = _executions(spark)
     there.run(max_rows=1)
@@ -115,3 +117,10 @@ def test_what_cannot_be_handed_over_is_an_error_and_leaves_no_file(spark: SparkS
     with pytest.raises(Py4JJavaError):
         Handed(spark._jvm, tmp_path / "batch").over(found)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_functions_of_machine_learning_are_there_when_they_are_imported(spark: SparkSession) -> None:
+    from pyspark.ml.functions import array_to_vector, vector_to_array
+
+    there_and_back = vector_to_array(array_to_vector(F.array(F.lit(1.5), F.lit(2.0))))
+    assert spark.range(1).select(there_and_back.alias("v")).collect()[0].v == [1.5, 2.0]

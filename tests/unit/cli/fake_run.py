@@ -1,6 +1,6 @@
 """A real supervisor over children that are shell scripts: what the tests of the supervisor kill, stop and starve.
 
-python fake_run.py FOLDER '{"one": "script", ...}' [hung_s]
+python fake_run.py FOLDER '{"one": "script", ...}' hung_s stop_s
 """
 
 import json
@@ -49,5 +49,6 @@ def main(folder: Path, scripts: dict[str, str], hung_s: float) -> None:
 
 
 if __name__ == "__main__":
-    folder, scripts, *rest = sys.argv[1:]
-    sys.exit(guarded(lambda: main(Path(folder), json.loads(scripts), float(rest[0]) if rest else 60.0)))
+    folder, scripts, hung_s, stop_s = sys.argv[1:]
+    supervisor.STOP_S = float(stop_s)
+    sys.exit(guarded(lambda: main(Path(folder), json.loads(scripts), float(hung_s))))

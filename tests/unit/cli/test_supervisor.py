@@ -24,9 +24,9 @@ WITH_FAMILY = 'sleep 1000 & setsid sleep 15 & while :; do touch "$1"; sleep 0.05
 class Run:
     """A supervisor in a process of its own, and what can be seen of it from outside."""
 
-    def __init__(self, folder: Path, scripts: dict[str, str], hung_s: float = 60.0) -> None:
+    def __init__(self, folder: Path, scripts: dict[str, str], hung_s: float, stop_s: float) -> None:
         self.folder = folder
-        command = [sys.executable, str(FAKE_RUN), str(folder), json.dumps(scripts), str(hung_s)]
+        command = [sys.executable, str(FAKE_RUN), str(folder), json.dumps(scripts), str(hung_s), str(stop_s)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def state(self) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
     def begin(**options: Any) -> Run:
-        hung_s = options.pop("hung_s", 60.0)
-        runs.append(Run(tmp_path, options, hung_s))
+        hung_s, stop_s = options.pop("hung_s", 60.0), options.pop("stop_s", 60.0)
+        runs.append(Run(tmp_path, options, hung_s, stop_s))
         return runs[-1]
 
     yield begin
@@ -84,6 +84,16 @@ def test_sigterm_stops_both_and_exits_with_0(start):
     assert run.state()["state"] == "stopped"
 
 
+def test_what_does_not_stop_in_time_is_killed_and_what_a_child_leaves_behind_at_once(start):
+    run = start(one=DEAF, two=f'(trap "" TERM; exec sleep 1000) & {LIVES}', stop_s=1.0)
+    groups = [run.pid("one"), run.pid("two")]
+    run.process.terminate()
+    code, _, err = run.finish()
+    assert code == 0
+    assert "one does not stop by itself and is killed" in err
+    assert not any(alive(group) for group in groups)
+
+
 def test_a_second_ctrl_c_kills_what_does_not_stop(start):
     run = start(one=DEAF)
     group = run.pid("one")
@@ -91,7 +101,7 @@ def test_a_second_ctrl_c_kills_what_does_not_stop(start):
     until(lambda: run.state()["state"] == "stopping")
     assert alive(group)
     run.process.send_signal(signal.SIGINT)
-    assert run.finish(5)[0] == 130
+    assert run.finish(30)[0] == 130  # long before it would be killed anyway
     assert not alive(group)
 
 

@@ -1,0 +1,58 @@
+"""Lets a session begin without Spark's functions for machine learning, which few flows use and every start waits for.
+
+Spark registers three of them with each new session, and reads Scala's own reflection for it: a twelfth of the CPU that
+the JVM takes from its start to the first batch. Here that happens when `pyspark.ml` is imported, by whichever module of
+the app, and at once where it has been.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from penstock.flows import jvm
+
+_MODULE = "pyspark.ml"
+_REGISTERS = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
+
+
+def begin_session(settings: Mapping[str, str]) -> None:
+    """Begin the first session of this process, which PySpark's builder finds then, as Spark's own constructor does, but
+    without looking for extensions. Where there may be others than that of machine learning, nothing is begun."""
+    if SparkContext._active_spark_context is not None or not jvm.plain():
+        return
+    context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+    java: Any = context._jvm
+    none, nothing = java.scala.Option.empty(), java.PythonUtils.toScalaMap({})
+    extensions = java.org.apache.spark.sql.SparkSessionExtensions()
+    made = java.org.apache.spark.sql.classic.SparkSession
+    SparkSession(context, made(context._jsc.sc(), none, none, extensions, nothing, nothing))
+    if _MODULE in sys.modules:
+        _register()
+    elif not any(isinstance(finder, _Noticed) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Noticed())
+
+
+def _register() -> None:
+    """What Spark does with each new session; done again it does nothing."""
+    if (context := SparkContext._active_spark_context) is not None:
+        java: Any = context._jvm
+        java.java.lang.Class.forName(_REGISTERS)
+
+
+class _Noticed(MetaPathFinder):
+    """Sees that `pyspark.ml` is about to be imported, and leaves finding it to others."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name == _MODULE:
+            _register()
+        return None
