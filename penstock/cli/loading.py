@@ -59,7 +59,7 @@ def load(target: str, session: Session = stand_in) -> Loaded:
         with session():
             module = _import(path)
     file = Path(module.__file__ or path).absolute()
-    return Loaded(target, file, _pick(module, file, name).declared())
+    return Loaded(target, file, _pick(module, file, path, name).declared())
 
 
 def _import(path: str) -> ModuleType:
@@ -167,12 +167,15 @@ def _hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").split(".")[0]
         return f"install it into {sys.prefix} (pip install {package}), or correct its name"
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        return "name the file as a module, from the folder above its package: pkg.mod, or pkg.mod:app"
     if isinstance(error, SystemExit):
         return "an app file only declares; take the call out, or put it under if __name__ == '__main__'"
     return "correct this line and try again"
 
 
-def _pick(module: ModuleType, file: Path, name: str | None) -> App:
+def _pick(module: ModuleType, file: Path, path: str, name: str | None) -> App:
+    """The App that was asked for, or the only one; `path` is the file or module as the user wrote it."""
     apps = {key: value for key, value in vars(module).items() if isinstance(value, App)}
     if name is not None and name in apps:
         return apps[name]
@@ -184,6 +187,6 @@ def _pick(module: ModuleType, file: Path, name: str | None) -> App:
     if len({id(app) for app in apps.values()}) > 1:
         raise AppFileError(
             f"{file.name} has {len(apps)} Apps: {', '.join(apps)}",
-            hint=f"say which: {file.name}:{next(iter(apps))}",
+            hint=f"say which: {path}:{next(iter(apps))}",
         )
     return next(iter(apps.values()))

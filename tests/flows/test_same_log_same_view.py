@@ -53,8 +53,8 @@ def ticks_app() -> App:
 
 
 def out_of_order(seed: int, commits: int = 40) -> list[list[Tick]]:
-    """Commits of a few events each; one in ten far behind, some of them late. The first is of 1969 and 1970, before which
-    Spark's watermark cannot go."""
+    """Commits of a few events each; one in ten far behind, some of them late. The first commit is of 1969 and 1970,
+    before which Spark's watermark cannot go."""
     chance = random.Random(seed)
     made = [[Tick(n=n, at=at, kind="ab"[n % 2]) for n, at in enumerate([-86_400_000, -1, 0, 1])]]
     n = len(made[0])
