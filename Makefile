@@ -1,6 +1,10 @@
 # make demo and make test are the two commands that users run; both set up what they need in this checkout.
 PYTHON ?= python3
 BIN := .venv/bin
+WANTED := $(or $(ASKED),$(MAKECMDGOALS),setup)
+# Whatever is more than running Penstock needs what its tests need.
+EXTRA := $(if $(filter-out setup demo clean,$(WANTED)),test)
+INSTALLED := .venv/.installed$(EXTRA:%=-%)
 PAGE := penstock/serve/page/index.html
 PAGE_SOURCES := $(shell find dashboard client/src -type f -not -path '*/node_modules/*' 2>/dev/null)
 CLIENT := client/node_modules/.installed
@@ -10,35 +14,28 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: setup demo test lint bench clean
 .PHONY: chaos chaos-producer chaos-counting chaos-js-readers chaos-readers chaos-royalties chaos-slow chaos-webhooks
 
-setup: .venv/.installed .venv/.compiled .venv/.warm $(PAGE)
+setup: $(INSTALLED) .venv/.compiled .venv/.warm $(PAGE)
 
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
-
-.venv/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 $(or $(ASKED),$(MAKECMDGOALS))")'
+# Compiled when first imported, which `.warm` does: of all that is installed, a quarter ever is.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 $(WANTED)")'
 	@node -e 'process.exit(process.versions.node.split(".")[0] < 20 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null || \
 		{ echo "Node 20 or newer, with npm, is needed to build the page"; exit 1; }
-	@echo "installing Spark and what else Penstock needs into .venv, once: 900 MB, some minutes"
+	@echo "installing Spark and what else $(if $(EXTRA),the tests need,Penstock needs) into .venv, once: 900 MB, some minutes"
 	@$(PYTHON) -m venv .venv
-	@$(INSTALL) .
-	@touch $@
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.$(EXTRA:%=[%])'
+	@touch .venv/.installed $@
 
-# What tests need beyond that.
 .PHONY: testing
-testing: setup .venv/.testing
-
-.venv/.testing: .venv/.installed | .venv/.compiled .venv/.warm  # those run what this installs anew
-	@echo "installing what tests need into .venv, once"
-	@$(INSTALL) '.[test]'
-	@touch $@
+testing: setup
 
 # Three processes import the package at every start; Python may have been told not to keep what it compiles.
-.venv/.compiled: .venv/.installed $(shell find penstock examples -name '*.py')
+.venv/.compiled: $(shell find penstock examples -name '*.py') | $(INSTALLED)
 	@$(BIN)/python -m compileall -q penstock examples
 	@touch $@
 
 # Lets later starts of Spark take less time; without it, or without Java, everything still works.
-.venv/.warm: .venv/.installed penstock/cli/warm.py penstock/flows/classes.py penstock/flows/jvm.py penstock/flows/PlainFiles.java
+.venv/.warm: constraints.txt penstock/cli/warm.py penstock/flows/classes.py penstock/flows/jvm.py penstock/flows/PlainFiles.java | $(INSTALLED)
 	@echo "warming Spark up, once"
 	@$(BIN)/python -m penstock.cli.warm >.venv/warm.log 2>&1 || echo "no warm start: see .venv/warm.log"
 	@touch $@
@@ -55,7 +52,7 @@ $(CLIENT): client/package.json client/package-lock.json
 demo: setup
 	@$(BIN)/penstock demo
 
-lint: .venv/.testing $(PAGE) $(CLIENT)
+lint: $(INSTALLED) $(PAGE) $(CLIENT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -63,27 +60,44 @@ lint: .venv/.testing $(PAGE) $(CLIENT)
 	cd dashboard && npm run --silent check
 	cd client && npm run --silent check
 
-# All at once: what loads from elsewhere, is killed, or waits for Spark leaves a core to what computes.
-test:
-	@$(MAKE) --no-print-directory --keep-going --jobs 3 ASKED=test tests lint-and-page
+# Tests run in groups, several at once, each in one process. A group starts when what it needs is there, and shows what
+# it has found when it is done; a group that has failed has one more try in the end, when nothing runs beside it: a fault
+# fails again, a deadline that was missed for want of a core does not.
+GROUPS := kills flows e2e chaos serve views collect others
+kills := tests/chaos/test_kills.py
+flows := tests/flows
+e2e := tests/e2e
+chaos := tests/chaos --ignore=$(kills)
+serve := tests/unit/serve
+views := tests/unit/views tests/unit/rights
+collect := tests/unit/collect
+others := tests $(addprefix --ignore=,$(flows) $(e2e) tests/chaos $(serve) $(views) $(collect))
+FAILED := .pytest_cache/failed
+PYTEST = $(BIN)/pytest --quiet --color=$(if $(MAKE_TERMOUT),yes,auto) --override-ini cache_dir=.pytest_cache/$(1) $($(1))
 
-.PHONY: tests lint-and-page
+test:
+	@rm -rf $(FAILED) && mkdir -p $(FAILED)
+	@echo "setting up what the tests need, once, then running them in $(words $(GROUPS)) groups: each is shown when it is done"
+	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs 4 ASKED=test $(GROUPS:%=test-%) lint-and-page
+	@$(MAKE) --no-print-directory --keep-going ASKED=test $(patsubst %,again-%,$(GROUPS))
+
+.PHONY: $(GROUPS:%=test-%) $(GROUPS:%=again-%) lint-and-page
+$(GROUPS:%=test-%): test-%: $(INSTALLED) .venv/.compiled $(PAGE) $(CLIENT)
+	@echo "tests: $*"
+	@$(call PYTEST,$*) || $(if $(filter test,$(ASKED)),touch $(FAILED)/$*,false)
+test-kills test-flows test-e2e test-chaos: .venv/.warm
+test-e2e test-others: chromium
+test-chaos test-others: postgres
+test-collect: kafka
+
+$(GROUPS:%=again-%): again-%:
+	@test ! -e $(FAILED)/$* || { \
+		echo "SECOND TRY, ALONE, of what has failed in the tests of $*: if it passes, mend the test all the same"; \
+		$(call PYTEST,$*) --last-failed --last-failed-no-failures none; }
+
 lint-and-page: lint
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
-
-# In this order: the longest first, what ends quickly last. tests/conftest.py says what is one piece of work.
-# What fails beside the others has one more try, alone: a fault fails again, a deadline that was missed for want of a core does not.
-TESTS := tests/chaos/test_kills.py tests/flows tests/chaos tests/e2e tests/unit/cli tests/unit tests/contract tests/docs
-tests: testing $(CLIENT) chromium postgres kafka .venv/.collected
-	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(TESTS) || { \
-		echo "SECOND TRY, ALONE, of what has failed above: if it passes, mend the test all the same"; \
-		$(BIN)/pytest --last-failed --last-failed-no-failures none $(TESTS); }
-
-# Once, not in each process that runs tests: what pytest makes of their code, and what Hypothesis looks for in ours.
-.venv/.collected: .venv/.testing
-	@$(BIN)/pytest --collect-only --quiet >/dev/null || true  # the tests themselves will say why
-	@touch $@
 
 # The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
@@ -108,7 +122,7 @@ fuzz-openapi: .venv-fuzz/.installed
 
 # The jars of a Kafka broker, once for this user; without them its tests are skipped, and say so.
 .PHONY: kafka
-kafka: .venv/.testing
+kafka: $(INSTALLED)
 	@$(BIN)/python -m tests.kafka_broker fetch
 
 # Kills at random moments: make chaos KILLS=100 SEED=1

@@ -103,14 +103,11 @@ def possible() -> bool:
     return os.environ.get("PENSTOCK_TESTS_FORK") != "0" and platform.machine() in _CLONE
 
 
-def install(*, at_once: bool) -> None:
-    """From now on `subprocess` and `asyncio` of this process start Python as a fork where they can. `at_once` lets what
-    forks import meanwhile, instead of when it is first needed."""
+def install() -> None:
+    """From now on `subprocess` and `asyncio` of this process start Python as a fork where they can."""
     if not possible():
         return
     forks, usual = Forks(), subprocess.Popen._execute_child  # type: ignore[attr-defined]
-    if at_once:
-        forks.open()
 
     def start(self: Any, args: Any, *more: Any) -> None:
         # As `Popen.__init__` calls it: executable, preexec_fn, close_fds, pass_fds, cwd, env, and seven on, the pipes.

@@ -92,7 +92,7 @@ def test_views_do_not_depend_on_how_batches_are_cut(world: Callable[[App], World
     third = len(commits) // 3
     for part in (commits[:third], commits[third : 2 * third], commits[2 * third :]):  # with restarts between
         pieces.send("ticks", part)
-        pieces.run(max_rows=25)
+        pieces.run(max_rows=60)
     assert (whole.dropped, pieces.dropped) == (0, 0)
     for view in ("windows", "even_windows", "kinds"):
         assert _sorted(whole.rows(view)) == _sorted(pieces.rows(view))

@@ -55,7 +55,7 @@ def runner() -> Iterator[Runner]:
         made.close()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(bodies, kinds, encodings, streams, queries)
 def test_no_bytes_are_an_error_of_the_server(
     runner: Runner, body: bytes, kind: str, encoding: str, stream: str, query: str
@@ -72,7 +72,7 @@ def test_no_bytes_are_an_error_of_the_server(
         assert set(reply.body["error"]) == {"code", "message", "detail", "hint"}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from([b'{"order_id": 1}', b"nope", b'{"order_id": 9e9}', b'{"order_id": ' + b"9" * 25 + b"}"]))
 )

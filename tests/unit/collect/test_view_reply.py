@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,14 @@ class Shop:
     def commit(self, upserts: list[Any], end: int) -> None:
         self.flows.commit(self.topics, upserts, end={"rsvps": [self.epoch, [end]]})
 
+    async def taken(self) -> None:
+        """Wait until the log holds an event; then its sender waits for the view."""
+        while self.ends() == [0]:  # noqa: ASYNC110 it waits for a thread
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+
     epoch = ""
+    ends: Callable[[], list[int]]
 
 
 @asynccontextmanager
@@ -68,6 +75,7 @@ async def running(path: Path, may_read: MayRead = by_credential) -> AsyncIterato
             stream = log.find("rsvps")
             assert stream is not None
             shop.epoch = stream.epoch
+            shop.ends = lambda: list(log.bounds(stream).ends)
             yield shop
     finally:
         await server.close()
@@ -83,7 +91,7 @@ async def test_a_sender_gets_the_row_at_the_first_commit_past_its_event(tmp_path
     async with running(tmp_path) as shop:
         shop.commit([topic("a", 1)], 0)
         waiting = asyncio.create_task(shop.post("reply=topics&wait=10"))
-        await asyncio.sleep(0.1)
+        await shop.taken()
         assert not waiting.done()
         shop.commit([topic("a", 2)], 1)
         shop.commit([topic("a", 3)], 2)
@@ -97,7 +105,7 @@ async def test_a_sender_gets_the_row_at_the_first_commit_past_its_event(tmp_path
 async def test_a_row_that_is_not_there_is_null(tmp_path: Path) -> None:
     async with running(tmp_path) as shop:
         waiting = asyncio.create_task(shop.post("reply=topics&wait=10", b"topic\nb\n", **{"Content-Type": "text/csv"}))
-        await asyncio.sleep(0.05)
+        await shop.taken()
         shop.commit([topic("a", 2)], 1)
         status, body = await waiting
         assert (status, body["row"]) == (200, None)

@@ -47,7 +47,7 @@ def test_loaded_ids_are_known() -> None:
     assert not any(taken(index, ids(100_000, 101_000)))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.lists(st.text(max_size=90) | st.sampled_from(["a", "a\0", "\0", ""]), max_size=10), max_size=6))
 def test_it_answers_as_a_set_of_strings_would(batches: list[list[str]]) -> None:
     index, seen = IdIndex(), set[str]()

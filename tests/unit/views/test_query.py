@@ -333,7 +333,7 @@ def text_of(rows: list[Row]) -> list[str]:
     return [repr(row).replace("-0.0", "0.0") for row in rows]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(QUERIES, BATCHES)
 def test_following_batches_gives_what_asking_again_gives(asked: dict[str, Any], batches: Any) -> None:
     parsed = parse_query(PROPERTY_COLUMNS, ["k"], **asked)

@@ -44,7 +44,7 @@ def random_filters(rng: random.Random, count: int) -> list[Where]:
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**40))
 def test_whoever_passes_a_row_is_found_for_it(seed: int) -> None:
     """Over every type, NULL, NaN, -0.0, numbers beyond 2^53, nested fields, parameters, NOT, OR and CASE."""
@@ -153,7 +153,7 @@ def test_the_rows_of_a_dropped_filter_are_looked_up_no_more() -> None:
     assert (len(index), index._lookups, index.everywhere) == (0, {}, {})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.none() | st.integers(0, 20), st.none() | st.integers(0, 20), st.booleans()), max_size=60),
     st.integers(-1, 21),

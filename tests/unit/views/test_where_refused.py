@@ -146,13 +146,13 @@ substring concat if array_contains decimal(10,2) string select from struct inter
 """.split()  # noqa: SIM905
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join))
 def test_fuzz_words_give_a_filter_or_the_declared_error(text: str) -> None:
     _outcome(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=60) | st.text(string.printable, max_size=60))
 def test_fuzz_text_gives_a_filter_or_the_declared_error(text: str) -> None:
     _outcome(text)
@@ -201,7 +201,7 @@ class Grammar:
         return self.random.choice([f"lower({self.text(depth - 1)})", f"({self.text(depth - 1)} || 'a')"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_a_filters_canonical_text_reads_back_as_the_same_filter(seed: int, depth: int) -> None:
     compiled = _outcome(Grammar(seed).condition(depth))
@@ -212,7 +212,7 @@ def test_a_filters_canonical_text_reads_back_as_the_same_filter(seed: int, depth
     assert [again(values) for values in (row(), NULLS)] == [compiled(values) for values in (row(), NULLS)]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_a_row_passes_a_condition_or_its_negation_or_it_is_null(seed: int, depth: int) -> None:
     text = Grammar(seed).condition(depth)
@@ -227,7 +227,7 @@ def test_a_row_passes_a_condition_or_its_negation_or_it_is_null(seed: int, depth
 LIKE_LETTERS = st.text("ab%_", max_size=8)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @example("a%a", "a")
 @example("a%b%b", "ab")
 @example("%_b%b", "bb")
