@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock.app import App
-from penstock.cli.without_jvm import needs_spark, stand_in
+from penstock.cli.without_jvm import needs_spark, spark_started, stand_in
 from penstock.config import Folder
 from penstock.declaration import Application, Place
 from penstock.errors import AppFileError, PenstockError
@@ -51,6 +51,7 @@ def load(target: str, session: Session = stand_in) -> Loaded:
     stand-in where there is no JVM. Raises `AppFileError`, or the `DeclarationError` that the file's own line caused.
     """
     path, name = _split(target)
+    had_session = spark_started()
     try:
         module = _import(path)
     except AppFileError as error:
@@ -58,6 +59,13 @@ def load(target: str, session: Session = stand_in) -> Loaded:
             raise
         with session():
             module = _import(path)
+    else:
+        if spark_started() and not had_session:
+            raise AppFileError(
+                f"{path} starts a Spark session while it is imported",
+                detail="every process of the app imports the file, and one of them has a session, Penstock's own",
+                hint="name a parameter of the function 'spark', which is the session, and use it inside the function",
+            )
     file = Path(module.__file__ or path).absolute()
     return Loaded(target, file, _pick(module, file, path, name).declared())
 

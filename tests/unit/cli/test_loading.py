@@ -151,6 +151,21 @@ def test_a_file_of_a_package_that_imports_its_neighbour_is_to_be_named_as_a_modu
     assert load("corner_pkg.shop").application.name == "shop"
 
 
+def test_a_file_that_starts_spark_is_refused_and_told_what_to_write(tmp_path, monkeypatch):
+    from pyspark import SparkContext
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    started = (
+        "from pyspark import SparkContext\nSparkContext._active_spark_context = object()\n"  # as getOrCreate() does
+    )
+    error = refused(write(tmp_path, APP + started))
+    assert error.message.endswith("starts a Spark session while it is imported")
+    assert "a parameter of the function 'spark'" in (error.hint or "")
+    assert (
+        load(str(write(tmp_path, APP, "fine_app.py"))).application.name == "shop"
+    )  # a session that was there is no reason
+
+
 def test_two_names_of_one_app_are_one_app(tmp_path):
     assert load(str(write(tmp_path, APP + "same = app\n"))).application.name == "shop"
 
