@@ -155,15 +155,12 @@ def test_a_file_that_starts_spark_is_refused_and_told_what_to_write(tmp_path, mo
     from pyspark import SparkContext
 
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
-    started = (
-        "from pyspark import SparkContext\nSparkContext._active_spark_context = object()\n"  # as getOrCreate() does
-    )
-    error = refused(write(tmp_path, APP + started))
+    as_get_or_create = "from pyspark import SparkContext\nSparkContext._active_spark_context = object()\n"
+    error = refused(write(tmp_path, APP + as_get_or_create))
     assert error.message.endswith("starts a Spark session while it is imported")
     assert "a parameter of the function 'spark'" in (error.hint or "")
-    assert (
-        load(str(write(tmp_path, APP, "fine_app.py"))).application.name == "shop"
-    )  # a session that was there is no reason
+    loaded = load(str(write(tmp_path, APP, "fine_app.py")))  # a session that was there before is no reason
+    assert loaded.application.name == "shop"
 
 
 def test_two_names_of_one_app_are_one_app(tmp_path):
