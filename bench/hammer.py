@@ -35,6 +35,8 @@ class Tally:
     bad: int = 0
     first_bad: str = ""
     latency_ms: list[float] = field(default_factory=list)
+    sent_s: list[float] = field(default_factory=list)
+    """When each of them was sent, or should have been."""
 
 
 class Connection(asyncio.Protocol):
@@ -89,6 +91,7 @@ class Connection(asyncio.Protocol):
         if self._buffer.startswith(b"HTTP/1.1 200"):
             self._tally.good += 1
             self._tally.latency_ms.append((time.perf_counter() - self._began) * 1000)
+            self._tally.sent_s.append(self._began)
         else:
             self._tally.bad += 1
             self._tally.first_bad = self._tally.first_bad or self._buffer[-300:].decode(errors="replace")
@@ -135,7 +138,16 @@ async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
         "server_cpu_s": theirs,
         "p50_ms": latency.p50 if latency else 0.0,
         "p99_ms": latency.p99 if latency else 0.0,
+        "p99_by_second_ms": _by_second(tally),
     }
+
+
+def _by_second(tally: Tally) -> list[float]:
+    """The p99 of each second: what one pause of the disk or of the machine did is told from what always happens."""
+    seconds: dict[int, list[float]] = {}
+    for at, took_ms in zip(tally.sent_s, tally.latency_ms, strict=True):
+        seconds.setdefault(int(at - tally.sent_s[0]), []).append(took_ms)
+    return [spread(found).p99 for _, found in sorted(seconds.items())]
 
 
 def _requests(path: str, kind: str, body: Callable[[], bytes]) -> Callable[[], bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,6 +122,7 @@ def _at_half(
     return [
         Figure(name, "sent", rate, "events/s"),
         Figure(name, "reply", found["p50_ms"], "ms", found["p99_ms"], found["requests"], aim="p99 below 10"),
+        Figure(name, "p99 of the median second", statistics.median(found["p99_by_second_ms"]), "ms"),
         Figure(name, "CPU of the edge", 100 * found["server_cpu_s"] / found["seconds"], "%"),
         Figure(name, "commits", per_second, "per second"),
         Figure(name, "reply of a bare protocol", nothing["p50_ms"], "ms", nothing["p99_ms"], nothing["requests"]),

@@ -267,11 +267,12 @@ async def _listen(
 ) -> int:
     """Bind the port and return it; the door unpacks bodies itself, within bounds."""
     options: dict[str, Any] = {"access_log": None, "auto_decompress": False, "shutdown_timeout": SHUTDOWN_S}
-    runner = web_app[CONNECTIONS].runner(web_app, **options)
+    connections = web_app[CONNECTIONS]
+    runner = connections.runner(web_app, **options)
     await runner.setup()
     opened.push_async_callback(runner.cleanup)
     try:
-        await web.TCPSite(runner, host, port, ssl_context=tls, backlog=BACKLOG).start()
+        await connections.listen(runner, host, port, BACKLOG, tls)
     except OSError as error:
         raise port_error(host, port, error) from None
     return int(runner.addresses[0][1])

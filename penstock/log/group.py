@@ -60,7 +60,7 @@ class _Waiting:
         self.remember = remember
         self.future = future
         self.loop = loop
-        self.size = sum(append.batch.nbytes for append in appends)
+        self.size = sum(append.batch.get_total_buffer_size() for append in appends)  # `nbytes` takes 40 times as long
 
 
 class GroupCommit:

@@ -63,9 +63,10 @@ class Buckets:
         """The tokens there are, if they are enough."""
         wait_s = self.wait_s(account, events)
         if wait_s > 1e-9:
+            came = f"; {events} came" if events > 1 else ""  # of a request that was not read, nobody knows how many
             raise TooManyError(
                 self._message,
-                detail=f"{self._rate.per_s:g} {self._unit} per second, {self._rate.burst} at once; {events} came",
+                detail=f"{self._rate.per_s:g} {self._unit} per second, {self._rate.burst} at once{came}",
                 hint="send the same request again after the time in Retry-After",
             ).after(wait_s)
         return self._now(account)

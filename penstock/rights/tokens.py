@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from jwt.exceptions import InvalidJTIError, InvalidSubjectError
 
 from penstock.clock import Clock
 from penstock.errors import SecretError
@@ -84,8 +86,13 @@ class Tokens:
                 raise TokenFault("unknown", "the token is of another issuer") from None
             except jwt.MissingRequiredClaimError as flaw:
                 raise TokenFault("unknown", f"the token has no claim '{flaw.claim}'") from None
-            except _FLAWS:
+            except (InvalidSubjectError, InvalidJTIError) as flaw:
+                claim = "sub" if isinstance(flaw, InvalidSubjectError) else "jti"
+                raise TokenFault("unknown", f"the token's claim '{claim}' is not a text") from None
+            except jwt.InvalidSignatureError:
                 why = "the token's signature is not good"
+            except _FLAWS:
+                why = "the token cannot be read"
         raise TokenFault("unknown", why)
 
     def _fitting(self, header: dict[str, Any]) -> Iterator[_Key]:
@@ -195,13 +202,24 @@ def _set(path: Path | None) -> Iterable[_Key]:
     if path is None:
         return []
     try:
-        listed = json.loads(_read(path, "the JWKS file"))["keys"]
-        keys = [jwt.PyJWK(one) for one in listed if one.get("use", "sig") == "sig"]
+        listed = [one for one in json.loads(_read(path, "the JWKS file"))["keys"] if one.get("use", "sig") == "sig"]
     except (*_FLAWS, AttributeError):
         raise SecretError(
             f"'{path}' is not a JSON Web Key Set", hint='it is a JSON object {"keys": [...]} of your identity provider'
         ) from None
-    return [_Key(key.key_id, key.algorithm_name, key.key) for key in keys]
+    keys = [key for one in listed for key in _usable(one)]
+    if listed and not keys:
+        raise SecretError(
+            f"'{path}' holds no key that signs tokens", hint="tokens are signed by RSA, EC or Ed25519 keys, or by oct"
+        )
+    return keys
+
+
+def _usable(listed: dict[str, Any]) -> Iterator[_Key]:
+    """Keys of a kind that is not known here are for others (RFC 7517, 5): they must not keep the rest away."""
+    with suppress(*_FLAWS):
+        key = jwt.PyJWK(listed)
+        yield _Key(key.key_id, key.algorithm_name, key.key)
 
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:

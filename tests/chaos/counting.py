@@ -326,7 +326,8 @@ async def publishing(edge: Edge, load: Load, end: asyncio.Event) -> None:
 
 
 async def _published(ws: aiohttp.ClientWebSocketResponse[Any], load: Load, end: asyncio.Event) -> None:
-    await ws.receive_json(timeout=5)
+    if (await ws.receive(timeout=5)).type != aiohttp.WSMsgType.TEXT:  # killed behind the handshake
+        return
     waiting: dict[int, Attempt] = {}
     number = 0
     while not end.is_set() or waiting:

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.parameters import TAKEN
+from tests.chaos import fuzz_contents
 
 STREAMS = ("orders", "steps", "strict", "dead", "late", "made", "nope", "", "_control", "or%64ers", "%00", "a/b", "..")
 GOOD = (
@@ -357,9 +358,25 @@ def pipelined(chance: Random) -> Shot:
     return Shot([b"".join(make(chance).parts[0] for make in makers)], "pipelined")
 
 
+def asking(chance: Random) -> Shot:
+    return Shot([fuzz_contents.asking(chance)], "asking")
+
+
+def columns(chance: Random) -> Shot:
+    return Shot([fuzz_contents.columns(chance)], "columns")
+
+
 def socket(chance: Random) -> Shot:
     path = chance.choice(
-        ("/socket", "/streams/orders/socket", "/views/kinds/socket", "/streams/dead/socket", "/", "/nope/socket")
+        (
+            "/socket",
+            "/streams/steps/publish",
+            "/streams/orders/socket",
+            "/views/kinds/socket",
+            "/streams/dead/socket",
+            "/",
+            "/nope/socket",
+        )
     )
     given = {
         "Upgrade": chance.choice(("websocket", "websocket", "websocket", "h2c", "")),
@@ -383,6 +400,8 @@ def _frame(chance: Random) -> bytes:
         b'{"type": "subscribe", "id": 1, "stream": ["x"], "limit": -1, "select": {}}',
         b'{"type": "unsubscribe", "id": "s9"}',
         b'{"type": "pace"}',
+        b'{"type": "publish", "id": 1, "event": {"n": 1, "at": 1763251200000}}',
+        b'{"type": "publish", "id": 2, "events": [%s]}' % _json(chance),
         b'{"type": "ack", "position": 1}',
         b"[" * 3000,
         b'{"type": null}',
@@ -408,6 +427,6 @@ def _frame(chance: Random) -> bytes:
 
 
 MAKERS: tuple[Callable[[Random], Shot], ...] = (
-    *(post, get, replay, lying_length, chunked, headers, garbage, flipped, pipelined, socket),
+    *(post, get, replay, lying_length, chunked, headers, garbage, flipped, pipelined, socket, asking, columns),
 )
-WEIGHTS = (30, 20, 4, 6, 8, 5, 5, 12, 4, 6)
+WEIGHTS = (30, 20, 4, 6, 8, 5, 5, 12, 4, 6, 6, 6)

@@ -44,15 +44,11 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_string(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_folded(kind, _is_string)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or _is_folded(kind, _is_binary)
-
-
-def _is_folded(kind: pa.DataType, of: object) -> bool:
-    return pa.types.is_dictionary(kind) and callable(of) and bool(of(kind.value_type))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -2,7 +2,9 @@
 
 1. Buffers that are packed inside the stream say how large they become; together they may not exceed what a body may.
 2. Every offset and every string is validated: Arrow's own code trusts them afterwards.
-3. Only types that a stream's class can have are let in. Dictionaries are unfolded here, bounded like everything else.
+3. Only types that a stream's class can have are let in. What says the same text many times in one place (dictionaries,
+   views), at any depth, is unfolded here, and bounded before it is.
+4. What stands behind the end of the stream would be lost without a word, so it refuses the body.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,9 +32,13 @@ def read_stream(body: bytes, most_bytes: int) -> pa.Table:
     """The rows, in one chunk per column. Raises `BadBodyError` and `TooLargeError`."""
     try:
         _check_size(body, most_bytes)
-        with pa.ipc.open_stream(pa.BufferReader(body)) as reader:
+        source = pa.BufferReader(body)
+        with pa.ipc.open_stream(source) as reader:
             _check_types(reader.schema)
             table = reader.read_all()
+            behind = len(body) - source.tell()
+        if behind:
+            raise _bad(f"{behind} bytes stand behind the end of the stream; send each stream in a request of its own")
         if table.num_rows > MOST_ROWS:
             raise TooLargeError(f"the body holds more than {MOST_ROWS} events", hint="send several bodies")
         table.validate(full=True)
@@ -123,25 +130,83 @@ def _is_known(kind: pa.DataType) -> bool:
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
     known = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(is_kind(kind) for is_kind in known)
+    return _is_view(kind) or any(is_kind(kind) for is_kind in known)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+# Unfolding
 
 
 def _unfolded(table: pa.Table, most_bytes: int) -> pa.Table:
-    """Without dictionaries, without nanoseconds, and in one chunk."""
+    """Without dictionaries, views, nanoseconds and zones, and in one chunk."""
+    unfolding = _Unfolding(most_bytes)
     columns = []
     for column in table.columns:
         whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
         if isinstance(whole, pa.ChunkedArray):
             whole = pa.concat_arrays(whole.chunks)
-        if pa.types.is_dictionary(whole.type):
-            lengths = pc.binary_length(whole.dictionary).take(whole.indices)
-            if (pc.sum(lengths).as_py() or 0) > most_bytes:
-                raise TooLargeError(f"the body unfolds to more than {most_bytes} bytes", hint="send several bodies")
-            whole = whole.dictionary_decode()
-        if pa.types.is_timestamp(whole.type) and whole.type.unit == "ns":
-            whole = whole.cast(pa.timestamp("us", whole.type.tz), safe=False)
-        columns.append(whole)
+        columns.append(unfolding.unfolded(whole))
     return pa.table(columns, names=table.column_names)
+
+
+class _Unfolding:
+    """Of all columns of one body."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes, self._left = most_bytes, most_bytes
+
+    def unfolded(self, array: pa.Array) -> pa.Array:
+        """Raises `TooLargeError` before it takes the memory."""
+        kind, types = array.type, pa.types
+        if types.is_dictionary(kind):
+            words = self.unfolded(array.dictionary)
+            self._take(pc.sum(pc.binary_length(words).take(array.indices)).as_py() or 0)
+            return words.take(array.indices)
+        if _is_view(kind):
+            self._take(_viewed_bytes(array))
+            return array.cast(pa.large_string() if types.is_string_view(kind) else pa.large_binary())
+        if not _has_folded(kind):
+            return array
+        if types.is_timestamp(kind):
+            return array.cast(_in_utc(kind), safe=False)
+        missing = pc.is_null(array) if array.null_count else None
+        if types.is_struct(kind):
+            fields = [self.unfolded(array.field(index)) for index in range(kind.num_fields)]
+            return pa.StructArray.from_arrays(fields, names=[field.name for field in kind], mask=missing)
+        if types.is_map(kind):
+            keys, items = self.unfolded(array.keys), self.unfolded(array.items)
+            return pa.MapArray.from_arrays(array.offsets, keys, items, mask=missing)
+        made = pa.ListArray if types.is_list(kind) else pa.LargeListArray
+        return made.from_arrays(array.offsets, self.unfolded(array.values), mask=missing)
+
+    def _take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise TooLargeError(f"the body unfolds to more than {self._most_bytes} bytes", hint="send several bodies")
+
+
+def _has_folded(kind: pa.DataType) -> bool:
+    inner = (kind.field(index).type for index in range(kind.num_fields))
+    is_folded = pa.types.is_dictionary(kind) or _is_view(kind)
+    return is_folded or (pa.types.is_timestamp(kind) and kind != _in_utc(kind)) or any(map(_has_folded, inner))
+
+
+def _in_utc(kind: pa.TimestampType) -> pa.TimestampType:
+    """A zone says how a time is shown, not which one it is; and the sender may name one that nobody knows."""
+    return pa.timestamp("us" if kind.unit == "ns" else kind.unit, kind.tz and "UTC")
+
+
+def _viewed_bytes(array: pa.Array) -> int:
+    """Each view is 16 bytes that begin with the length of its text."""
+    views = array.buffers()[1]
+    if not len(array) or views is None:
+        return 0
+    lengths = np.frombuffer(views, np.int32)[4 * array.offset : 4 * (array.offset + len(array)) : 4]
+    there = array.is_valid().to_numpy(zero_copy_only=False)
+    return int(lengths[there].sum(dtype=np.int64))
 
 
 def _bad(detail: str) -> BadBodyError:

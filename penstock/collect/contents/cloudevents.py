@@ -13,7 +13,7 @@ import datetime as dt
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -22,6 +22,7 @@ from penstock.collect.judging.arrival import Decoded
 from penstock.collect.judging.cutting import MOST_REJECTED, hopeless, split
 from penstock.collect.judging.rejection import Refused, Rejection, refused, short
 from penstock.collect.judging.time_columns import FIRST_US, LAST_US
+from penstock.errors import BadBodyError
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text = msgspec.json.Decoder(str)
@@ -123,7 +124,7 @@ def _time(members: Mapping[str, msgspec.Raw]) -> int | None:
         return None
     text = _attribute(members, "time")
     try:
-        moment = dt.datetime.fromisoformat(text)
+        moment = dt.datetime.fromisoformat(text.upper())  # RFC 3339 has `t` and `z` too
         time_us = (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)) - _EPOCH
     except (ValueError, OverflowError):
         raise _wrong("time", "an RFC 3339 time", text) from None
@@ -169,17 +170,34 @@ def is_binary(headers: Mapping[str, str]) -> bool:
 
 
 def enveloped(headers: Mapping[str, str], body: bytes) -> bytes:
-    """A CloudEvent whose attributes came in headers, as if it had come whole."""
+    """A CloudEvent whose attributes came in headers, as if it had come whole. Raises `BadBodyError`."""
     members: dict[str, Any] = {
-        name.lower().removeprefix("ce-"): unquote(_unquoted(value))
+        name.lower().removeprefix("ce-"): _header_text(name, unquote_to_bytes(_raw(_unquoted(value))))
         for name, value in headers.items()
         if name.lower().startswith("ce-")
     }
     if kind := headers.get("Content-Type"):
-        members["datacontenttype"] = kind
+        members["datacontenttype"] = _header_text("Content-Type", _raw(kind))
     if body:
         members["data_base64"] = base64.b64encode(body).decode()
     return _encode(members)
+
+
+def _raw(value: str) -> bytes:
+    """As it was sent."""
+    return value.encode(errors="surrogateescape")
+
+
+def _header_text(name: str, value: bytes) -> str:
+    """Not with replacement characters: two ids that differ would become one, and the second event a duplicate."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise BadBodyError(
+            f"the header '{name}' of the CloudEvent is not UTF-8",
+            detail=f"'{name}': expected percent-encoded UTF-8, found {short(repr(value))}",
+            hint="encode what is not printable ASCII as UTF-8, then each byte as %XX",
+        ) from None
 
 
 def _unquoted(value: str) -> str:

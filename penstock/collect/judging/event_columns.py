@@ -54,9 +54,9 @@ class EventColumns:
             return pa.RecordBatch.from_pylist([], stored), NO_ROWS
         given = arrived.columns
         columns = self._stream.events.columns(arrived.events) if given is None else given.columns
-        keeps = self._stream.unknown == "keep"
-        texts = pa.nulls(rows, pa.string()) if arrived.unknown is None else pa.array(arrived.unknown, pa.string())
-        kept = [texts] if keeps else []
+        kept: list[pa.Array] = []
+        if self._stream.unknown == "keep":
+            kept.append(pa.array(arrived.unknown or [None] * rows, pa.string()))
         system = self._system.build([*columns, *kept], arrived)
         return pa.RecordBatch.from_arrays([*columns, *kept, *system.columns], schema=stored), system
 

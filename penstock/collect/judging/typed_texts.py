@@ -2,6 +2,7 @@
 
 A name with dots is a field inside a field (`group.country`). Numbers, booleans, times, decimals and enums are read from
 their text. An empty text is a field that is not there, where the field may be left out; a required `str` is then empty.
+A number is no time, as in JSON: it could be seconds or milliseconds, and msgspec would take it for seconds.
 """
 
 from __future__ import annotations
@@ -24,16 +25,25 @@ class TypedTexts:
     def __init__(self, kind: type[msgspec.Struct]) -> None:
         self._kind = kind
         self._leaves = dict(_leaves(mi.type_info(kind), ""))
+        self._times = [name for name, leaf in self._leaves.items() if leaf.time]
 
     def event(self, texts: Mapping[str, str | list[str]]) -> Any:
         """Raises `msgspec.ValidationError`, which names the field."""
+        self._refuse_numbers(texts)
         return msgspec.convert(self.nested(texts), self._kind, strict=False)
 
     def events(self, rows: Sequence[Mapping[str, str | list[str]]], *, plain: bool = False) -> list[Any]:
         """All of them, or the error of the first that cannot be read. `plain`: no text is empty, and no name has dots
         or stands for a list, so that the rows can be taken as they are."""
+        for row in rows if self._times else ():
+            self._refuse_numbers(row)
         given = rows if plain else [self.nested(row) for row in rows]
         return msgspec.convert(given, list[self._kind], strict=False)  # type: ignore[name-defined]
+
+    def _refuse_numbers(self, texts: Mapping[str, str | list[str]]) -> None:
+        for name in self._times:
+            if _is_number(texts.get(name)):
+                raise msgspec.ValidationError(f"Invalid RFC3339 encoded datetime - at `$.{name}`")
 
     def are_plain(self, names: Iterable[str]) -> bool:
         return not any("." in name or (name in self._leaves and self._leaves[name].many) for name in names)
@@ -75,6 +85,8 @@ class TypedTexts:
         leaf = self._leaves.get(name)
         if leaf is None or (text == "" and leaf.empty_is_missing):
             return text or None
+        if leaf.time and _is_number(text):
+            return text
         given = [text] if leaf.many and isinstance(text, str) else text
         try:
             return msgspec.to_builtins(msgspec.convert(given, leaf.kind, strict=False))
@@ -88,6 +100,7 @@ class _Leaf(msgspec.Struct, frozen=True):
     kind: Any
     many: bool
     empty_is_missing: bool
+    time: bool
 
 
 def _leaves(info: mi.Type, path: str, optional: bool = False) -> Iterable[tuple[str, _Leaf]]:
@@ -101,7 +114,12 @@ def _leaves(info: mi.Type, path: str, optional: bool = False) -> Iterable[tuple[
         else:
             many = isinstance(plain, mi.CollectionType)
             missing = optional or nullable or not field.required or not isinstance(plain, mi.StrType)
-            yield name, _Leaf(hints[field.name].type, many, missing)
+            yield name, _Leaf(hints[field.name].type, many, missing, isinstance(plain, mi.DateTimeType))
+
+
+def _is_number(text: str | list[str] | None) -> bool:
+    """Where a time should stand: what begins with a year has a hyphen behind it."""
+    return isinstance(text, str) and text != "" and text[4:5] != "-"
 
 
 def _plain(info: mi.Type) -> mi.Type:

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import ssl
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_runner import BaseSite
 
 from penstock.clock import Clock
 from penstock.collect.signals import ConnectionClosed, Signals
@@ -28,6 +31,7 @@ from penstock.collect.ways.replies import error_reply
 from penstock.collect.ways.short_way import ShortWay
 from penstock.config import Limits
 from penstock.errors import BadRequestError
+from penstock.rights.redaction import redacted
 
 LOOK_S = 1.0
 LINGER_S = 2.0
@@ -66,6 +70,14 @@ class Connections:
     def runner(self, app: web.Application, **options: Any) -> web.AppRunner:
         """A runner whose connections are watched."""
         return _Runner(self, app, keepalive_timeout=self._limits.idle_s, lingering_time=LINGER_S, **options)
+
+    async def listen(
+        self, runner: web.AppRunner, host: str, port: int, backlog: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Raises `OSError`. A handshake of TLS may take as long as a head: before it ends nobody watches."""
+        site = _Site(runner, host, port, backlog=backlog, ssl_context=tls)
+        site.handshake_s = self._limits.head_s
+        await site.start()
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep_looking(), name="connections")
@@ -153,10 +165,18 @@ class WatchedHandler(RequestHandler):
             cast(asyncio.Transport, transport).write(_REFUSAL % (len(_TOO_MANY), _TOO_MANY))
             transport.close()
 
+    async def start(self) -> None:
+        if self._manager is not None:  # else the connection was lost before this began
+            await super().start()
+
     def connection_lost(self, exc: BaseException | None) -> None:
-        if not self._refused:
-            self._connections.closed(self, self.address)
-            super().connection_lost(exc)
+        if self._refused:
+            return
+        self._connections.closed(self, self.address)
+        task = self._task_handler
+        if self._waiter is not None and task is not None:
+            task.cancel()  # a request that it was woken for and has not begun: aiohttp would fail over what is gone
+        super().connection_lost(exc)
 
     def handle_error(
         self,
@@ -171,7 +191,7 @@ class WatchedHandler(RequestHandler):
             return reply
         error = BadRequestError(
             "what came is not a request of HTTP/1.1",
-            detail=" ".join((message or "").split())[:DETAIL_CHARACTERS] or None,
+            detail=redacted(" ".join((message or "").split()))[:DETAIL_CHARACTERS] or None,
             hint="send it with an HTTP library, to http:// or https:// as the server was started",
         )
         told = error_reply(error)
@@ -283,15 +303,58 @@ def _message_bytes(data: bytes) -> int:
     return 0 if head is None else head.bytes + head.length
 
 
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def _expecting(handler: Handler) -> Handler:
+    """aiohttp answers `Expect` before any of our code runs, in a shape of its own, and not at all what is no text."""
+
+    def handle(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        expected = request.headers.get("Expect", "")
+        return _unexpected() if expected and expected.lower() != "100-continue" else handler(request)
+
+    return handle
+
+
+async def _unexpected() -> web.StreamResponse:
+    reply = error_reply(
+        BadRequestError(
+            "the header Expect asks for what is not known", hint="leave it out, or send Expect: 100-continue"
+        )
+    )
+    reply.set_status(417)
+    return reply
+
+
 class _Server(web.Server):
     """aiohttp's server, which makes these handlers."""
 
     def __init__(self, watched: Connections, like: web.Server) -> None:
-        super().__init__(like.request_handler, request_factory=like.request_factory, loop=like._loop, **like._kwargs)
+        handler = _expecting(like.request_handler)
+        super().__init__(handler, request_factory=like.request_factory, loop=like._loop, **like._kwargs)
         self._watched = watched
 
     def __call__(self) -> RequestHandler:
         return WatchedHandler(self._watched, self, loop=self._loop, **self._kwargs)
+
+
+class _Site(web.TCPSite):
+    """aiohttp's, which knows no other patience with a handshake than the minute of the loop."""
+
+    __slots__ = ("handshake_s",)
+    handshake_s: float
+
+    async def start(self) -> None:
+        await BaseSite.start(self)
+        assert self._runner.server is not None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._runner.server,
+            self._host,
+            self._port,
+            ssl=self._ssl_context,
+            backlog=self._backlog,
+            ssl_handshake_timeout=None if self._ssl_context is None else self.handshake_s,
+        )
 
 
 class _Runner(web.AppRunner):

@@ -5,13 +5,18 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 from manual_clock import ManualClock
 from running_edge import Edge, running, until
 from shop_app import shop
 
+from penstock.clock import SystemClock
+from penstock.collect.ways.connections import Connections, WatchedHandler
 from penstock.config import Limits
+from penstock.rights.tls import self_made
 
 HEAD = b"POST /streams/orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n"
 Talk = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -72,6 +77,48 @@ async def test_a_head_that_comes_in_pieces_but_in_time_is_served(tmp_path: Path)
         edge.connections.look()
         assert not edge.connections._heads
         talk[1].close()
+
+
+@pytest.mark.parametrize("secret", [b"eyJhbGciOiJIUzI1NiJ9." + b"y" * 9000 + b".sig", b"psk_0a1b_77ff\x00"])
+async def test_a_reply_to_what_is_no_http_quotes_no_secret(tmp_path: Path, secret: bytes) -> None:
+    async with watched(tmp_path) as edge:
+        reply = await rest(
+            await connect(edge, b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n" % secret)
+        )
+        assert b" 400 " in reply
+        assert b"bad_request" in reply
+        assert secret[:12] not in reply
+
+
+@pytest.mark.parametrize("expected", [b"x", b"\xff", b"100-continue, x"])
+async def test_an_expectation_that_is_not_known_is_answered_as_every_other_error(
+    tmp_path: Path, expected: bytes
+) -> None:
+    async with watched(tmp_path) as edge:
+        for path in (b"/streams/orders", b"/nowhere"):
+            head = HEAD.replace(b"/streams/orders", path).replace(b"\r\n\r\n", b"\r\nExpect: %s\r\n\r\n" % expected)
+            reader, writer = await connect(edge, head + b'{"order_id":7}')
+            async with asyncio.timeout(10):
+                reply = await reader.readuntil(b"}}")
+            writer.close()
+            assert reply.startswith(b"HTTP/1.1 417 ")
+            assert b'"code":"bad_request"' in reply
+        assert edge.events("orders") == []
+
+
+async def test_a_handshake_that_never_ends_is_closed_like_a_head(tmp_path: Path) -> None:
+    connections = Connections(Limits(head_s=0.3), SystemClock(), print)
+    runner = connections.runner(web.Application(), access_log=None)
+    await runner.setup()
+    try:
+        await connections.listen(runner, "127.0.0.1", 0, 8, self_made(tmp_path, "127.0.0.1").context())
+        reader, writer = await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
+        writer.write(b"\x16\x03\x01\x02\x00")
+        async with asyncio.timeout(30):  # half of what the loop would wait
+            assert await reader.read() == b""
+        writer.close()
+    finally:
+        await runner.cleanup()
 
 
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
@@ -163,3 +210,29 @@ async def test_what_is_no_http_gets_an_error_like_every_other(tmp_path: Path, se
         assert error["code"] == "bad_request"
         assert error["hint"]
         assert len(error["detail"]) <= 200
+
+
+@pytest.mark.parametrize("lost", ["before it is begun", "behind a request that was just read"])
+async def test_a_connection_that_is_lost_at_once_leaves_nothing_in_the_log(tmp_path: Path, lost: str) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with watched(tmp_path) as edge:
+        talk = await connect(edge)
+        await until(lambda: edge.connections.open == 1)
+        assert edge.runner.server is not None
+        (held,) = edge.runner.server.connections
+        handler = edge.runner.server()
+        assert isinstance(handler, WatchedHandler)
+        assert held.transport is not None
+        handler.connection_made(held.transport)
+        task = handler._task_handler
+        if lost == "behind a request that was just read":
+            await until(lambda: handler._waiter is not None)
+            handler.data_received(b"GET /acks/x HTTP/1.1\r\nHost: x\r\nX-A: 1\r\n\r\n")
+        handler.connection_lost(ConnectionResetError())
+        assert task is not None
+        await asyncio.wait([task])
+        assert task.cancelled() or task.exception() is None
+        talk[1].close()
+        await until(lambda: edge.connections.open == 0)
+    assert told == []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 import pytest_asyncio
@@ -148,6 +149,15 @@ async def test_a_bad_row_is_rejected_alone_with_its_column(edge: Edge, row: str,
     assert reply.body["rejected"] == [{"index": 1, "reason": reason, "detail": detail}]
     assert sorted(row["n"] for row in edge.events("plain")) == [7, 8]
     assert json.loads(edge.dead()[0]["raw"])
+
+
+@pytest.mark.parametrize("text", ["1700000000", "1700000000000", "1.7e9", "-5", "noon"])
+async def test_a_number_is_no_time_in_a_csv_as_in_json(edge: Edge, text: str) -> None:
+    reply = await send(edge, "plain", f"n,when\n1,2024-05-01T08:00:00Z\n2,{text}\n3,\n".encode(), "text/csv")
+    detail = f"'when': expected an RFC 3339 time, found '{text}'"
+    assert reply.body["rejected"] == [{"index": 1, "reason": "wrong_type", "detail": detail}]
+    assert sorted(row["n"] for row in edge.events("plain")) == [1, 3]
+    assert json.loads(edge.dead()[0]["raw"]) == {"n": 2, "when": text}
 
 
 async def test_what_dead_keeps_of_a_row_needs_only_the_wrong_field_mended(edge: Edge) -> None:
@@ -364,10 +374,67 @@ def test_arrow_that_is_packed_inside_is_bounded_before_it_is_unpacked() -> None:
         arrow_stream.read_stream(body, 700_000)
 
 
-def test_a_dictionary_is_bounded_before_it_is_unfolded() -> None:
-    table = pa.table({"name": pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), ["x" * 1000])})
+def _repeated() -> list[pa.Array]:
+    """2,000 times the same 1,000 bytes, which stand in the body once."""
+    folded = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), ["x" * 1000])
+    view = np.tile(np.array([1000, 0x78787878, 0, 0], np.int32), 2000)
+    buffers = [None, pa.py_buffer(view), pa.py_buffer(b"x" * 1000)]
+    viewed = pa.Array.from_buffers(pa.string_view(), 2000, buffers)
+    viewed.validate(full=True)
+    offsets = pa.array(range(2001), pa.int32())
+    return [
+        folded,
+        viewed,
+        pa.ListArray.from_arrays(offsets, folded),
+        pa.ListArray.from_arrays(offsets, viewed),
+        pa.StructArray.from_arrays([folded], ["a"]),
+        pa.MapArray.from_arrays(offsets, folded, pa.array(range(2000))),
+    ]
+
+
+@pytest.mark.parametrize("column", _repeated(), ids=lambda column: str(column.type))
+def test_what_stands_in_a_body_once_is_bounded_before_it_is_unfolded(column: pa.Array) -> None:
+    body = stream_of(pa.table({"column": column}))
+    assert len(body) < 100_000
     with pytest.raises(TooLargeError):
-        arrow_stream.read_stream(stream_of(table), 1_000_000)
+        arrow_stream.read_stream(body, 1_900_000)
+    table = arrow_stream.read_stream(body, 2_000_000)
+    assert table["column"].to_pylist() == column.to_pylist()
+
+
+async def test_the_strings_of_polars_are_taken_at_any_depth(edge: Edge) -> None:
+    """Polars writes views unless it is told otherwise."""
+    columns = {
+        "n": pa.array([1, 2]),
+        "name": pa.array(["a longer text than twelve", None], pa.string_view()),
+        "place": pa.array([{"city": "a"}, None], pa.struct([("city", pa.string_view())])),
+        "tags": pa.array([["x", "y"], []], pa.large_list(pa.string_view())),
+    }
+    reply = await arrow(edge, "plain", columns)
+    assert (reply.status, reply.body["accepted"]) == (200, 2), reply.body
+    first, second = sorted(edge.events("plain"), key=lambda row: row["n"])
+    assert (first["name"], first["place"]["city"], first["tags"]) == ("a longer text than twelve", "a", ["x", "y"])
+    assert (second["name"], second["place"], second["tags"]) == ("none", None, [])
+
+
+@pytest.mark.parametrize("stream", ["plain", "kept"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "+02:00", "Nowhere/Land"])
+async def test_a_zone_changes_no_time_also_one_that_nobody_knows(edge: Edge, stream: str, zone: str) -> None:
+    times = pa.array([1_700_000_000_000_000], pa.timestamp("us", zone))
+    columns = {"n": [1], "when": times, "more": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), times)}
+    reply = await arrow(edge, stream, columns)
+    assert (reply.status, reply.body["accepted"]) == (200, 1), reply.body
+    assert edge.events(stream)[0]["when"] == dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("behind", [stream_of(pa.table({"n": [2]})), b"noise"], ids=["a stream", "noise"])
+async def test_what_stands_behind_the_end_of_an_arrow_stream_is_not_lost_without_a_word(
+    edge: Edge, behind: bytes
+) -> None:
+    reply = await send(edge, "plain", stream_of(pa.table({"n": [1]})) + behind, ARROW)
+    assert (reply.status, reply.code) == (400, "bad_body")
+    assert f"{len(behind)} bytes stand behind the end" in reply.body["error"]["detail"]
+    assert edge.events("plain") == []
 
 
 def test_bytes_that_were_tampered_with_are_refused_or_read_but_never_trusted() -> None:
@@ -451,6 +518,31 @@ async def test_a_quoted_header_of_a_binary_cloudevent_is_read_as_the_binding_say
     reply = await edge.post("cloud", b'{"n": 5}', headers=headers)
     assert reply.body["accepted"] == 1, reply.body
     assert json.loads(edge.events("cloud")[0]["_id"]) == ["/t%", 'a"b\\c"']
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(b"ce-id", b"%FF"), (b"ce-id", b"\xff"), (b"ce-subject", b"%C3"), (b"Content-Type", b"a/\xfe")]
+)
+async def test_a_header_of_a_cloudevent_that_is_no_text_is_refused_and_never_made_the_same_as_another(
+    edge: Edge, name: bytes, value: bytes
+) -> None:
+    headers = {b"Content-Type": b"application/json", b"ce-specversion": b"1.0", b"ce-id": b"1", b"ce-source": b"/s"}
+    lines = b"".join(b"%s: %s\r\n" % line for line in {**headers, b"ce-type": b"t", name: value}.items())
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(edge.url.rpartition(":")[2]))
+    writer.write(b"POST /streams/cloud HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\nConnection: close\r\n%s\r\n" % lines)
+    writer.write(b'{"n":5}')
+    reply = await reader.read()
+    writer.close()
+    assert b" 400 " in reply.split(b"\r\n")[0]
+    assert b'"bad_body"' in reply
+    assert name in reply
+    assert edge.events("cloud") == []
+    assert edge.dead()[0]["raw"] == b'{"n":5}'
+
+
+async def test_the_time_of_a_cloudevent_may_have_small_letters(edge: Edge) -> None:
+    await send(edge, "cloud", json.dumps(cloud({"n": 1}, time="2024-05-01t08:00:00z")).encode(), CE)
+    assert edge.events("cloud")[0]["_time"] == dt.datetime(2024, 5, 1, 8, tzinfo=dt.UTC)
 
 
 async def test_an_attribute_that_is_null_is_not_there(edge: Edge) -> None:

@@ -130,6 +130,26 @@ def test_keys_of_a_set_are_chosen_by_id_and_followed_when_the_file_changes(made,
     assert fault(tokens, old) == "unknown"
 
 
+def test_keys_of_an_unknown_kind_do_not_keep_the_others_of_a_set_away(made):
+    strange = [{"kty": "XYZ", "kid": "x"}, jwk(OTHER_RSA, "o", alg="RSA-OAEP", use="sig"), {"kty": "EC", "crv": "P-1"}]
+    tokens = made(keys=[*strange, jwk(RSA, "one")])
+    tokens.credential(jwt.encode({"sub": "ann"}, RSA, "RS256", {"kid": "one"}))
+    assert fault(tokens, jwt.encode({"sub": "ann"}, OTHER_RSA, "RS256", {"kid": "o"})) == "unknown"
+    with pytest.raises(SecretError, match="no key that signs"):
+        made(keys=strange)
+
+
+@pytest.mark.parametrize(
+    ("claims", "text"), [({"sub": 42}, "'sub' is not a text"), ({"jti": 1}, "'jti' is not a text")]
+)
+def test_what_is_wrong_with_a_claim_is_not_said_of_the_signature(made, claims, text):
+    header = base64.urlsafe_b64encode(b'{"alg":"HS256"}').rstrip(b"=")
+    signed = header + b"." + base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=")
+    signature = base64.urlsafe_b64encode(hmac.digest(SECRET.encode(), signed, "sha256")).rstrip(b"=")
+    with pytest.raises(TokenFault, match=text):
+        made(secret=SECRET).credential((signed + b"." + signature).decode())
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
