@@ -50,8 +50,8 @@ def mask(value: Any, kind: type[msgspec.Struct]) -> Any:
 
 
 def private_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The paths of the private fields of a class: `email`, `person.phone`, `contacts[].email`."""
-    return tuple(_private(_tree(kind)))
+    """The paths of the private fields of a class, by the names of its columns: `email`, `contacts[].email`."""
+    return tuple(_private(_node(mi.type_info(kind), in_json=False)))
 
 
 def is_private(kind: type[msgspec.Struct], path: str) -> bool:
@@ -70,18 +70,19 @@ def _tree(kind: type[msgspec.Struct]) -> Tree:
     return node if isinstance(node, dict) else {}
 
 
-def _node(info: mi.Type) -> Any:
+def _node(info: mi.Type, *, in_json: bool = True) -> Any:
+    """A tree by the names that fields have in JSON, or by those of their columns: `rename=` makes them differ."""
     if isinstance(info, mi.Metadata):
-        return True if (info.extra or {}).get("private") else _node(info.type)
+        return True if (info.extra or {}).get("private") else _node(info.type, in_json=in_json)
     if isinstance(info, mi.UnionType):
-        nodes = [_node(one) for one in info.types]
+        nodes = [_node(one, in_json=in_json) for one in info.types]
         return True if True in nodes else next((node for node in nodes if node), None)
     if isinstance(info, mi.StructType):
-        return {field.encode_name: _node(field.type) for field in info.fields}
+        return {f.encode_name if in_json else f.name: _node(f.type, in_json=in_json) for f in info.fields}
     if isinstance(info, mi.CollectionType):
-        return {_LIST: _node(info.item_type)}
+        return {_LIST: _node(info.item_type, in_json=in_json)}
     if isinstance(info, mi.DictType):
-        return {_MAP: _node(info.value_type)}
+        return {_MAP: _node(info.value_type, in_json=in_json)}
     return None
 
 

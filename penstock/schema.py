@@ -56,7 +56,13 @@ class EventSchema:
         if not isinstance(info, mi.StructType):
             raise DeclarationError(f"'{kind.__name__}' is not an Event class", hint="write class X(Event): ...")
         self.kind = kind
-        self.fields, builders = _struct(info, kind.__name__)
+        try:
+            self.fields, builders = _struct(info, kind.__name__)
+        except RecursionError:
+            raise DeclarationError(
+                f"'{kind.__name__}' holds a Struct that holds itself, which cannot be a column",
+                hint="give it as many levels as there are, or send the tree as a list of its nodes",
+            ) from None
         self._columns = [(attrgetter(name), build) for name, build in builders]
         self.arrow = pa.schema(self.fields)
         self.names = [field.name for field in self.fields]
@@ -134,6 +140,13 @@ def _struct(info: mi.StructType, path: str) -> tuple[list[pa.Field], list[tuple[
                 f"'{path}.{field_.name}': names that begin with '_' belong to Penstock",
                 hint=f"call it '{field_.name.lstrip('_')}'",
             )
+    names = [field_.name.lower() for field_ in fields]
+    twice = next((field_.name for field_ in fields if names.count(field_.name.lower()) > 1), None)
+    if twice is not None:
+        raise DeclarationError(
+            f"'{path}.{twice}': another field has the same name but for its case, and Spark cannot tell them apart",
+            hint="give one another name; the name in JSON can stay: other = msgspec.field(name=...)",
+        )
     return fields, builders
 
 
@@ -148,7 +161,7 @@ def _default(field: mi.Field, nullable: bool) -> dict[bytes, bytes] | None:
 def _column(info: mi.Type, path: str) -> tuple[pa.DataType, Builder, bool]:
     """The Arrow type of a field's annotation, how to build a column of it, and whether it may be null."""
     if isinstance(info, mi.Metadata):
-        return _decimal(info.extra) if _sized(info) else _column(info.type, path)
+        return _decimal(info.extra, path) if _sized(info) else _column(info.type, path)
     if isinstance(info, mi.UnionType):
         rest = [t for t in info.types if not isinstance(t, mi.NoneType)]
         if len(rest) != 1:
@@ -204,9 +217,15 @@ def _sized(info: mi.Metadata) -> bool:
     return isinstance(info.type, mi.DecimalType) and bool({"precision", "scale"} & set(info.extra or {}))
 
 
-def _decimal(extra: dict[str, Any] | None) -> tuple[pa.DataType, Builder, bool]:
+def _decimal(extra: dict[str, Any] | None, path: str) -> tuple[pa.DataType, Builder, bool]:
     sizes = extra or {}
-    kind = pa.decimal128(int(sizes.get("precision", 38)), int(sizes.get("scale", 18)))
+    precision, scale = int(sizes.get("precision", 38)), int(sizes.get("scale", 18))
+    if not (1 <= precision <= 38 and 0 <= scale <= precision):
+        raise DeclarationError(
+            f"'{path}': decimal({precision},{scale}) cannot be a column",
+            hint="use a precision of 1 to 38 digits, of which scale stand behind the point",
+        )
+    kind = pa.decimal128(precision, scale)
     return kind, _plain(kind), False
 
 

@@ -4,6 +4,7 @@ import * as format from "../src/logic/format";
 import { Freshness } from "../src/logic/freshness";
 import { layout } from "../src/logic/layout";
 import { ordering } from "../src/logic/order";
+import { labelOf } from "../src/logic/series";
 import type { Row } from "../src/server/documents";
 
 const columns = [{ name: "n", type: "decimal(10,2)" }, { name: "name", type: "string" }];
@@ -23,6 +24,18 @@ test("numbers are printed for people and lose no digit when they arrive as text"
   expect([0, 1234, 12.5, 0.5, 0.00012].map(format.number)).toEqual(["0", "1,234", "12.50", "0.500", "0.00012"]);
   expect(["9007199254740993", "-18230.50", "abc"].map(format.digits)).toEqual(["9,007,199,254,740,993", "-18,230.50", "abc"]);
   expect(format.compact(18_230)).toBe("18.2K");
+});
+
+test("an axis of times names a day once, where it begins, and today not at all", () => {
+  const at = (day: number, hour: number) => new Date(2026, 0, day, hour).getTime() / 1000;
+  const now = new Date(2026, 0, 2, 23);
+  expect(format.ticks([at(2, 9), at(2, 10)], now)).toEqual(["09:00", "10:00"]);
+  expect(format.ticks([at(1, 22), at(1, 23), at(2, 0), at(2, 1)], now)).toEqual(["22:00\n2026-01-01", "23:00", "00:00\n2026-01-02", "01:00"]);
+  expect(format.ticks([at(1, 0), at(3, 0)], now)).toEqual(["2026-01-01", "2026-01-03"]);
+});
+
+test("a bar or line whose name is an empty text still has a label", () => {
+  expect([{ a: "", b: 1 }, { a: null, b: "x" }].map((row) => labelOf(row, ["a", "b"]))).toEqual(['"" · 1', "– · x"]);
 });
 
 test("durations are printed in the unit that fits", () => {

@@ -153,7 +153,7 @@ async def _open(
     )
     connections = Connections(limits, clock, observer.emit)
     collect.measure(observer, connections)
-    started = Started(application, views, run)
+    started = Started(application, views)
     checks: Checks = {"collect": lambda: group.problem or True, "flows": started}
     serving = Serving(
         application,
@@ -252,20 +252,14 @@ class Started:
     It stays true from then on: flows that are started again later must not close a healthy door.
     """
 
-    def __init__(self, application: Application, views: Views, run: str | None) -> None:
+    def __init__(self, application: Application, views: Views) -> None:
         self._names = [node.name for node in application.nodes]
         self._views = views
-        self._run = run
         self._done = False
 
     def __call__(self) -> bool:
-        self._done = self._done or all(self._has(name) for name in self._names)
+        self._done = self._done or all(self._views.flow_state(name).state != "starting" for name in self._names)
         return self._done
-
-    def _has(self, name: str) -> bool:
-        """What an earlier run left behind does not count."""
-        state = self._views.flow_state(name)
-        return state.state != "starting" and (self._run is None or state.run == self._run)
 
 
 async def _listen(

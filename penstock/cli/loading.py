@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock.app import App
-from penstock.cli.without_jvm import needs_spark, stand_in
+from penstock.cli.without_jvm import needs_spark, spark_started, stand_in
 from penstock.config import Folder
 from penstock.declaration import Application, Place
 from penstock.errors import AppFileError, PenstockError
@@ -51,6 +51,7 @@ def load(target: str, session: Session = stand_in) -> Loaded:
     stand-in where there is no JVM. Raises `AppFileError`, or the `DeclarationError` that the file's own line caused.
     """
     path, name = _split(target)
+    had_session = spark_started()
     try:
         module = _import(path)
     except AppFileError as error:
@@ -58,8 +59,15 @@ def load(target: str, session: Session = stand_in) -> Loaded:
             raise
         with session():
             module = _import(path)
+    else:
+        if spark_started() and not had_session:
+            raise AppFileError(
+                f"{path} starts a Spark session while it is imported",
+                detail="every process of the app imports the file, and one of them has a session, Penstock's own",
+                hint="name a parameter of the function 'spark', which is the session, and use it inside the function",
+            )
     file = Path(module.__file__ or path).absolute()
-    return Loaded(target, file, _pick(module, file, name).declared())
+    return Loaded(target, file, _pick(module, file, path, name).declared())
 
 
 def _import(path: str) -> ModuleType:
@@ -167,12 +175,15 @@ def _hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").split(".")[0]
         return f"install it into {sys.prefix} (pip install {package}), or correct its name"
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        return "name the file as a module, from the folder above its package: pkg.mod, or pkg.mod:app"
     if isinstance(error, SystemExit):
         return "an app file only declares; take the call out, or put it under if __name__ == '__main__'"
     return "correct this line and try again"
 
 
-def _pick(module: ModuleType, file: Path, name: str | None) -> App:
+def _pick(module: ModuleType, file: Path, path: str, name: str | None) -> App:
+    """The App that was asked for, or the only one; `path` is the file or module as the user wrote it."""
     apps = {key: value for key, value in vars(module).items() if isinstance(value, App)}
     if name is not None and name in apps:
         return apps[name]
@@ -184,6 +195,6 @@ def _pick(module: ModuleType, file: Path, name: str | None) -> App:
     if len({id(app) for app in apps.values()}) > 1:
         raise AppFileError(
             f"{file.name} has {len(apps)} Apps: {', '.join(apps)}",
-            hint=f"say which: {file.name}:{next(iter(apps))}",
+            hint=f"say which: {path}:{next(iter(apps))}",
         )
     return next(iter(apps.values()))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -173,10 +174,9 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
 @app.command()
 def check(target: AppArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Find what is wrong with an app, with the line, without starting it."""
-    from penstock.cli.flows import session
     from penstock.cli.preflight import check_java
 
-    loaded = load(target, session)
+    loaded = load(target, _session)
     problems = loaded.application.problems()
     folder = loaded.folder(data)
     if not any(problem.level == "error" for problem in problems):
@@ -191,6 +191,16 @@ def check(target: AppArgument, data: DataOption = None, as_json: JsonOption = Fa
         terminal.problems(problems)
         terminal.note(reporting.problem_count(problems))
     _exit(FAILED if any(problem.level == "error" for problem in problems) else OK)
+
+
+@contextmanager
+def _session() -> Iterator[None]:
+    """A session for an app file that uses one while it is imported; what Spark says of itself is not shown."""
+    from penstock.cli.flows import session
+
+    with quietly(terminal, "starting Spark, which the app file uses"), session():
+        pass
+    yield
 
 
 @app.command()
@@ -299,10 +309,9 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Compute every view anew from the log and compare, row by row, on a live or a stopped system."""
-    from penstock.cli.flows import session
     from penstock.cli.preflight import check_java
 
-    loaded = load(target, session)
+    loaded = load(target, _session)
     folder = loaded.folder(data)
     _known(loaded.application, names or ())
     if not folder.root.exists():

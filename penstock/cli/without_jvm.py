@@ -22,6 +22,12 @@ def needs_spark(error: BaseException) -> bool:
     return "pyspark" in sys.modules and any(word in str(error) for word in _NEEDS_SESSION)
 
 
+def spark_started() -> bool:
+    """Whether this process has a Spark session."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+
+
 class StandIn:
     """Whatever is asked of it, it answers with itself; only the text of a type becomes a type."""
 

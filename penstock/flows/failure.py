@@ -15,7 +15,17 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 _NOT_LOST = (*_FULL, "Too many open files", "Permission denied", "Mkdirs failed")
 
 
-def told(node: Node, error: BaseException, batch: int | None, offsets: str) -> PenstockError:
+_RETRIED = (
+    "mend the function, or the events; the flow tries again by itself, and an event that alone makes it "
+    "fail is put into 'dead' after 3 failures"
+)
+_STOPPED = (
+    "mend the function and start again: the flow stays stopped, since no event fails alone that could be put into "
+    "'dead', or so many do that it is the function"
+)
+
+
+def told(node: Node, error: BaseException, batch: int | None, offsets: str, *, stopped: bool = False) -> PenstockError:
     """The error as a user reads it. One of ours stays what it is."""
     if isinstance(error, PenstockError):
         return error
@@ -25,8 +35,7 @@ def told(node: Node, error: BaseException, batch: int | None, offsets: str) -> P
     return FlowError(
         f"the flow '{node.name}' failed at {place}: {reason(text)}",
         detail=where,
-        hint="mend the function, or the events; the flow tries again by itself, and an event that alone makes it "
-        "fail is put into 'dead' after 3 failures",
+        hint=_STOPPED if stopped else _RETRIED,
     )
 
 

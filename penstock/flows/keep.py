@@ -7,6 +7,7 @@ largest event time at the commit's frontier. Idle input lets nothing go.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,12 +28,12 @@ def row_times(table: pa.Table) -> pa.Array:
 
 
 def hashable(value: Any) -> Any:
-    """A key value that a dict takes: structs and lists become tuples."""
+    """A key value that a dict takes: structs and lists become tuples, and NaN is one value."""
     if isinstance(value, dict):
         return tuple((name, hashable(item)) for name, item in value.items())
     if isinstance(value, list):
         return tuple(hashable(item) for item in value)
-    return value
+    return math.nan if isinstance(value, float) and value != value else value
 
 
 class Expiry:

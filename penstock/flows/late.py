@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock import schema as columns_
-from penstock.flows.source import Feed, late_mask
+from penstock.flows.source import Feed, earliest_us, late_mask
 from penstock.log.folder import LATE
 from penstock.log.log import Commit, LogReader
 from penstock.protocol import wire
@@ -30,14 +30,13 @@ def late_events(log: LogReader, feed: Feed, flow: str, start: int, end: int, now
 
 
 def _has_late(commit: Commit, late_after_us: int) -> bool:
-    return commit.bound_us is not None and commit.min_us is not None and commit.min_us < commit.bound_us - late_after_us
+    return commit.min_us is not None and commit.min_us < earliest_us(commit.bound_us, late_after_us)
 
 
 def _rows(
     log: LogReader, feed: Feed, flow: str, starts: tuple[int, ...], commit: Commit, now_us: int
 ) -> Iterator[dict[str, Any]]:
     assert feed.late_after_us is not None
-    assert commit.bound_us is not None
     for partition, (start, end) in enumerate(zip(starts, commit.ends, strict=True)):
         if start == end:
             continue
@@ -51,7 +50,7 @@ def _rows(
 
 
 def _row(
-    feed: Feed, flow: str, partition: int, offset: int, event: dict[str, Any], bound_us: int, now_us: int
+    feed: Feed, flow: str, partition: int, offset: int, event: dict[str, Any], bound_us: int | None, now_us: int
 ) -> dict[str, Any]:
     offsets = [0] * feed.stream.partitions
     offsets[partition] = offset

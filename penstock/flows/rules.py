@@ -135,13 +135,12 @@ def _batch_problems(node: Node, plan: tree.Plan) -> Iterator[Problem]:
 
 def _key_problems(node: ViewDef, plan: tree.Plan) -> Iterator[Problem]:
     """A view keeps one row per key and Spark one per group. So each group must have one key for ever, its own."""
-    uses = {column.name(): {column.exprId().id()} for column in tree.items(plan.output())}
-    while tree.kind(plan) in ("Project", "SubqueryAlias"):
-        if tree.kind(plan) == "Project":
-            below = {e.exprId().id(): _attributes(e) for e in tree.items(plan.projectList())}
-            uses = {name: {i for u in used for i in below.get(u, set())} for name, used in uses.items()}
-        plan = plan.child()
-    if tree.kind(plan) != "Aggregate" or not plan.isStreaming() or not set(node.key) <= uses.keys():
+    plan, uses = _beneath(plan)
+    if not set(node.key) <= uses.keys():
+        return
+    if tree.kind(plan) == "Union":
+        yield from _union_problems(node, plan, uses)
+    if tree.kind(plan) != "Aggregate" or not plan.isStreaming():
         return
     made = {e.exprId().id(): e for e in tree.items(plan.aggregateExpressions())}
     used = {name: [made[i] for i in uses[name] if i in made] for name in node.key}
@@ -158,6 +157,53 @@ def _key_problems(node: ViewDef, plan: tree.Plan) -> Iterator[Problem]:
         if inside and not inside & held and group.sql() != "spark_grouping_id":
             text = f"'{node.name}' groups by {group.sql()}, which is not in its key: groups would replace each other"
             yield _error(KEY, text, node, "put it into key=, or aggregate it: max(name) instead of grouping by name")
+
+
+def _beneath(plan: tree.Plan) -> tuple[tree.Plan, dict[str, set[int]]]:
+    """The first node that does more than compute columns, and which of its columns each of the view is made of."""
+    uses = {column.name(): {column.exprId().id()} for column in tree.items(plan.output())}
+    while tree.kind(plan) in ("Project", "SubqueryAlias"):
+        if tree.kind(plan) == "Project":
+            below = {e.exprId().id(): _attributes(e) for e in tree.items(plan.projectList())}
+            uses = {name: {i for u in used for i in below.get(u, set())} for name, used in uses.items()}
+        plan = plan.child()
+    return plan, uses
+
+
+def _union_problems(node: ViewDef, union: tree.Plan, uses: dict[str, set[int]]) -> Iterator[Problem]:
+    """Two parts of a union may each have a group of one key, unless a constant in the key tells the parts apart."""
+    if not any(tree.kind(n) == "Aggregate" and n.isStreaming() for n in tree.nodes(union)):
+        return
+    places = {column.exprId().id(): place for place, column in enumerate(tree.items(union.output()))}
+    for place in (places[used] for name in node.key for used in uses[name] if used in places):
+        constants = list(_constants(union, place))
+        if None not in constants and len(set(constants)) == len(constants):
+            return
+    text = f"'{node.name}' unites groups, and those of one key would replace each other"
+    yield _error(KEY, text, node, "unite first and group then, or put into key= a constant of each part, F.lit(...)")
+
+
+def _constants(plan: tree.Plan, place: int) -> Iterator[str | None]:
+    """For each part of a union the constant that its column of this number is; None: it is none."""
+    if tree.kind(plan) == "Union":
+        for child in tree.items(plan.children()):
+            yield from _constants(child, place)
+    else:
+        yield _constant(plan, list(tree.items(plan.output()))[place].exprId().id())
+
+
+def _constant(plan: tree.Plan, wanted: int) -> str | None:
+    while tree.kind(plan) in ("Project", "Aggregate", "SubqueryAlias"):
+        if tree.kind(plan) != "SubqueryAlias":
+            columns = plan.projectList() if tree.kind(plan) == "Project" else plan.aggregateExpressions()
+            made = next(e for e in tree.items(columns) if e.exprId().id() == wanted)
+            if tree.kind(made) == "Alias" and made.child().foldable():
+                return str(made.child().sql())
+            if tree.kind(made) == "Alias" and tree.kind(made.child()) != "AttributeReference":
+                return None
+            wanted = made.child().exprId().id() if tree.kind(made) == "Alias" else wanted
+        plan = plan.child()
+    return None
 
 
 def _attributes(expression: tree.Expression) -> set[int]:

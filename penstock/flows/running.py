@@ -278,7 +278,7 @@ class Flow:
 
     def _stop_with(self, error: BaseException, batch: int | None) -> None:
         self.retry_at = None
-        self.error = failure.told(self.made.node, error, batch, self._offsets(batch))
+        self.error = failure.told(self.made.node, error, batch, self._offsets(batch), stopped=True)
         self.tell("stopped")
 
     def _rebuild_after_loss(self, error: BaseException, batch: int | None) -> None:

@@ -40,6 +40,8 @@ _ONE_SPLIT_ROWS = 10_000
 """Below this a second task costs more than it saves."""
 _BATCH_ROWS = 50_000
 """Small blocks are joined up to this many rows: a record batch costs Spark about as much as 500 rows."""
+_FIRST_US = 1
+"""The first microsecond of 1970: the earliest time that Spark's watermark lets pass."""
 
 Offset = dict[str, Any]
 Skips = frozenset[tuple[int, int]]
@@ -314,11 +316,17 @@ def _kept(feed: Feed, block: Block) -> pa.Array | None:
 
 def late_mask(block: Block, late_after_us: int | None) -> pa.Array | None:
     """Which events of a block are late; None: none is."""
-    if late_after_us is None or block.bound_us is None:
+    if late_after_us is None:
         return None
     times = block.batch.column(columns_.TIME).cast(pa.int64())
-    late = pc.fill_null(pc.less(times, block.bound_us - late_after_us), False)
+    late = pc.fill_null(pc.less(times, earliest_us(block.bound_us, late_after_us)), False)
     return late if pc.any(late).as_py() else None
+
+
+def earliest_us(bound_us: int | None, late_after_us: int) -> int:
+    """What happened before this is late in a commit with this bound. Spark's watermark is 1970 from its first batch on
+    and drops what is not behind it without a word: so it is the log that leaves that out, by name."""
+    return max(_FIRST_US, _FIRST_US if bound_us is None else bound_us - late_after_us)
 
 
 def _shown_column(feed: Feed, block: Block, batch: pa.RecordBatch, offsets: pa.Array, name: str) -> pa.Array:

@@ -103,9 +103,11 @@ class Views:
         return found
 
     def flow_state(self, name: str) -> FlowState:
-        """How the flow of a view or of a flow stream is."""
+        """How the flow of a view or of a flow stream is; what an earlier run left behind does not count."""
         stored = self.memory.get(f"flow/{name}")
         state = FlowState(state="starting") if stored is None else state_of(stored)
+        if self._run is not None and state.run != self._run:
+            state = FlowState(state="starting")
         failures = self._failures.get(name, [])
         if len(failures) < _STAYS:
             return state
@@ -128,11 +130,7 @@ class Views:
             more = [i for i in node.inputs if self.application.flow(i) and i not in above] if node else []
             waiting = waiting[1:] + more
             above.update(more)
-        return view.frontier, view.content is not None and all(self._runs(n) for n in above)
-
-    def _runs(self, name: str) -> bool:
-        state = self.flow_state(name)
-        return state.state == "running" and (self._run is None or state.run == self._run)
+        return view.frontier, view.content is not None and all(self.flow_state(n).state == "running" for n in above)
 
     # Waiting for events to be absorbed
 

@@ -80,6 +80,20 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "key_of_groups",
         "grouped by",
     ),
+    "united groups": (
+        lambda orders: _by_country(orders).union(_by_country(orders.where("amount > 5"))),
+        "key_of_groups",
+        "unite first",
+    ),
+    "united groups of one name": (
+        lambda orders: (
+            _by_country(orders)
+            .withColumn("country", F.lit("all"))
+            .union(_by_country(orders.withColumn("country", F.lit("all"))))
+        ),
+        "key_of_groups",
+        "F.lit(",
+    ),
     "column twice": (lambda orders: orders.select("country", "country"), "column_twice", "alias"),
     "no JSON": (
         lambda orders: orders.select("country", F.array(F.create_map(F.struct("at"), "at")).alias("m")),
@@ -104,6 +118,13 @@ def _mean(amounts: pd.Series) -> float:
 
 
 GOOD: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "united and told apart": lambda orders: (
+        orders.groupBy(F.lit("all").alias("country"))
+        .count()
+        .union(orders.where("amount > 5").groupBy(F.lit("large").alias("country")).count())
+        .unionByName(orders.where("at > 5").agg(F.count("*").alias("count")).withColumn("country", F.lit("new")))
+    ),
+    "united, then grouped": lambda orders: _by_country(orders.union(orders)),
     "computed": lambda orders: orders.groupBy(F.lower("country").alias("country")).count(),
     "joined": lambda orders: (
         orders.groupBy("country", "at").count().select(F.concat_ws("/", "country", "at").alias("country"), "count")

@@ -53,9 +53,11 @@ def ticks_app() -> App:
 
 
 def out_of_order(seed: int, commits: int = 40) -> list[list[Tick]]:
-    """Commits of a few events each; one in ten far behind, some of them late."""
+    """Commits of a few events each; one in ten far behind, some of them late. The first commit is of 1969 and 1970,
+    before which Spark's watermark cannot go."""
     chance = random.Random(seed)
-    made, n = [], 0
+    made = [[Tick(n=n, at=at, kind="ab"[n % 2]) for n, at in enumerate([-86_400_000, -1, 0, 1])]]
+    n = len(made[0])
     for commit in range(commits):
         group = []
         for _ in range(chance.randint(1, 30)):
@@ -69,8 +71,7 @@ def out_of_order(seed: int, commits: int = 40) -> list[list[Tick]]:
 def late_by_rule(commits: list[list[Tick]]) -> set[int]:
     bound, late = None, set()
     for group in commits:
-        if bound is not None:
-            late |= {t.n for t in group if t.at < bound - LATE_AFTER_MS}
+        late |= {t.n for t in group if t.at <= 0 or (bound is not None and t.at < bound - LATE_AFTER_MS)}
         bound = max([t.at for t in group] + ([bound] if bound is not None else []))
     return late
 

@@ -73,6 +73,7 @@ def test_when_every_event_fails_the_flow_stops_and_says_so_and_the_other_goes_on
     assert "test_trouble.py" in error["message"]
     assert "batch 0" in error["detail"]
     assert "readings [0] to [40]" in error["detail"]
+    assert "stays stopped" in error["hint"]
     assert sum(row["c"] for row in one.rows("counts")) == 40
 
 

@@ -50,10 +50,20 @@ export function span(seconds: number): string {
 
 export function time(text: string, now = new Date()): string {
   const at = new Date(text);
-  const clock = at.getSeconds() || at.getMilliseconds()
-    ? `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`
-    : `${two(at.getHours())}:${two(at.getMinutes())}`;
-  return at.toDateString() === now.toDateString() ? clock : `${day(at)} ${clock}`;
+  return at.toDateString() === now.toDateString() ? clock(at) : `${day(at)} ${clock(at)}`;
+}
+
+/** What stands under an axis of times, in seconds since 1970: the clock, and below it the day where another one begins; days alone where they lie that far apart. */
+export function ticks(seconds: number[], now = new Date()): string[] {
+  const [first, second] = seconds;
+  if (first !== undefined && second !== undefined && second - first >= 86_400) return seconds.map((s) => day(new Date(s * 1000)));
+  let shown = now.toDateString();
+  return seconds.map((s) => {
+    const at = new Date(s * 1000);
+    const label = at.toDateString() === shown ? clock(at) : `${clock(at)}\n${day(at)}`;
+    shown = at.toDateString();
+    return label;
+  });
 }
 
 /** A window as its two ends; the day of the end only where it differs. */
@@ -71,6 +81,11 @@ export function cell(value: Json | undefined): string {
   if (isWindow(value)) return window(value);
   if (Array.isArray(value)) return value.map((item) => cell(item)).join(", ");
   return JSON.stringify(value);
+}
+
+function clock(at: Date): string {
+  const minutes = `${two(at.getHours())}:${two(at.getMinutes())}`;
+  return at.getSeconds() || at.getMilliseconds() ? `${minutes}:${two(at.getSeconds())}` : minutes;
 }
 
 function two(n: number): string {

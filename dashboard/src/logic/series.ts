@@ -23,7 +23,7 @@ export interface Bar {
 }
 
 export function labelOf(row: Row, names: string[]): string {
-  return names.map((name) => cell(row[name])).join(" · ");
+  return names.map((name) => cell(row[name]) || '""').join(" · ");
 }
 
 /** One row per name, those with the highest number first; rows come in the view's order, so the newest of a name counts. */

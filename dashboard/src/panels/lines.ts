@@ -79,7 +79,13 @@ export class LinesPanel {
       legend: { show: false },
       scales: { y: { range: (_plot, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 1) * 1.08)] } },
       axes: [
-        { ...axis, grid: { show: false }, size: 30, space: 64, values: (_plot, splits) => splits.map((s) => format.time(new Date(s * 1000).toISOString())) },
+        {
+          ...axis,
+          grid: { show: false },
+          size: (_plot, labels) => (labels?.some((label) => label.includes("\n")) ? 48 : 30),
+          space: 76,
+          values: (_plot, splits) => format.ticks(splits),
+        },
         { ...axis, grid: { stroke: ink("--hair"), width: 1 }, size: 44, space: 44, values: (_plot, splits) => splits.map(format.compact) },
       ],
       series: [

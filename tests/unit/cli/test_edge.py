@@ -149,12 +149,12 @@ class Named:
         self.name = name
 
 
-def test_ready_needs_every_query_of_this_run_and_then_stays(monkeypatch):
+def test_ready_needs_every_query_and_then_stays(monkeypatch):
     monkeypatch.setattr(Application, "nodes", [Named("a"), Named("b")])
-    views = FakeViews(a=FlowState(state="running", run="old"), b=FlowState(state="running", run="now"))
-    started = Started(Application("shop", "f"), views, "now")  # type: ignore[arg-type]
+    views = FakeViews(b=FlowState(state="running"))
+    started = Started(Application("shop", "f"), views)  # type: ignore[arg-type]
     assert not started()
-    views.states["a"] = FlowState(state="retrying", run="now")
+    views.states["a"] = FlowState(state="retrying")
     assert started()
     views.states = {}
     assert started()

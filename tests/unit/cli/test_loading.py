@@ -134,6 +134,35 @@ def test_no_app_or_an_unclear_one_is_refused(tmp_path, text, name, expected):
     assert refused(f"{write(tmp_path, text)}{name}").message == expected
 
 
+def test_which_of_two_apps_is_said_as_the_user_named_the_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corner_pkg").mkdir()
+    write(tmp_path / "corner_pkg", APP + 'b = App("b")\n', "shop.py")
+    assert refused("corner_pkg.shop").hint == "say which: corner_pkg.shop:app"
+    assert refused("corner_pkg/shop.py").hint == "say which: corner_pkg/shop.py:app"
+
+
+def test_a_file_of_a_package_that_imports_its_neighbour_is_to_be_named_as_a_module(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corner_pkg").mkdir()
+    write(tmp_path / "corner_pkg", APP, "other.py")
+    write(tmp_path / "corner_pkg", "from .other import app\n", "shop.py")
+    assert "pkg.mod" in (refused("corner_pkg/shop.py").hint or "")
+    assert load("corner_pkg.shop").application.name == "shop"
+
+
+def test_a_file_that_starts_spark_is_refused_and_told_what_to_write(tmp_path, monkeypatch):
+    from pyspark import SparkContext
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    as_get_or_create = "from pyspark import SparkContext\nSparkContext._active_spark_context = object()\n"
+    error = refused(write(tmp_path, APP + as_get_or_create))
+    assert error.message.endswith("starts a Spark session while it is imported")
+    assert "a parameter of the function 'spark'" in (error.hint or "")
+    loaded = load(str(write(tmp_path, APP, "fine_app.py")))  # a session that was there before is no reason
+    assert loaded.application.name == "shop"
+
+
 def test_two_names_of_one_app_are_one_app(tmp_path):
     assert load(str(write(tmp_path, APP + "same = app\n"))).application.name == "shop"
 

@@ -54,6 +54,15 @@ def test_a_private_field_has_the_type_of_what_it_holds():
     assert batch[6].type == pa.decimal128(10, 2)
 
 
+def test_a_field_of_another_name_in_json_is_masked_there_and_named_by_its_column():
+    class Renamed(Event, rename="camel"):
+        mail_box: Private[str]
+        home_town: str = ""
+
+    assert private_fields(Renamed) == ("mail_box",)
+    assert mask({"mailBox": SECRET, "homeTown": "x"}, Renamed) == {"mailBox": MASK, "homeTown": "x"}
+
+
 def test_private_fields_are_named_by_their_paths_and_marked_in_the_json_schema():
     named = ("email", "people[].phone", "best.phone", "tags{}", "born", "card", "mood", "home")
     assert private_fields(Order) == EventSchema(Order).private == named

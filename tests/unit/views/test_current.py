@@ -176,14 +176,18 @@ async def test_the_lag_of_a_view_counts_only_when_it_is_loaded_and_its_flows_run
         assert not views.absorbed("topics")[1], state
 
 
-async def test_a_state_of_an_earlier_run_is_no_lag(flows: FakeFlows) -> None:
+async def test_a_state_of_an_earlier_run_says_nothing_of_now(flows: FakeFlows) -> None:
+    flows.commit(flows.build(), [topic("jazz", 1)])
+    flows.state("topics", "stopped", error={"code": "flow_failed", "message": "as it was"}, run="before")
     views = Views(small_app().declared(), flows.log, run="now")
     await views.start()
     try:
-        flows.commit(flows.build(), [topic("jazz", 1)])
         await content_at(views, 1)
+        state = views.flow_state("topics")
+        assert (state.state, state.error) == ("starting", None)
         assert not views.absorbed("topics")[1]
         flows.state("topics", "running", run="now")
-        await eventually(lambda: views.absorbed("topics")[1])
+        await eventually(lambda: views.flow_state("topics").state == "running")
+        assert views.absorbed("topics")[1]
     finally:
         await views.stop()
