@@ -86,6 +86,7 @@ $(GROUPS:%=test-%): test-%: $(INSTALLED) .venv/.compiled $(PAGE) $(CLIENT)
 	@echo "tests: $*"
 	@$(call PYTEST,$*) || $(if $(filter test,$(ASKED)),touch $(FAILED)/$*,false)
 test-kills test-flows test-e2e test-chaos: .venv/.warm
+test-collect test-others: | .venv/.warm  # behind those, which take longer
 test-e2e test-others: chromium
 test-chaos test-others: postgres
 test-collect: kafka

@@ -1,6 +1,13 @@
-"""What holds for every test: Python starts as a fork, and Hypothesis judges what code does, not how long it takes."""
+"""What holds for every test.
+
+1. Python starts as a fork (`forked.py`).
+2. Signals end what they are sent to, though a shell in the background, or `nohup`, would have them ignored.
+3. Hypothesis judges what code does, not how long it takes.
+"""
 
 from __future__ import annotations
+
+import signal
 
 import hypothesis
 import pytest
@@ -9,6 +16,8 @@ from tests import forked
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     forked.install()
     hypothesis.settings.register_profile("penstock", deadline=None)
     hypothesis.settings.load_profile("penstock")

@@ -34,7 +34,7 @@ from tests.running import Running
 APP = Path(__file__).with_name("app.py")
 READY_S = 150.0
 BATCH = 20
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 VICTIMS = ("edge", "flows", "edge", "jvm", "edge", "edge", "supervisor", "edge", "frozen", "edge")
 """The order of the first ten; beyond them the seed chooses."""
 

@@ -46,9 +46,7 @@ class Watching:
         command = [sys.executable, "-m", "penstock.cli.main", "watch", "topics"]
         url = str(self.edge.server.make_url("")).rstrip("/")
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        self.process = await asyncio.create_subprocess_exec(
-            *command, "--url", url, *words, **streams, preexec_fn=_heed_ctrl_c
-        )
+        self.process = await asyncio.create_subprocess_exec(*command, "--url", url, *words, **streams)
 
     async def line(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -61,11 +59,6 @@ class Watching:
         async with asyncio.timeout(60):
             said = (await self.process.stderr.read()).decode()
             return await self.process.wait(), said
-
-
-def _heed_ctrl_c() -> None:
-    """A shell that runs the tests in the background has its children ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
