@@ -64,6 +64,8 @@ lint: $(INSTALLED) $(PAGE) $(CLIENT)
 # it has found when it is done; a group that has failed has one more try in the end, when nothing runs beside it: a fault
 # fails again, a deadline that was missed for want of a core does not.
 GROUPS := kills flows e2e chaos serve views collect others
+# These wait for Spark, browsers and what was killed: they start first and go first, the others compute meanwhile.
+LONG := kills flows e2e chaos
 kills := tests/chaos/test_kills.py
 flows := tests/flows
 e2e := tests/e2e
@@ -84,9 +86,9 @@ test:
 .PHONY: $(GROUPS:%=test-%) $(GROUPS:%=again-%) lint-and-page
 $(GROUPS:%=test-%): test-%: $(INSTALLED) .venv/.compiled $(PAGE) $(CLIENT)
 	@echo "tests: $*"
-	@$(call PYTEST,$*) || $(if $(filter test,$(ASKED)),touch $(FAILED)/$*,false)
-test-kills test-flows test-e2e test-chaos: .venv/.warm
-test-collect test-others: | .venv/.warm  # behind those, which take longer
+	@$(if $(filter $(LONG),$*),,nice -n 3) $(call PYTEST,$*) || $(if $(filter test,$(ASKED)),touch $(FAILED)/$*,false)
+$(LONG:%=test-%): .venv/.warm
+test-collect test-others: | .venv/.warm  # behind those
 test-e2e test-others: chromium
 test-chaos test-others: postgres
 test-collect: kafka
