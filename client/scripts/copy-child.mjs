@@ -74,3 +74,4 @@ for await (const line of createInterface({ input: process.stdin })) {
   acts[asked.do](asked);
 }
 client?.close();
+process.exit(); // a socket whose network is gone would keep Node alive: its closing has no end
