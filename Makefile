@@ -61,8 +61,8 @@ lint: $(INSTALLED) $(PAGE) $(CLIENT)
 	cd client && npm run --silent check
 
 # Tests run in groups, several at once, each in one process. A group starts when what it needs is there, and shows what
-# it has found when it is done; a group that has failed has one more try in the end, when nothing runs beside it: a fault
-# fails again, a deadline that was missed for want of a core does not.
+# it has found when it is done. Tests that have failed have one more try in the end, when nothing runs beside them: a fault
+# fails again, a deadline that was missed for want of a core does not. A group that has not run to its end has none.
 GROUPS := kills flows e2e chaos serve views collect others
 # These wait for Spark, browsers and what was killed: they start first and go first, the others compute meanwhile.
 LONG := kills flows e2e chaos
@@ -86,7 +86,7 @@ test:
 .PHONY: $(GROUPS:%=test-%) $(GROUPS:%=again-%) lint-and-page
 $(GROUPS:%=test-%): test-%: $(INSTALLED) .venv/.compiled $(PAGE) $(CLIENT)
 	@echo "tests: $*"
-	@$(if $(filter $(LONG),$*),,nice -n 3) $(call PYTEST,$*) || $(if $(filter test,$(ASKED)),touch $(FAILED)/$*,false)
+	@$(if $(filter $(LONG),$*),,nice -n 3) $(call PYTEST,$*) --cache-clear || { status=$$?; $(if $(filter test,$(ASKED)),test $$status = 1 && touch $(FAILED)/$*,exit $$status); }
 $(LONG:%=test-%): .venv/.warm
 test-collect test-others: | .venv/.warm  # behind those
 test-e2e test-others: chromium

@@ -6,9 +6,11 @@ its first second, by Ctrl-C or a signal, gets an exit code, not the traceback of
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from types import FrameType
 
@@ -16,6 +18,9 @@ INTERRUPTED = 130
 """As a shell says it of programs that end by Ctrl-C."""
 TERMINATED = 143
 """And by SIGTERM: before `run` and `demo` were up. From then on a supervisor stops them in order, with 0."""
+
+
+GOODBYE_S = 1.0
 
 
 def main() -> None:
@@ -36,12 +41,20 @@ def main() -> None:
         if code == INTERRUPTED:
             _end(TERMINATED if asked else INTERRUPTED)
         if isinstance(code, int) and (_supervises() or "--parent" in sys.argv):
+            _say_goodbye()
             _end(code)  # somebody waits; what it has closed is closed, and a child's scratch goes with the supervisor
         sys.exit(code)
 
 
 def _supervises() -> bool:
     return sys.argv[1:2] in (["run"], ["demo"])
+
+
+def _say_goodbye() -> None:
+    """Let what the app has registered run as at any end of Python, but not for ever."""
+    goodbye = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
+    goodbye.start()
+    goodbye.join(GOODBYE_S)
 
 
 def _end(code: int) -> None:

@@ -25,7 +25,8 @@ _REGISTERS = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
 
 def begin_session(settings: Mapping[str, str]) -> None:
     """Begin the first session of this process, which PySpark's builder finds then, as Spark's own constructor does, but
-    without looking for extensions. Where there may be others than that of machine learning, nothing is begun."""
+    without looking for extensions: PySpark brings none but that of machine learning. Nothing is begun of another Spark.
+    """
     if SparkContext._active_spark_context is not None or not jvm.plain():
         return
     context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))

@@ -193,8 +193,8 @@ def _constants(plan: tree.Plan, place: int) -> Iterator[str | None]:
 
 
 def _constant(plan: tree.Plan, wanted: int) -> str | None:
-    while tree.kind(plan) in ("Project", "Aggregate", "SubqueryAlias"):
-        if tree.kind(plan) != "SubqueryAlias":
+    while tree.kind(plan) in ("Project", "Aggregate", "SubqueryAlias", "Filter", "EventTimeWatermark"):
+        if tree.kind(plan) in ("Project", "Aggregate"):
             columns = plan.projectList() if tree.kind(plan) == "Project" else plan.aggregateExpressions()
             made = next(e for e in tree.items(columns) if e.exprId().id() == wanted)
             if tree.kind(made) == "Alias" and made.child().foldable():

@@ -27,8 +27,8 @@ WAIT_S = 5.0
 """How long a request waits unless it says otherwise."""
 
 KNOWN_QUERIES = 500
-"""Of a view, kept for those who ask the same; each takes some 10 kB."""
-KNOWN_CHARACTERS = 2_000
+"""Of a view, kept for those who ask the same; each takes some 3 to 20 kB."""
+KNOWN_CHARACTERS = 500
 """A longer one is made anew each time."""
 
 

@@ -121,7 +121,7 @@ GOOD: dict[str, Callable[[DataFrame], DataFrame]] = {
     "united and told apart": lambda orders: (
         orders.groupBy(F.lit("all").alias("country"))
         .count()
-        .union(orders.where("amount > 5").groupBy(F.lit("large").alias("country")).count())
+        .union(orders.withColumn("country", F.lit("large")).where("amount > 5").groupBy("country").count())
         .unionByName(orders.where("at > 5").agg(F.count("*").alias("count")).withColumn("country", F.lit("new")))
     ),
     "united, then grouped": lambda orders: _by_country(orders.union(orders)),

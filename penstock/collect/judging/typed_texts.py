@@ -114,12 +114,19 @@ def _leaves(info: mi.Type, path: str, optional: bool = False) -> Iterable[tuple[
         else:
             many = isinstance(plain, mi.CollectionType)
             missing = optional or nullable or not field.required or not isinstance(plain, mi.StrType)
-            yield name, _Leaf(hints[field.name].type, many, missing, isinstance(plain, mi.DateTimeType))
+            one = _plain(plain.item_type) if isinstance(plain, mi.CollectionType) else plain
+            yield name, _Leaf(hints[field.name].type, many, missing, isinstance(one, mi.DateTimeType))
 
 
 def _is_number(text: str | list[str] | None) -> bool:
-    """Where a time should stand: what begins with a year has a hyphen behind it."""
-    return isinstance(text, str) and text != "" and text[4:5] != "-"
+    """Or one of several is."""
+    if not isinstance(text, str):
+        return any(map(_is_number, text or ()))
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _plain(info: mi.Type) -> mi.Type:

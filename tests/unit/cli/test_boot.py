@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +75,21 @@ def test_a_signal_within_code_that_is_made_while_it_loads_is_the_same_exit_code(
     app.write_text("exec('import os, signal; os.kill(os.getpid(), signal.SIGTERM)')\n")
     run = [sys.executable, "-m", "penstock.cli.boot", "run", str(app)]
     assert subprocess.run(run, capture_output=True, timeout=60).returncode == 143
+
+
+def test_what_an_app_registers_for_the_end_of_its_process_runs_when_a_child_is_stopped(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(
+        "import atexit, pathlib\nfrom penstock import App, Event\n"
+        f"atexit.register(pathlib.Path({str(tmp_path / 'goodbye')!r}).touch)\n"
+        "app = App('shop')\nclass Order(Event):\n    n: int\napp.stream('orders', Order)\n"
+    )
+    words = ["edge", app, "--data", tmp_path / "data", "--port", 0, "--parent", os.getpid()]
+    with subprocess.Popen([sys.executable, "-m", "penstock.cli.boot", *map(str, words)]) as child:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "data" / "run" / "edge.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        child.terminate()
+        assert child.wait(60) == 0
+    assert (tmp_path / "goodbye").exists()

@@ -24,6 +24,7 @@ from penstock.collect.contents import arrow as arrow_body
 from penstock.collect.contents import arrow_stream
 from penstock.collect.contents.choice import decoded_as
 from penstock.collect.judging.admit import Judge
+from penstock.collect.judging.typed_texts import TypedTexts
 from penstock.collect.reception import _weight
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
@@ -151,13 +152,24 @@ async def test_a_bad_row_is_rejected_alone_with_its_column(edge: Edge, row: str,
     assert json.loads(edge.dead()[0]["raw"])
 
 
-@pytest.mark.parametrize("text", ["1700000000", "1700000000000", "1.7e9", "-5", "noon"])
+@pytest.mark.parametrize("text", ["1700000000", "1700000000000", "1.7e9", "123e-5", "-5", "noon"])
 async def test_a_number_is_no_time_in_a_csv_as_in_json(edge: Edge, text: str) -> None:
     reply = await send(edge, "plain", f"n,when\n1,2024-05-01T08:00:00Z\n2,{text}\n3,\n".encode(), "text/csv")
     detail = f"'when': expected an RFC 3339 time, found '{text}'"
     assert reply.body["rejected"] == [{"index": 1, "reason": "wrong_type", "detail": detail}]
     assert sorted(row["n"] for row in edge.events("plain")) == [1, 3]
     assert json.loads(edge.dead()[0]["raw"]) == {"n": 2, "when": text}
+
+
+def test_neither_is_one_among_several_times_but_null_is_none() -> None:
+    class Seen(msgspec.Struct):
+        at: dt.datetime | None = None
+        others: list[dt.datetime] = []
+
+    texts = TypedTexts(Seen)
+    assert texts.event({"at": "null"}).at is None
+    with pytest.raises(msgspec.ValidationError, match="others"):
+        texts.event({"others": ["2024-05-01T08:00:00Z", "1700000000"]})
 
 
 async def test_what_dead_keeps_of_a_row_needs_only_the_wrong_field_mended(edge: Edge) -> None:
