@@ -334,9 +334,9 @@ class SqliteReader:
     # Connections
 
     def close(self) -> None:
+        """Lets all connections go, which closes them; one that a thread is using at this moment is closed when it has
+        done so: SQLite does not survive the other way."""
         with self._connections_lock:
-            for _, connection in self._connections:
-                connection.close()
             self._connections.clear()
             self._local = threading.local()
 

@@ -166,3 +166,35 @@ def test_opening_a_reader_is_cheap(log: SqliteLog) -> None:
         return min(took) < 0.002
 
     eventually(measure)
+
+
+CLOSING = """
+import sys, threading, time
+from pathlib import Path
+import pyarrow as pa
+from penstock.log.log import StreamSpec
+from penstock.log.logs.sqlite import SqliteLog
+
+log = SqliteLog.open(Path(sys.argv[1]), app="small")
+log.create(StreamSpec("s", pa.schema([("n", pa.int64())])))
+reader, stop = SqliteLog.reader(log.path), threading.Event()
+
+def read():
+    while not stop.is_set():
+        assert reader.find("s")
+
+threads = [threading.Thread(target=read) for _ in range(3)]
+for thread in threads:
+    thread.start()
+end = time.monotonic() + 0.5
+while time.monotonic() < end:
+    reader.close()
+stop.set()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_a_reader_that_is_closed_while_others_use_it_takes_no_process_with_it(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", CLOSING, str(tmp_path / "edge.db")], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
