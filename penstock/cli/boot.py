@@ -18,9 +18,8 @@ INTERRUPTED = 130
 """As a shell says it of programs that end by Ctrl-C."""
 TERMINATED = 143
 """And by SIGTERM: before `run` and `demo` were up. From then on a supervisor stops them in order, with 0."""
-
-
 GOODBYE_S = 1.0
+"""What handlers that an app has registered for the end of Python get: who asked to stop waits for them."""
 
 
 def main() -> None:
@@ -42,7 +41,7 @@ def main() -> None:
             _end(TERMINATED if asked else INTERRUPTED)
         if isinstance(code, int) and (_supervises() or "--parent" in sys.argv):
             _say_goodbye()
-            _end(code)  # somebody waits; what it has closed is closed, and a child's scratch goes with the supervisor
+            _end(code)  # somebody waits, and Python's own way to end joins threads first
         sys.exit(code)
 
 

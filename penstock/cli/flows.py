@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from penstock.cli.bell import Bell
 from penstock.cli.loading import Loaded
 from penstock.cli.offspring import announce
 from penstock.cli.ownership import check_folder
@@ -52,42 +53,46 @@ def session() -> Iterator[None]:
 
 def run(loaded: Loaded, folder: Folder) -> None:
     """Blocks until SIGTERM or SIGINT. Raises what ended the flows."""
-    stop = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
+    flows = _Flows(loaded.application, folder)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+        signal.signal(number, flows.on_signal)
     check_folder(folder, loaded.application.name)
     announce(folder, "flows", {})
-    _Flows(loaded.application, folder, stop).run()
+    flows.run()
 
 
 class _Flows:
-    def __init__(self, application: Application, folder: Folder, stop: threading.Event) -> None:
+    def __init__(self, application: Application, folder: Folder) -> None:
         self._application = application
         self._folder = folder
-        self._stop = stop
+        self._bell = Bell()
+        self._asked = False
+        self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._answered = time.monotonic()
         self._looked = time.monotonic()
         self._begun = False
+        self._done = False
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        self._bell.ring()
 
     def run(self) -> None:
         work = threading.Thread(target=self._work, name="flows")
         work.start()
         threading.Thread(target=self._ask_jvm, name="jvm-pulse", daemon=True).start()
         beat = self._folder.run / "flows.beat"
-        while work.is_alive():
+        while not self._done:
             now = time.monotonic()
             if now - self._answered < JVM_SILENT_S and now - self._looked < LOOK_SILENT_S:
                 beat.touch()
-            work.join(BEAT_S)
-            if self._stop.is_set() and not self._begun and work.is_alive():
-                os._exit(
-                    OK
-                )  # a JVM that starts, or plans, cannot be asked to stop; and what runs may be cut off anywhere
+            self._bell.wait(BEAT_S)
+            if self._asked and not self._begun and not self._done:
+                os._exit(OK)  # who starts or plans cannot be asked to stop; and what runs may be cut off anywhere
+            if self._asked:
+                self._stop.set()
+        work.join()
         if self._failure is not None:
             raise self._failure
 
@@ -99,6 +104,9 @@ class _Flows:
             run(self._application, self._folder, stop=self._stop, beat=self._look, run=named)
         except BaseException as error:
             self._failure = error
+        finally:
+            self._done = True
+            self._bell.ring()
 
     def _look(self) -> None:
         self._begun = True
@@ -114,7 +122,7 @@ class _Flows:
                 self._answered = time.monotonic()
                 time.sleep(BEAT_S)
         except Exception:
-            if self._stop.is_set():
+            if self._asked:
                 return
             _log.exception("the JVM does not answer any more")
             time.sleep(DYING_S)

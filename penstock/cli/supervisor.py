@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from penstock.cli.bell import Bell
 from penstock.cli.boot import INTERRUPTED
 from penstock.cli.guard import Lifeline
 from penstock.cli.keeper import Keeper, Plan
@@ -56,7 +56,7 @@ class Supervisor:
         self._terminal = terminal
         self._url = url
         self._tell = tell
-        self._wake = threading.Event()
+        self._bell = Bell()
         self._asked = 0
         self._opened = False
         self._announced = False
@@ -89,12 +89,12 @@ class Supervisor:
         for number in SIGNALS:
             if number != signal.SIGHUP or before[number] != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGCHLD, lambda *_: self._wake.set())
+        signal.signal(signal.SIGCHLD, lambda *_: self._bell.ring())
         return before
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._asked += 1
-        self._wake.set()
+        self._bell.ring()
 
     def _loop(self) -> int:
         while True:
@@ -106,8 +106,7 @@ class Supervisor:
             if self._deadline is not None and self._all_stopped():
                 return INTERRUPTED if self._asked > 1 else OK
             self._report(now)
-            self._wake.wait(TICK_S)
-            self._wake.clear()
+            self._bell.wait(TICK_S)
 
     def _forgive_gap(self, now: float) -> None:
         if now - self._looked > GAP_S:

@@ -168,6 +168,19 @@ def _below(pid: int) -> list[Any]:
     return [p for p in everyone if p.pid in found]
 
 
+def test_signals_at_any_moment_do_not_lock_it(start):
+    """SIGCHLD comes whenever a child of the child ends: many of them, and it still does what it is there for."""
+    run = start(one=LIVES)
+    first = run.pid("one")
+    for _ in range(20_000):
+        run.process.send_signal(signal.SIGCHLD)
+        time.sleep(0.0001)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: run.child("one").get("restarts") == 1)
+    run.process.terminate()
+    assert run.finish()[0] == 0
+
+
 def test_five_instant_deaths_are_enough_and_the_log_is_shown(start):
     run = start(one=DIES, two=LIVES)
     group = run.pid("two")
