@@ -215,8 +215,8 @@ class LogReader(Protocol):
         """The newest commit (numbered below `below`), or None in an empty stream."""
 
     def commit_within(self, stream: Stream, start: int, rows: int) -> int:
-        """The number behind the last commit such that [start, number) holds at most `rows` rows, but at least one
-        commit that has any, if there is one: whoever waits for rows never stands still before a large commit. A pure
+        """The number behind the last commit such that [start, number) holds at most `rows` rows, or those of its first
+        commit that has any, if they are more: whoever waits for rows never stands still before a large commit. A pure
         function of its arguments and the log: Spark asks in different processes."""
 
     def read(

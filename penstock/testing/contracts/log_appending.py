@@ -28,9 +28,11 @@ from penstock.testing.contracts.log_events import (
 
 
 def most_within(sizes: Sequence[int], start: int, rows: int) -> int:
-    """The number behind the last commit such that the commits from `start` hold at most `rows`, or those of one."""
+    """The number behind the last commit such that those from `start` on hold at most `rows`, or what the first holds
+    that holds any."""
+    most = max(rows, next(filter(None, sizes[start:]), 0))
     number = start
-    while number < len(sizes) and (sum(sizes[start : number + 1]) <= rows or not sum(sizes[start:number])):
+    while number < len(sizes) and sum(sizes[start : number + 1]) <= most:
         number += 1
     return number
 
@@ -109,6 +111,7 @@ class Appending(LogFixtures):
         sizes=st.lists(st.integers(0, 5), min_size=1, max_size=12), start=st.integers(0, 12), rows=st.integers(0, 30)
     )
     @example(sizes=[1, 0, 0, 5, 1], start=1, rows=3)
+    @example(sizes=[1, 0], start=0, rows=0)
     def test_commits_within_are_whole_and_at_least_one_has_events(
         self, backend: LogBackend, fresh: Callable[[], Path], sizes: list[int], start: int, rows: int
     ) -> None:
