@@ -21,7 +21,7 @@ from penstock.clock import SystemClock
 from penstock.config import Folder
 from penstock.declaration import StreamDef
 from penstock.event import Event
-from penstock.flows import classes, plain_files
+from penstock.flows import additions, classes
 from penstock.flows.jvm import Jvm
 from penstock.flows.plan import Planner
 from penstock.flows.query import FEW_EVENTS
@@ -62,7 +62,7 @@ def _steps(stream: StreamDef, number: int, count: int = 1) -> pa.RecordBatch:
 def main() -> int:
     home = Path(pyspark.__file__).parent
     with suppress(OSError, subprocess.CalledProcessError):  # a Java without a compiler
-        plain_files.compile_jar(home / "jars")
+        additions.compile_jar(home / "jars")
     classes.copy_compiler(home / "jars")
     classes.ask_launcher(home, check_java())
     path = classes.archive()

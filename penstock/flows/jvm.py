@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.errors import JavaError
-from penstock.flows import classes, plain_files
+from penstock.flows import additions, classes
 from penstock.flows.nursery import Nursery
 from penstock.flows.project import is_installed
 from penstock.flows.scratch import Scratch, scratch
@@ -139,7 +139,7 @@ def _locale() -> dict[str, str]:
 
 
 def _settings(place: Scratch) -> dict[str, str]:
-    return {"spark.local.dir": str(place.inside("spark")), **plain_files.settings()}
+    return {"spark.local.dir": str(place.inside("spark")), **(additions.SETTINGS if added() else {})}
 
 
 def plain() -> bool:
@@ -147,14 +147,20 @@ def plain() -> bool:
     return classes.launch_options() is not None and not any(name in os.environ for name in _OF_A_SPARK)
 
 
+def added() -> bool:
+    """Whether it has our own classes, too."""
+    return plain() and additions.jar().exists()
+
+
 def _command(options: Sequence[str], settings: Mapping[str, str]) -> list[str]:
     """Java itself, with the gateway that PySpark talks to; or what leads to the same on any other Spark."""
     if not plain():
         return _submitted(options, settings)
+    before = [str(jar) for jar in (additions.jar(), classes.compiler()) if jar.exists()]
     return [
         _java(),
         "-cp",
-        os.pathsep.join([*_before_sparks(), f"{spark_home()}/jars/*"]),
+        os.pathsep.join([*before, f"{spark_home()}/jars/*"]),
         f"-Xmx{_MEMORY}",
         *(classes.launch_options() or ()),
         *options,
@@ -167,16 +173,10 @@ def _submitted(options: Sequence[str], settings: Mapping[str, str]) -> list[str]
     said = {
         **settings,
         "spark.driver.memory": _MEMORY,
-        "spark.driver.extraClassPath": os.pathsep.join(_before_sparks()),
         "spark.driver.extraJavaOptions": _joined(options),
     }
     words = [word for key, value in said.items() for word in ("--conf", f"{key}={value}")]
     return [str(spark_home() / "bin" / "spark-submit"), *words, "pyspark-shell"]
-
-
-def _before_sparks() -> list[str]:
-    """Jars of ours that Java looks into before Spark's."""
-    return [str(jar) for jar in (plain_files.jar(), classes.compiler()) if jar.exists()]
 
 
 def _joined(options: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
-from penstock.flows import jvm
+from penstock.flows import additions, jvm
 from penstock.flows.learning import begin_session
 
 _log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def open_session(name: str, *, cores: int | None = None, java: Sequence[str] = (
     settings = {
         "spark.app.name": name,
         "spark.master": f"local[{cores}]",
-        # Frozen in each checkpoint; the default of 200 costs seconds per batch.
+        # The default of 200 costs seconds per batch; `query.py` has its own for what keeps state.
         "spark.sql.shuffle.partitions": str(min(cores, 8)),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(folders),
         **_SETTINGS,
@@ -92,6 +92,8 @@ def open_session(name: str, *, cores: int | None = None, java: Sequence[str] = (
     spark = SparkSession.builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     _forget_where_settings_came_from(spark)
+    if jvm.added():
+        additions.add_rules(spark._jsparkSession, spark._jvm)
     # PySpark prints tens of kB of JSON for each error that it raises; the error itself is enough.
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True

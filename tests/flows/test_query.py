@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 
 from penstock import App, Event
 from penstock.clock import SystemClock
-from penstock.flows.query import FEW_EVENTS, Handed
+from penstock.flows import jvm, query
+from penstock.flows.query import FEW_EVENTS, Handed, state_partitions
 from penstock.log.logs.sqlite import SqliteLog
 from tests.flows.world import World
 
@@ -40,13 +41,14 @@ def _events(*values: int) -> list[Reading]:
     return [Reading(n=value, kind=f"k{value % 3}", at=now) for value in values]
 
 
-def _executions(spark: SparkSession) -> list[str]:
-    """The plans that Spark has run, in their order; its listeners hear of them a moment later."""
+def _executions(spark: SparkSession) -> list[tuple[str, int]]:
+    """The plans that Spark has run, in their order, and how many stages each had; its listeners hear of them later."""
     session: Any = spark._jsparkSession
     session.sparkContext().listenerBus().waitUntilEmpty()
     found = session.sharedState().statusStore().executionsList()
     told = [found.apply(n) for n in range(found.size())]
-    return [one.physicalPlanDescription() for one in sorted(told, key=lambda one: one.executionId())]
+    in_order = sorted(told, key=lambda one: one.executionId())
+    return [(one.physicalPlanDescription(), one.stages().size()) for one in in_order]
 
 
 def _commits(there: World) -> int:
@@ -67,10 +69,10 @@ def test_a_batch_is_one_execution_of_spark(spark: SparkSession, world: Callable[
     assert there.memory()["flow/kinds"]["restarts"] == 0
     run = _executions(spark)[len(before) :]
     assert len(run) == _commits(there)
-    assert not any("*(" in plan for plan in run)  # few events wait: nothing is compiled for them, not even at first
+    assert not any("*(" in plan for plan, _ in run)  # few events wait: nothing is compiled for them, not even at first
 
 
-def test_spark_compiles_what_follows_a_large_batch_and_interprets_what_follows_a_small_one(
+def test_what_follows_a_large_batch_is_compiled_and_spread_and_what_follows_a_small_one_is_one_task(
     spark: SparkSession, world: Callable[[App], World]
 ) -> None:
     there = world(_app())
@@ -78,10 +80,33 @@ def test_spark_compiles_what_follows_a_large_batch_and_interprets_what_follows_a
     there.send("readings", [_events(1), _events(*many), _events(2), _events(3)])
     before = _executions(spark)
     there.run(max_rows=1)
-    compiled = ["*(" in plan for plan in _executions(spark)[len(before) :]]
-    assert compiled == [True, False, True, False]
+    run = _executions(spark)[len(before) :]
+    assert ["*(" in plan for plan, _ in run] == [True, False, True, False]
+    if jvm.added():
+        assert [stages for _, stages in run] == [2, 1, 2, 1]
     assert sum(row["total"] for row in there.rows("kinds")) == sum(many) + 6
     assert there.verify()["kinds"].result == "equal"
+
+
+def test_state_that_is_in_more_pieces_already_stays_right(
+    spark: SparkSession, world: Callable[[App], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = world(_app())
+    there.send("readings", [_events(*range(9))])
+    with monkeypatch.context() as patched:
+        patched.setattr(query, "state_partitions", lambda cores: 3)
+        there.run()
+    there.send("readings", [_events(*range(9, 20))])
+    before = _executions(spark)
+    there.run()
+    assert [stages for _, stages in _executions(spark)[len(before) :]] == [2]  # what the checkpoint says holds
+    assert there.verify()["kinds"].result == "equal"
+    assert there.memory()["flow/kinds"]["restarts"] == 0
+
+
+@pytest.mark.parametrize(("cores", "pieces"), [(1, 1), (2, 1), (4, 4), (64, 8)])
+def test_state_is_in_one_piece_where_there_are_few_cores(cores: int, pieces: int) -> None:
+    assert state_partitions(cores) == pieces
 
 
 def test_settings_that_every_batch_sends_carry_no_notes_on_their_files(
@@ -97,16 +122,16 @@ def test_settings_that_every_batch_sends_carry_no_notes_on_their_files(
 
 
 def test_what_java_has_collected_comes_whole_and_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
-    jvm: Any = spark._jvm
-    handed = Handed(jvm, tmp_path / "batch")
+    java: Any = spark._jvm.java
+    handed = Handed(spark._jvm, tmp_path / "batch")
     pieces = [b"", b"x", bytes(range(256)) * 100_000]
-    found = jvm.java.util.ArrayList()
+    found = java.util.ArrayList()
     for piece in pieces:
         found.add(piece)
     came = handed.over(found)
     assert [piece.to_pybytes() for piece in came] == pieces
     assert [piece.address % 8 for piece in came] == [0, 0, 0]  # or Arrow warns at every use
-    assert handed.over(jvm.java.util.ArrayList()) == []
+    assert handed.over(java.util.ArrayList()) == []
     assert list(tmp_path.iterdir()) == []
 
 

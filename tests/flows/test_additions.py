@@ -1,12 +1,21 @@
-"""Spark writes checkpoints without starting a process for each file."""
+"""What our own classes in Java do for Spark."""
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from penstock.flows import plain_files
+from penstock.flows import additions, jvm
 
-pytestmark = pytest.mark.skipif(not plain_files.jar().exists(), reason="no jar: this Java has no compiler")
+pytestmark = pytest.mark.skipif(shutil.which("javac") is None, reason="this Java has no compiler: no classes of ours")
+
+
+def test_they_are_compiled_and_found_before_sparks_own(spark):
+    assert jvm.added()
+    for name in ("penstock.OneTask", "org.apache.spark.util.SparkClosureCleaner$"):
+        place = spark._jvm.java.lang.Class.forName(name).getProtectionDomain().getCodeSource().getLocation()
+        assert place.getPath() == str(additions.jar())
 
 
 def test_local_files_are_made_with_their_permissions_and_without_chmod(spark, tmp_path, monkeypatch):
