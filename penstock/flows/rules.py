@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
@@ -186,24 +187,36 @@ def _union_problems(node: ViewDef, union: tree.Plan, uses: dict[str, set[int]]) 
 def _constants(plan: tree.Plan, place: int) -> Iterator[str | None]:
     """For each part of a union the constant that its column of this number is; None: it is none."""
     if tree.kind(plan) == "Union":
-        for child in tree.items(plan.children()):
+        for child in tree.children(plan):
             yield from _constants(child, place)
     else:
         yield _constant(plan, list(tree.items(plan.output()))[place].exprId().id())
 
 
 def _constant(plan: tree.Plan, wanted: int) -> str | None:
+    """Its value, after the cast by which Spark gives the parts of a union one type."""
+    cast: tree.Expression | None = None
     while tree.kind(plan) in ("Project", "Aggregate", "SubqueryAlias", "Filter", "EventTimeWatermark"):
         if tree.kind(plan) in ("Project", "Aggregate"):
             columns = plan.projectList() if tree.kind(plan) == "Project" else plan.aggregateExpressions()
             made = next(e for e in tree.items(columns) if e.exprId().id() == wanted)
             if tree.kind(made) == "Alias" and made.child().foldable():
-                return str(made.child().sql())
-            if tree.kind(made) == "Alias" and tree.kind(made.child()) != "AttributeReference":
+                return _value(made.child() if cast is None else cast.withNewChildren(made.children()))
+            source = made.child() if tree.kind(made) == "Alias" else made
+            if tree.kind(source) == "Cast" and cast is None:
+                cast, source = source, source.child()
+            if tree.kind(source) != "AttributeReference":
                 return None
-            wanted = made.child().exprId().id() if tree.kind(made) == "Alias" else wanted
+            wanted = source.exprId().id()
         plan = plan.child()
     return None
+
+
+def _value(constant: tree.Expression) -> str | None:
+    try:
+        return str(constant.eval(None))
+    except Py4JJavaError:  # it can be computed in a query only, or not at all
+        return None
 
 
 def _attributes(expression: tree.Expression) -> set[int]:

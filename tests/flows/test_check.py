@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App, Event
@@ -35,6 +35,10 @@ def _problems(spark: SparkSession, app: App) -> dict[str, Problem]:
 
 def _by_country(orders: DataFrame) -> DataFrame:
     return orders.groupBy("country").count()
+
+
+def _numbered(orders: DataFrame, number: Column) -> DataFrame:
+    return orders.groupBy("at").count().select(number.alias("country"), "at", "count")
 
 
 REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
@@ -94,6 +98,16 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "key_of_groups",
         "F.lit(",
     ),
+    "united groups of one number, in two types": (
+        lambda orders: _numbered(orders, F.lit(1)).union(_numbered(orders, F.lit(1).cast("long"))),
+        "key_of_groups",
+        "F.lit(",
+    ),
+    "united groups of one constant, written in two ways": (
+        lambda orders: _numbered(orders, F.lit("ab")).union(_numbered(orders, F.concat(F.lit("a"), F.lit("b")))),
+        "key_of_groups",
+        "F.lit(",
+    ),
     "column twice": (lambda orders: orders.select("country", "country"), "column_twice", "alias"),
     "no JSON": (
         lambda orders: orders.select("country", F.array(F.create_map(F.struct("at"), "at")).alias("m")),
@@ -123,6 +137,12 @@ GOOD: dict[str, Callable[[DataFrame], DataFrame]] = {
         .count()
         .union(orders.withColumn("country", F.lit("large")).where("amount > 5").groupBy("country").count())
         .unionByName(orders.where("at > 5").agg(F.count("*").alias("count")).withColumn("country", F.lit("new")))
+    ),
+    "united and told apart by numbers of two types": lambda orders: (
+        orders.groupBy(F.lit(1).alias("country"))
+        .count()
+        .union(orders.groupBy(F.lit(2**40).alias("country")).count())
+        .union(orders.groupBy().count().select(F.lit(2).alias("country"), "count"))
     ),
     "united, then grouped": lambda orders: _by_country(orders.union(orders)),
     "computed": lambda orders: orders.groupBy(F.lower("country").alias("country")).count(),
