@@ -60,7 +60,7 @@ def asking(make: Maker) -> Maker:
             headers = message.headers.copy()
             headers.popall("Expect")
             message = message._replace(headers=type(message.headers)(headers))
-            if message.version >= HttpVersion11:
+            if message.version >= HttpVersion11 and not body.is_eof():
                 body = cast(StreamReader, _HeldBack(body, writer))
         return make(message, body, protocol, writer, task)
 

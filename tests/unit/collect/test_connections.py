@@ -133,6 +133,8 @@ async def test_a_body_that_is_wanted_is_asked_for_once_unless_it_is_there(tmp_pa
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
             writer.write(WAITS + b'{"order_id":8}')
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+            writer.write(b"GET /acks/x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n\r\n")
+            assert b"\r\nConnection: close\r\n" not in await reader.readuntil(b"}}")
         writer.close()
         assert [row["order_id"] for row in edge.events("orders")] == [7, 8]
 
