@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
             self.done.set_result(None)
 
 
-async def hammer(asked: argparse.Namespace) -> dict[str, float | str]:
+async def hammer(asked: argparse.Namespace) -> dict[str, float | str | list[float]]:
     tally = Tally()
     made = bodies(asked.form, asked.events, time.time_ns() // 1_000_000, asked.first_id)
     request = _requests(asked.path, FORMS[asked.form], made.body)

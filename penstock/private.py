@@ -44,14 +44,14 @@ def mask(value: Any, kind: type[msgspec.Struct]) -> Any:
     {'order_id': 1, 'email': '***'}
     """
     tree = _tree(kind)
-    if not private_fields(kind):
+    if not _holds_private(tree):
         return value
     return _masked_bytes(value, tree) if isinstance(value, bytes) else _masked(value, tree)
 
 
 def private_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The paths of the private fields of a class, by the names of its columns: `email`, `contacts[].email`."""
-    return tuple(_private(_node(mi.type_info(kind), in_json=False)))
+    return tuple(_private(_tree(kind, in_json=False)))
 
 
 def is_private(kind: type[msgspec.Struct], path: str) -> bool:
@@ -61,29 +61,33 @@ def is_private(kind: type[msgspec.Struct], path: str) -> bool:
         if not isinstance(node, dict):
             break
         node = node.get(_LIST, node.get(_MAP)) if step.startswith("[") else node.get(step, node.get(_MAP))
-    return next(_private(node), None) is not None
+    return _holds_private(node)
 
 
 @cache
-def _tree(kind: type[msgspec.Struct]) -> Tree:
-    node = _node(mi.type_info(kind))
+def _tree(kind: type[msgspec.Struct], *, in_json: bool = True) -> Tree:
+    """By the names that fields have in JSON, or by those of their columns: `rename=` makes them differ."""
+    node = _node(mi.type_info(kind), in_json)
     return node if isinstance(node, dict) else {}
 
 
-def _node(info: mi.Type, *, in_json: bool = True) -> Any:
-    """A tree by the names that fields have in JSON, or by those of their columns: `rename=` makes them differ."""
+def _node(info: mi.Type, in_json: bool) -> Any:
     if isinstance(info, mi.Metadata):
-        return True if (info.extra or {}).get("private") else _node(info.type, in_json=in_json)
+        return True if (info.extra or {}).get("private") else _node(info.type, in_json)
     if isinstance(info, mi.UnionType):
-        nodes = [_node(one, in_json=in_json) for one in info.types]
+        nodes = [_node(one, in_json) for one in info.types]
         return True if True in nodes else next((node for node in nodes if node), None)
     if isinstance(info, mi.StructType):
-        return {f.encode_name if in_json else f.name: _node(f.type, in_json=in_json) for f in info.fields}
+        return {f.encode_name if in_json else f.name: _node(f.type, in_json) for f in info.fields}
     if isinstance(info, mi.CollectionType):
-        return {_LIST: _node(info.item_type, in_json=in_json)}
+        return {_LIST: _node(info.item_type, in_json)}
     if isinstance(info, mi.DictType):
-        return {_MAP: _node(info.value_type, in_json=in_json)}
+        return {_MAP: _node(info.value_type, in_json)}
     return None
+
+
+def _holds_private(node: Any) -> bool:
+    return next(_private(node), None) is not None
 
 
 def _private(node: Any, path: str = "") -> Iterator[str]:

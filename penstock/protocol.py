@@ -44,7 +44,7 @@ def _float(value: float) -> float | None:
 
 
 def wire_int(value: int) -> int | str:
-    """The same for what is known to be an integer."""
+    """As `wire` does it, for what is known to be an integer."""
     return value if -_SAFE <= value <= _SAFE else str(value)
 
 

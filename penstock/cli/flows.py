@@ -113,7 +113,8 @@ class _Flows:
         self._looked = time.monotonic()
 
     def _ask_jvm(self) -> None:
-        """Before there is a JVM there is nothing to ask; when it has died, this process ends soon."""
+        """Before there is a JVM there is nothing to ask; when it has died, this process ends soon, unless it was ending
+        anyway: then it was the one that killed it."""
         try:
             while True:
                 jvm = _jvm()
@@ -122,11 +123,10 @@ class _Flows:
                 self._answered = time.monotonic()
                 time.sleep(BEAT_S)
         except Exception:
-            if self._asked:
-                return
-            _log.exception("the JVM does not answer any more")
             time.sleep(DYING_S)
-            os._exit(FAILED)
+            if not self._asked and not self._done:
+                _log.exception("the JVM does not answer any more")
+                os._exit(FAILED)
 
 
 def _jvm() -> Any:

@@ -135,9 +135,7 @@ def _pieces(file: Path) -> list[pa.Buffer]:
     return pieces
 
 
-def start_query(
-    frame: DataFrame, name: str, mode: str, checkpoint: Path, take: Take, *, few: bool = False
-) -> StreamingQuery:
+def start_query(frame: DataFrame, name: str, mode: str, checkpoint: Path, take: Take, *, few: bool) -> StreamingQuery:
     """Start a query, as `DataStreamWriter.start` does, that calls `take` for each batch until it is stopped.
 
     `few`: its first batch will have few events.

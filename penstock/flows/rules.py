@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
@@ -21,6 +22,9 @@ ABOVE = "above_aggregation"
 KEY = "key_of_groups"
 UPDATE_ONLY = (ABOVE, KEY)
 """Codes of what is wrong only where rows may still change; in append mode they are final."""
+
+Uses = dict[str, set[int]]
+"""Of which columns of a plan, by their ids, columns of the view are made."""
 
 _ABOVE = {
     "Filter": "use where= on @app.view: a row that fails it is deleted from the view",
@@ -135,15 +139,19 @@ def _batch_problems(node: Node, plan: tree.Plan) -> Iterator[Problem]:
 
 def _key_problems(node: ViewDef, plan: tree.Plan) -> Iterator[Problem]:
     """A view keeps one row per key and Spark one per group. So each group must have one key for ever, its own."""
-    plan, uses = _beneath(plan)
-    if not set(node.key) <= uses.keys():
-        return
+    columns = {column.name(): {column.exprId().id()} for column in tree.items(plan.output())}
+    if set(node.key) <= columns.keys():
+        yield from _group_problems(node, plan, {name: columns[name] for name in node.key})
+
+
+def _group_problems(node: ViewDef, plan: tree.Plan, key: Uses) -> Iterator[Problem]:
+    plan, key = _beneath(plan, key)
     if tree.kind(plan) == "Union":
-        yield from _union_problems(node, plan, uses)
+        yield from _union_problems(node, plan, key)
     if tree.kind(plan) != "Aggregate" or not plan.isStreaming():
         return
     made = {e.exprId().id(): e for e in tree.items(plan.aggregateExpressions())}
-    used = {name: [made[i] for i in uses[name] if i in made] for name in node.key}
+    used = {name: [made[i] for i in ids if i in made] for name, ids in key.items()}
     for name, parts in used.items():
         if any(tree.kind(part) == "AggregateExpression" for made_of in parts for part in tree.inside(made_of)):
             text = (
@@ -159,9 +167,8 @@ def _key_problems(node: ViewDef, plan: tree.Plan) -> Iterator[Problem]:
             yield _error(KEY, text, node, "put it into key=, or aggregate it: max(name) instead of grouping by name")
 
 
-def _beneath(plan: tree.Plan) -> tuple[tree.Plan, dict[str, set[int]]]:
-    """The first node that does more than compute columns, and which of its columns each of the view is made of."""
-    uses = {column.name(): {column.exprId().id()} for column in tree.items(plan.output())}
+def _beneath(plan: tree.Plan, uses: Uses) -> tuple[tree.Plan, Uses]:
+    """The first node that does more than compute columns, and the same in its columns."""
     while tree.kind(plan) in ("Project", "SubqueryAlias"):
         if tree.kind(plan) == "Project":
             below = {e.exprId().id(): _attributes(e) for e in tree.items(plan.projectList())}
@@ -170,12 +177,16 @@ def _beneath(plan: tree.Plan) -> tuple[tree.Plan, dict[str, set[int]]]:
     return plan, uses
 
 
-def _union_problems(node: ViewDef, union: tree.Plan, uses: dict[str, set[int]]) -> Iterator[Problem]:
+def _union_problems(node: ViewDef, union: tree.Plan, key: Uses) -> Iterator[Problem]:
     """Two parts of a union may each have a group of one key, unless a constant in the key tells the parts apart."""
     if not any(tree.kind(n) == "Aggregate" and n.isStreaming() for n in tree.nodes(union)):
         return
     places = {column.exprId().id(): place for place, column in enumerate(tree.items(union.output()))}
-    for place in (places[used] for name in node.key for used in uses[name] if used in places):
+    held = {name: {places[used] for used in ids if used in places} for name, ids in key.items()}
+    for part in tree.children(union):
+        own = [column.exprId().id() for column in tree.items(part.output())]
+        yield from _group_problems(node, part, {name: {own[place] for place in at} for name, at in held.items()})
+    for place in {place for at in held.values() for place in at}:
         constants = list(_constants(union, place))
         if None not in constants and len(set(constants)) == len(constants):
             return
@@ -186,24 +197,36 @@ def _union_problems(node: ViewDef, union: tree.Plan, uses: dict[str, set[int]]) 
 def _constants(plan: tree.Plan, place: int) -> Iterator[str | None]:
     """For each part of a union the constant that its column of this number is; None: it is none."""
     if tree.kind(plan) == "Union":
-        for child in tree.items(plan.children()):
+        for child in tree.children(plan):
             yield from _constants(child, place)
     else:
         yield _constant(plan, list(tree.items(plan.output()))[place].exprId().id())
 
 
 def _constant(plan: tree.Plan, wanted: int) -> str | None:
+    """Its value, after the cast by which Spark gives the parts of a union one type."""
+    cast: tree.Expression | None = None
     while tree.kind(plan) in ("Project", "Aggregate", "SubqueryAlias", "Filter", "EventTimeWatermark"):
         if tree.kind(plan) in ("Project", "Aggregate"):
             columns = plan.projectList() if tree.kind(plan) == "Project" else plan.aggregateExpressions()
             made = next(e for e in tree.items(columns) if e.exprId().id() == wanted)
             if tree.kind(made) == "Alias" and made.child().foldable():
-                return str(made.child().sql())
-            if tree.kind(made) == "Alias" and tree.kind(made.child()) != "AttributeReference":
+                return _value(made.child() if cast is None else cast.withNewChildren(made.children()))
+            source = made.child() if tree.kind(made) == "Alias" else made
+            if tree.kind(source) == "Cast" and cast is None:
+                cast, source = source, source.child()
+            if tree.kind(source) != "AttributeReference":
                 return None
-            wanted = made.child().exprId().id() if tree.kind(made) == "Alias" else wanted
+            wanted = source.exprId().id()
         plan = plan.child()
     return None
+
+
+def _value(constant: tree.Expression) -> str | None:
+    try:
+        return str(constant.eval(None))
+    except Py4JJavaError:  # it can be computed in a query only, or not at all
+        return None
 
 
 def _attributes(expression: tree.Expression) -> set[int]:

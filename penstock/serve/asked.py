@@ -61,9 +61,9 @@ class Asked:
         known = content.queries.get(text)
         if known is None:
             known = self._made(rule, view, content)
-            if len(content.queries) >= KNOWN_QUERIES:
-                content.queries.clear()
             if len(text) <= KNOWN_CHARACTERS:
+                if len(content.queries) >= KNOWN_QUERIES:
+                    content.queries.clear()
                 content.queries[text] = known
         return known
 

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from penstock.change import Change
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import GroupFailed, MessagesSent
-from penstock.serve.messages import BatchJson, Message, RowCodec, in_one_piece, position_moved
+from penstock.serve.messages import BatchJson, Joined, Message, RowCodec, position_moved
 from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.store import Content, View
@@ -133,7 +133,7 @@ class Dispatch:
             return run[0]
         known = self._runs.get(told := tuple(run))
         if known is None:
-            known = self._runs[told] = in_one_piece(told)
+            known = self._runs[told] = Joined(told)
         return known
 
     async def stop(self) -> None:

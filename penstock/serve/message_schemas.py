@@ -25,8 +25,7 @@ from penstock.views.store import View
 
 OF_VIEWS = ("snapshot", "changes")
 OF_STREAMS = ("events",)
-OF_ALL = ("position", "reset", "stall", "error")
-"""By what a subscriber may get: of a view, of a stream, of both."""
+"""What only subscribers of a view get, or only those of a stream."""
 KINDS = ("view", "stream", "channel")
 """What can be subscribed to."""
 IN_POLLS = (*OF_VIEWS, "position", "reset")

@@ -91,28 +91,24 @@ class Message:
 class Joined(Message):
     """Several messages that follow each other, for connections: their frames in one piece."""
 
-    __slots__ = ("run",)
+    __slots__ = ("_run",)
 
     def __init__(self, run: Sequence[Message]) -> None:
-        self.run = run
+        self._run = run
         self._begin(run[-1].kind, b"", run[-1].position, run[-1].end, True)
 
     def sse(self) -> bytes:
         if self._sse is None:
-            self._sse = b"".join([message.sse() for message in self.run])
+            self._sse = b"".join([message.sse() for message in self._run])
         return self._sse
 
     def frame(self, form: tuple[str | None, bool]) -> bytes:
         frames = self.frames.get(form)
         if frames is None:
-            frames = b"".join([message.frame(form) for message in self.run])
+            frames = b"".join([message.frame(form) for message in self._run])
             if len(self.frames) < _SHARED_FRAMES:
                 self.frames[form] = frames
         return frames
-
-
-def in_one_piece(run: Sequence[Message]) -> Message:
-    return run[0] if len(run) == 1 else Joined(run)
 
 
 def with_id(id: str | None) -> bytes:

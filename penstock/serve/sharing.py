@@ -26,7 +26,7 @@ from penstock.serve.conflation import Shown, shown_rows
 from penstock.serve.dispatch import FAILED_S, Dispatch, Due
 from penstock.serve.laggards import LARGE_CHANGES, Laggards
 from penstock.serve.member import Gone, Member
-from penstock.serve.messages import LARGE_BYTES, Message, MessageMaker, in_one_piece
+from penstock.serve.messages import LARGE_BYTES, Joined, Message, MessageMaker
 from penstock.serve.past import Backlog, Past, maybe_in_thread
 from penstock.serve.receiver import Receiver
 from penstock.views.history import Batch
@@ -371,7 +371,7 @@ class Group:
         for message in run:
             if self._needs_thread(message):
                 await asyncio.to_thread(message.deflated)
-        members, whole = list(self.members), in_one_piece(run)
+        members, whole = list(self.members), run[0] if len(run) == 1 else Joined(run)
         for start in range(0, len(members), FAN_OUT):
             if start:
                 await asyncio.sleep(0)

@@ -328,7 +328,7 @@ class Session:
 def _read(text: str | bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise BadRequestError(
             "a message must be a JSON object", detail=str(problem), hint='{"type": "subscribe", "view": "..."}'
         ) from None

@@ -14,25 +14,12 @@ ASKING = (
 )
 ENVELOPE = {b"ce-specversion": b"1.0", b"ce-id": b"1", b"ce-source": b"/fuzz", b"ce-type": b"t"}
 VALUES = (
-    *(
-        b"",
-        b"\xff",
-        b"\xc3\xa9",
-        b"\xed\xa0\x80",
-        b"%FF",
-        b"%00",
-        b"%",
-        b'"',
-        b'""',
-        b'"\\"',
-        b"a,b",
-        b"a;q=x",
-        b"null",
-    ),
-    *(b"0", b"1", b"-1", b"1.0", b"9" * 30, b"x" * 300, b"respond-async", b"100-continue", b"2026-11-16T00:00:00Z"),
+    *(b"", b"\xff", b"\xc3\xa9", b"\xed\xa0\x80", b"%FF", b"%00", b"%", b'"', b'""', b'"\\"', b"a,b", b"a;q=x"),
+    *(b"null", b"0", b"1", b"-1", b"1.0", b"9" * 30, b"x" * 300, b"2026-11-16T00:00:00Z"),
+    *(b"respond-async", b"100-continue"),
     *(b"gzip", b"application/json", b"application/cloudevents+json", b"text/csv", b"https://a.example", b"Bearer x"),
 )
-NOTHING = b'{"n": 1, "at": 1763251200000}'
+EVENT = b'{"n": 1, "at": 1763251200000}'
 
 
 def asking(chance: Random) -> bytes:
@@ -45,8 +32,8 @@ def asking(chance: Random) -> bytes:
         lines.pop(chance.choice(list(lines)))
     given = b"".join(b"%s: %s\r\n" % line for line in lines.items())
     stream = chance.choice((b"steps", b"orders", b"strict"))
-    size = b"Content-Length: %d\r\n" % len(NOTHING)
-    return b"POST /streams/%s HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n%s" % (stream, size, given, NOTHING)
+    size = b"Content-Length: %d\r\n" % len(EVENT)
+    return b"POST /streams/%s HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n%s" % (stream, size, given, EVENT)
 
 
 def columns(chance: Random) -> bytes:
@@ -62,9 +49,8 @@ def columns(chance: Random) -> bytes:
     body = chance.choice((body, body, body, body + body, body + b"x", body[: chance.randrange(len(body))]))
     kind = b"Content-Type: application/vnd.apache.arrow.stream\r\n"
     stream = chance.choice((b"steps", b"steps", b"orders", b"strict"))
-    return b"POST /streams/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n%s" % (
-        *(stream, len(body), kind, body),
-    )
+    head = b"POST /streams/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % (stream, len(body))
+    return head + kind + b"\r\n" + body
 
 
 def _column(chance: Random, rows: int) -> pa.Array:

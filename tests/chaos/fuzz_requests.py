@@ -403,7 +403,7 @@ def _frame(chance: Random) -> bytes:
         b'{"type": "publish", "id": 1, "event": {"n": 1, "at": 1763251200000}}',
         b'{"type": "publish", "id": 2, "events": [%s]}' % _json(chance),
         b'{"type": "ack", "position": 1}',
-        b"[" * 3000,
+        b'{"a":' * 3000,
         b'{"type": null}',
         b"\xff\xfe",
         _json(chance),

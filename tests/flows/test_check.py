@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App, Event
@@ -35,6 +35,10 @@ def _problems(spark: SparkSession, app: App) -> dict[str, Problem]:
 
 def _by_country(orders: DataFrame) -> DataFrame:
     return orders.groupBy("country").count()
+
+
+def _under(orders: DataFrame, constant: Column) -> DataFrame:
+    return orders.groupBy(constant.alias("country")).count()
 
 
 REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
@@ -94,6 +98,21 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "key_of_groups",
         "F.lit(",
     ),
+    "united groups of one number, in two types": (
+        lambda orders: _under(orders, F.lit(1)).union(_under(orders, F.lit(1).cast("long"))),
+        "key_of_groups",
+        "F.lit(",
+    ),
+    "united groups of one constant, written in two ways": (
+        lambda orders: _under(orders, F.lit("ab")).union(_under(orders, F.concat(F.lit("a"), F.lit("b")))),
+        "key_of_groups",
+        "F.lit(",
+    ),
+    "united groups that their part of the key does not tell apart": (
+        lambda orders: _under(orders, F.lit("all")).union(orders.groupBy("at").count().select(F.lit("each"), "count")),
+        "key_of_groups",
+        "put it into key=",
+    ),
     "column twice": (lambda orders: orders.select("country", "country"), "column_twice", "alias"),
     "no JSON": (
         lambda orders: orders.select("country", F.array(F.create_map(F.struct("at"), "at")).alias("m")),
@@ -119,10 +138,12 @@ def _mean(amounts: pd.Series) -> float:
 
 GOOD: dict[str, Callable[[DataFrame], DataFrame]] = {
     "united and told apart": lambda orders: (
-        orders.groupBy(F.lit("all").alias("country"))
-        .count()
+        _under(orders, F.lit("all"))
         .union(orders.withColumn("country", F.lit("large")).where("amount > 5").groupBy("country").count())
         .unionByName(orders.where("at > 5").agg(F.count("*").alias("count")).withColumn("country", F.lit("new")))
+    ),
+    "united and told apart by numbers of two types": lambda orders: (
+        _under(orders, F.lit(1)).union(_under(orders, F.lit(2**40))).union(_under(orders, F.lit(2)))
     ),
     "united, then grouped": lambda orders: _by_country(orders.union(orders)),
     "computed": lambda orders: orders.groupBy(F.lower("country").alias("country")).count(),

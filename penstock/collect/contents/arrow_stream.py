@@ -168,7 +168,7 @@ class _Unfolding:
         if _is_view(kind):
             self._take(_viewed_bytes(array))
             return array.cast(pa.large_string() if types.is_string_view(kind) else pa.large_binary())
-        if not _has_folded(kind):
+        if not _must_change(kind):
             return array
         if types.is_timestamp(kind):
             return array.cast(_in_utc(kind), safe=False)
@@ -188,10 +188,12 @@ class _Unfolding:
             raise TooLargeError(f"the body unfolds to more than {self._most_bytes} bytes", hint="send several bodies")
 
 
-def _has_folded(kind: pa.DataType) -> bool:
+def _must_change(kind: pa.DataType) -> bool:
+    """Whether it is folded, or a time of nanoseconds or of a zone, or holds one."""
+    if pa.types.is_timestamp(kind):
+        return bool(kind != _in_utc(kind))
     inner = (kind.field(index).type for index in range(kind.num_fields))
-    is_folded = pa.types.is_dictionary(kind) or _is_view(kind)
-    return is_folded or (pa.types.is_timestamp(kind) and kind != _in_utc(kind)) or any(map(_has_folded, inner))
+    return pa.types.is_dictionary(kind) or _is_view(kind) or any(map(_must_change, inner))
 
 
 def _in_utc(kind: pa.TimestampType) -> pa.TimestampType:

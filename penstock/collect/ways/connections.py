@@ -16,7 +16,6 @@ import asyncio
 import resource
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -26,6 +25,7 @@ from aiohttp.web_runner import BaseSite
 
 from penstock.clock import Clock
 from penstock.collect.signals import ConnectionClosed, Signals
+from penstock.collect.ways.expecting import asking, expecting
 from penstock.collect.ways.plain_head import END, MOST_BYTES, plain_head
 from penstock.collect.ways.replies import error_reply
 from penstock.collect.ways.short_way import ShortWay
@@ -303,35 +303,12 @@ def _message_bytes(data: bytes) -> int:
     return 0 if head is None else head.bytes + head.length
 
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-def _expecting(handler: Handler) -> Handler:
-    """aiohttp answers `Expect` before any of our code runs, in a shape of its own, and not at all what is no text."""
-
-    def handle(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
-        expected = request.headers.get("Expect", "")
-        return _unexpected() if expected and expected.lower() != "100-continue" else handler(request)
-
-    return handle
-
-
-async def _unexpected() -> web.StreamResponse:
-    reply = error_reply(
-        BadRequestError(
-            "the header Expect asks for what is not known", hint="leave it out, or send Expect: 100-continue"
-        )
-    )
-    reply.set_status(417)
-    return reply
-
-
 class _Server(web.Server):
     """aiohttp's server, which makes these handlers."""
 
     def __init__(self, watched: Connections, like: web.Server) -> None:
-        handler = _expecting(like.request_handler)
-        super().__init__(handler, request_factory=like.request_factory, loop=like._loop, **like._kwargs)
+        handler, make = expecting(like.request_handler), asking(like.request_factory)
+        super().__init__(handler, request_factory=make, loop=like._loop, **like._kwargs)
         self._watched = watched
 
     def __call__(self) -> RequestHandler:

@@ -109,7 +109,20 @@ def open_writer(path: Path) -> sqlite3.Connection:
         return connection
 
 
-def open_reader(path: Path) -> sqlite3.Connection | None:
+class Reading:
+    """A connection that only reads, for as long as somebody holds it. Each of Python's own is held by its cache of
+    statements too, and would stay open until the garbage collector comes by."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.pid = os.getpid()
+        self.execute, self.cursor, self.close = connection.execute, connection.cursor, connection.close
+
+    def __del__(self) -> None:
+        if self.pid == os.getpid():  # the connection of another process is not ours to close
+            self.close()
+
+
+def open_reader(path: Path) -> Reading | None:
     """A connection that only reads, or None while there is no log at this path."""
     if not path.exists():  # SQLite takes ten times as long to say so, and followers ask every few milliseconds
         return None
@@ -134,7 +147,7 @@ def open_reader(path: Path) -> sqlite3.Connection | None:
         connection.close()
         raise _newer(path)
     connection.execute(f"PRAGMA mmap_size = {MMAP_BYTES}").fetchall()
-    return connection
+    return Reading(connection)
 
 
 def prepare(connection: sqlite3.Connection, path: Path, app: str) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -28,7 +27,7 @@ from penstock.errors import CorruptBlockError, PositionGoneError
 from penstock.evolution import adapt
 from penstock.log.control import Recall
 from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream, Version
-from penstock.log.logs.sqlite_file import checksum, failures, open_reader, translated
+from penstock.log.logs.sqlite_file import Reading, checksum, failures, open_reader, translated
 
 _PAGE_BLOCKS = 64
 _PAGE_BYTES = 4 * 1024**2
@@ -89,9 +88,7 @@ class SqliteReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._local = threading.local()
-        self._connections_lock = threading.Lock()
         self._memory_lock = threading.Lock()
-        self._connections: list[tuple[weakref.ref[threading.Thread], sqlite3.Connection]] = []
         self._schemas: dict[tuple[int, int], pa.Schema] = {}
         self._recall = Recall()
 
@@ -112,7 +109,7 @@ class SqliteReader:
     def bounds(self, stream: Stream) -> Bounds:
         return self._bounds(stream)
 
-    def _bounds(self, stream: Stream, look: sqlite3.Connection | None = None) -> Bounds:
+    def _bounds(self, stream: Stream, look: Reading | None = None) -> Bounds:
         rows = self._rows(_BOUNDS, (stream.name, stream.epoch), look)
         if not rows:
             raise _gone(stream)
@@ -246,7 +243,7 @@ class SqliteReader:
         finally:
             look.close()
 
-    def _in_pages(self, wanted: _Range, look: sqlite3.Connection | None = None) -> Iterator[Block]:
+    def _in_pages(self, wanted: _Range, look: Reading | None = None) -> Iterator[Block]:
         """Page after page, each in a look of its own unless one is given."""
         at, last = wanted.start, None
         in_pieces = wanted.stream.counts == "commits"
@@ -261,9 +258,7 @@ class SqliteReader:
             if is_last:
                 return
 
-    def _page(
-        self, wanted: _Range, look: sqlite3.Connection | None, at: int, last: Stored | None
-    ) -> tuple[list[Stored], bool]:
+    def _page(self, wanted: _Range, look: Reading | None, at: int, last: Stored | None) -> tuple[list[Stored], bool]:
         """The next blocks, and whether there are no more of this range: a commit is there with all its pieces."""
         values = {"stream": wanted.ident, "partition": wanted.partition, "at": at, "end": wanted.end}
         values["limit"] = _FIRST_PAGE_BLOCKS if last is None else _PAGE_BLOCKS
@@ -336,13 +331,9 @@ class SqliteReader:
     def close(self) -> None:
         """Lets all connections go, which closes them; one that a thread is using at this moment is closed when it has
         done so: SQLite does not survive the other way."""
-        with self._connections_lock:
-            self._connections.clear()
-            self._local = threading.local()
+        self._local = threading.local()
 
-    def _rows(
-        self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), look: sqlite3.Connection | None = None
-    ) -> list[Any]:
+    def _rows(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = (), look: Reading | None = None) -> list[Any]:
         """The whole answer at once, so that no statement stays open and pins an old state of the file."""
         connection = look or self._connection()
         if connection is None:
@@ -350,29 +341,14 @@ class SqliteReader:
         with failures(self.path):
             return connection.execute(sql, values).fetchall()
 
-    def _connection(self) -> sqlite3.Connection | None:
-        """This thread's own; another one after a fork, because SQLite's do not survive it."""
-        mine: tuple[int, sqlite3.Connection] | None = getattr(self._local, "mine", None)
-        if mine is not None and mine[0] == os.getpid():
-            return mine[1]
-        connection = open_reader(self.path)
-        if connection is not None:
-            self._local.mine = (os.getpid(), connection)
-            self._register(connection)
-        return connection
-
-    def _register(self, connection: sqlite3.Connection) -> None:
-        """Remember it for `close`, and close those whose thread has ended."""
-        with self._connections_lock:
-            for thread, old in self._connections:
-                if not _alive(thread()):
-                    old.close()
-            self._connections = [pair for pair in self._connections if _alive(pair[0]())]
-            self._connections.append((weakref.ref(threading.current_thread()), connection))
-
-
-def _alive(thread: threading.Thread | None) -> bool:
-    return thread is not None and thread.is_alive()
+    def _connection(self) -> Reading | None:
+        """This thread's own, which goes with it; another one after a fork, because SQLite's do not survive it."""
+        mine: Reading | None = getattr(self._local, "mine", None)
+        if mine is None or mine.pid != os.getpid():
+            mine = open_reader(self.path)
+            if mine is not None:
+                self._local.mine = mine
+        return mine
 
 
 _STREAMS = """

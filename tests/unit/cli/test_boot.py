@@ -85,11 +85,15 @@ def test_what_an_app_registers_for_the_end_of_its_process_runs_when_a_child_is_s
         "app = App('shop')\nclass Order(Event):\n    n: int\napp.stream('orders', Order)\n"
     )
     words = ["edge", app, "--data", tmp_path / "data", "--port", 0, "--parent", os.getpid()]
-    with subprocess.Popen([sys.executable, "-m", "penstock.cli.boot", *map(str, words)]) as child:
+    child = subprocess.Popen([sys.executable, "-m", "penstock.cli.boot", *map(str, words)])
+    try:
         deadline = time.monotonic() + 60
         while not (tmp_path / "data" / "run" / "edge.json").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
         child.terminate()
         assert child.wait(60) == 0
+    finally:
+        child.kill()
+        child.wait()
     assert (tmp_path / "goodbye").exists()

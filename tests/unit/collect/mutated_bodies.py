@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from decimal import Decimal
 from random import Random
+from typing import Any
 
-from test_contents import GOOD, app
+import pyarrow as pa
+from readings_app import cloud, readings, stream_of
 
 from penstock.collect.contents.choice import decoded_as
 from penstock.collect.judging.admit import Judge
@@ -23,6 +26,55 @@ PIECES = (
     *(b"9" * 25, b"null", b"true", b"1e999", b"NaN", b'"\\ud800"'),
     *(b"9999-12-31T23:59:59-23:59", b"0001-01-01T00:00:00+23:59"),
 )
+
+GOOD: list[tuple[Any, bytes]] = [
+    (
+        "csv",
+        b"n,name,value,good,colour,price,when,day,place.city,place.lat,tags,counts\r\n"
+        b'1,"a, ""b""\nc",1.5,true,red,12.30,2024-05-01T10:00:00+02:00,2024-05-01,Berlin,52.5,x,\r\n2,,,,,,,,,,,\n',
+    ),
+    (
+        "cloudevents",
+        json.dumps([cloud({"n": 1}, time="2024-05-01T10:00:00Z"), cloud(data_base64="eyJuIjo4fQ==")]).encode(),
+    ),
+    ("cloudevent", json.dumps(cloud({"n": 1, "tags": ["a"]}, time="2024-05-01T10:00:00Z")).encode()),
+    ("text", b'{"n": 1}\n{"n": 2, "place": {"city": "x"}}\n'),
+    (
+        "json",
+        b'[{"n":1,"colour":"red","price":"1.5","when":"2024-05-01T10:00:00Z","level":3,'
+        b'"place":{"city":"a","lat":1.5},"tags":["x"],"counts":{"a":1}}]',
+    ),
+    (
+        "arrow",
+        stream_of(
+            pa.table(
+                {
+                    "n": range(20),
+                    "name": ["ab"] * 20,
+                    "tags": [["x"]] * 20,
+                    "place": [{"city": "c"}] * 20,
+                    "when": pa.array([1] * 20, pa.timestamp("s")),
+                    "colour": pa.array(["red"] * 20).dictionary_encode(),
+                }
+            )
+        ),
+    ),
+    ("arrow", stream_of(pa.table({"n": range(20)}), options=pa.ipc.IpcWriteOptions(compression="lz4"))),
+    (
+        "arrow",
+        stream_of(
+            pa.table(
+                {
+                    "n": pa.array([1, 2**63, 3], pa.uint64()),
+                    "at": [2**62, 0, -(2**63)],
+                    "when": pa.array([2**62, 1, -(2**63)], pa.timestamp("s")),
+                    "level": [11, 2, None],
+                    "price": [Decimal("1.234"), None, Decimal(12345678)],
+                }
+            )
+        ),
+    ),
+]
 
 
 def mutated(body: bytes, seeded: Random) -> bytes:
@@ -70,7 +122,7 @@ def _check(judge: Judge, decoded: Decoded) -> None:
 
 def run(seed: int, count: int) -> Counter[str]:
     seeded = Random(seed)
-    judges = [Judge(stream, Limits()) for stream in app().declared().streams]
+    judges = [Judge(stream, Limits()) for stream in readings().declared().streams]
     found: Counter[str] = Counter()
     for number in range(count):
         form, body = seeded.choice(GOOD)

@@ -28,6 +28,7 @@ from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS, Credential
+from penstock.serve.replies import errors_as_json
 
 
 class Absorbing:
@@ -202,7 +203,7 @@ async def running(
 ) -> AsyncIterator[Edge]:
     """An edge that listens on loopback; its log file stays for the next one. `guarded` puts a guard before it."""
     edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep, **more)
-    site = web.Application()
+    site = web.Application(middlewares=[errors_as_json(edge.observer)])
     writers = Everybody() if guarded is None else guarded(edge, site)
     edge.collect.add_routes(site)
     reader = FolderLog(Folder(path.parent))

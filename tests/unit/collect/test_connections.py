@@ -19,6 +19,7 @@ from penstock.config import Limits
 from penstock.rights.tls import self_made
 
 HEAD = b"POST /streams/orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n"
+WAITS = HEAD.replace(b"\r\n\r\n", b"\r\nExpect: 100-Continue\r\n\r\n")
 Talk = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -104,6 +105,38 @@ async def test_an_expectation_that_is_not_known_is_answered_as_every_other_error
             assert reply.startswith(b"HTTP/1.1 417 ")
             assert b'"code":"bad_request"' in reply
         assert edge.events("orders") == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [((b"/streams/orders", b"/nowhere"), 404), ((b"orders", b"unheard"), 404), ((b": 14", b": 99999999999"), 413)],
+    ids=["no path", "no stream", "too large"],
+)
+async def test_a_body_that_its_head_refuses_is_not_asked_for(
+    tmp_path: Path, changed: tuple[bytes, bytes], status: int
+) -> None:
+    async with watched(tmp_path) as edge:
+        reader, writer = await connect(edge, WAITS.replace(*changed))
+        async with asyncio.timeout(10):
+            reply = await reader.readuntil(b"}}")
+        writer.close()
+        assert reply.startswith(b"HTTP/1.1 %d " % status)
+        assert b"\r\nConnection: close\r\n" in reply  # nobody knows whether the body comes now
+
+
+async def test_a_body_that_is_wanted_is_asked_for_once_unless_it_is_there(tmp_path: Path) -> None:
+    async with watched(tmp_path) as edge:
+        reader, writer = await connect(edge, WAITS)
+        async with asyncio.timeout(10):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b'{"order_id":7}')
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+            writer.write(WAITS + b'{"order_id":8}')
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+            writer.write(b"GET /acks/x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n\r\n")
+            assert b"\r\nConnection: close\r\n" not in await reader.readuntil(b"}}")
+        writer.close()
+        assert [row["order_id"] for row in edge.events("orders")] == [7, 8]
 
 
 async def test_a_handshake_that_never_ends_is_closed_like_a_head(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pyarrow as pa
 import pytest
+from readings_app import Reading, stream_of
 from running_edge import Edge, running
-from test_contents import Reading, stream_of
 
 from penstock import App, Event, Private
 from penstock.errors import DiskFullError

@@ -198,7 +198,6 @@ async def listening(
 
 async def test_kafka_names_the_certificate_that_it_does_not_trust(tmp_path: Path) -> None:
     """Without a broker: any server that speaks TLS shows its certificate first."""
-    pytest.importorskip("confluent_kafka")
     ours, foreign = Authority(tmp_path, "ours"), Authority(tmp_path, "foreign")
     raw = await asyncio.start_server(lines, "127.0.0.1", 0, ssl=foreign.server())
     url = f"kafkas://127.0.0.1:{raw.sockets[0].getsockname()[1]}/ticks"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,12 @@ from penstock.views.rows_after import RowsAfter
 class Shop:
     """An edge whose flows are played by hand."""
 
-    def __init__(self, flows: FakeFlows, http: ClientSession) -> None:
-        self.flows, self.http = flows, http
+    def __init__(self, flows: FakeFlows, log: SqliteLog, http: ClientSession) -> None:
+        self.flows, self.log, self.http = flows, log, http
         self.topics = flows.build()
+        found = log.find("rsvps")
+        assert found is not None
+        self.rsvps = found
 
     async def post(self, query: str, body: bytes = b'{"topic": "a"}', **headers: str) -> tuple[int, Any]:
         sent = {"Content-Type": "application/json"} | headers
@@ -39,16 +42,13 @@ class Shop:
             return reply.status, json.loads(await reply.read())
 
     def commit(self, upserts: list[Any], end: int) -> None:
-        self.flows.commit(self.topics, upserts, end={"rsvps": [self.epoch, [end]]})
+        self.flows.commit(self.topics, upserts, end={"rsvps": [self.rsvps.epoch, [end]]})
 
     async def taken(self) -> None:
         """Wait until the log holds an event; then its sender waits for the view."""
-        while self.ends() == [0]:  # noqa: ASYNC110 it waits for a thread
+        while not any(self.log.bounds(self.rsvps).ends):  # noqa: ASYNC110 it waits for a thread
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-
-    epoch = ""
-    ends: Callable[[], list[int]]
 
 
 @asynccontextmanager
@@ -71,12 +71,7 @@ async def running(path: Path, may_read: MayRead = by_credential) -> AsyncIterato
     await server.start_server(shutdown_timeout=1.0)
     try:
         async with ClientSession(base_url=server.make_url("/")) as http:
-            shop = Shop(flows, http)
-            stream = log.find("rsvps")
-            assert stream is not None
-            shop.epoch = stream.epoch
-            shop.ends = lambda: list(log.bounds(stream).ends)
-            yield shop
+            yield Shop(flows, log, http)
     finally:
         await server.close()
         await views.stop()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
@@ -127,17 +128,30 @@ def test_a_reader_works_on_both_sides_of_a_fork(log: SqliteLog) -> None:
         assert sorted(everything(reader, stream)) == list(range(5))
 
 
-def test_connections_of_threads_that_ended_are_closed(log: SqliteLog) -> None:
-    reader = SqliteLog.reader(log.path)
-    for _ in range(10):
-        thread = threading.Thread(target=reader.streams)
-        thread.start()
-        thread.join()
-    reader.streams()
-    assert len(reader._connections) == 1
+def test_connections_are_closed_with_their_threads_and_with_the_reader(tmp_path: Path) -> None:
+    path = tmp_path / "edge.db"
+    SqliteLog.open(path, app="small").close()  # SQLite keeps the files of a process that also writes open
+    reader = SqliteLog.reader(path)
+    gc.disable()
+    try:
+        for _ in range(10):
+            thread = threading.Thread(target=reader.streams)
+            thread.start()
+            thread.join()
+        assert _opened(path) == 0
+        assert reader.streams()
+        assert _opened(path) == 1
+        reader.close()
+        assert _opened(path) == 0
+        assert reader.streams(), "a reader that was closed opens again when asked"
+    finally:
+        gc.enable()
     reader.close()
-    assert reader.streams(), "a reader that was closed opens again when asked"
-    reader.close()
+
+
+def _opened(path: Path) -> int:
+    """How often this process has it open."""
+    return sum(os.path.realpath(f"/proc/self/fd/{number}") == str(path) for number in os.listdir("/proc/self/fd"))
 
 
 def test_blocks_may_be_read_by_another_thread_than_asked_for_them(log: SqliteLog) -> None:
@@ -148,7 +162,6 @@ def test_blocks_may_be_read_by_another_thread_than_asked_for_them(log: SqliteLog
     thread = threading.Thread(target=lambda: asked.append(log.read(stream, 0, 0)))
     thread.start()
     thread.join()
-    log._register(log._connection())  # type: ignore[arg-type]
     (blocks,) = asked
     assert [block.start for block in blocks] == list(range(50))  # type: ignore[attr-defined]
 

@@ -159,3 +159,14 @@ def test_a_rejection_says_what_is_wrong_and_not_what_is_private(raw):
     assert detail.startswith(REJECTED[raw])
     assert SECRET not in detail
     assert "1234567890" not in detail
+
+
+def test_a_class_is_looked_at_once_however_much_is_masked(monkeypatch):
+    class Looked(Event):
+        email: Private[str]
+
+    looked, usual = [], msgspec.inspect.type_info
+    monkeypatch.setattr(msgspec.inspect, "type_info", lambda kind: looked.append(kind) or usual(kind))
+    for _ in range(3):
+        assert mask({"email": SECRET}, Looked) == {"email": MASK}
+    assert looked == [Looked]

@@ -13,6 +13,7 @@ from fake_flows import topic
 BAD: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "bad_request"),
     "no object": ("[1]", "bad_request"),
+    "too deep": ('{"type": "subscribe", "view": ' + "[" * 2_000 + "]" * 2_000 + "}", "bad_request"),
     "no type": ("{}", "bad_request"),
     "unknown type": ('{"type": "dance", "id": "s"}', "bad_request"),
     "unknown view": ('{"type": "subscribe", "id": "s", "view": "nope"}', "unknown_view"),
