@@ -1,7 +1,7 @@
 """`keep=`: rows that are too old against the newest event leave the view, by one rule that `verify` applies too.
 
 A row's time is the end of its window, else its `_time`. It goes when that lies more than `keep` behind the input's
-largest event time at the commit's frontier. Idle input lets nothing go.
+largest event time at the commit's frontier. Idle input lets nothing go, and a row without a time stays until it has one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.change import DELETE, OP
 from penstock.flows.rules import row_time
@@ -25,6 +26,11 @@ def row_times(table: pa.Table) -> pa.Array:
     column = row_time({f.name: simple_type(f.type) for f in table.schema})
     times = table.column(column).combine_chunks()
     return (times if column == "_time" else times.field("end")).cast(pa.int64())
+
+
+def too_old(times: pa.Array, limit_us: int) -> pa.Array:
+    """Which rows of these times go."""
+    return pc.fill_null(pc.less(times, limit_us), False)
 
 
 def hashable(value: Any) -> Any:
