@@ -29,7 +29,11 @@ _ABOVE = {
     "Sort": "use order_by= on @app.view: it is a default of each read",
     "Join": "join before the aggregation, or in a @app.flow before this one",
     "Generate": "explode before the aggregation; the top n inside a row is max_by(x, y, n)",
+    "Deduplicate": "leave it out, a group is one row; or call dropDuplicates before the aggregation",
+    "MapInPandas": "compute columns with a pandas_udf, and say with where= on @app.view which rows stay",
+    "MapInArrow": "compute columns with an arrow_udf, and say with where= on @app.view which rows stay",
 }
+"""What gives other rows than it gets, not only other columns, and what to write instead."""
 _PER_BATCH = {
     "FlatMapGroupsInPandas": "applyInPandas",
     "FlatMapGroupsInArrow": "applyInArrow",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,20 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         ),
         "above_aggregation",
         "explode before",
+    ),
+    "filter of a name": (
+        lambda orders: orders.sparkSession.sql(
+            "WITH c AS (SELECT country, count(*) n FROM {orders} GROUP BY country) SELECT * FROM c WHERE n > 5",
+            orders=orders,
+        ),
+        "above_aggregation",
+        "where=",
+    ),
+    "known rows": (lambda orders: _by_country(orders).dropDuplicates(), "above_aggregation", "before the aggregation"),
+    "pandas": (
+        lambda orders: _by_country(orders).mapInPandas(_some, "country string, count bigint"),
+        "above_aggregation",
+        "pandas_udf",
     ),
     "watermark": (lambda orders: _by_country(orders.withWatermark("_time", "1 minute")), "own_watermark", "late_after"),
     "key": (lambda orders: orders.groupBy("amount").count(), "unknown_column", "its columns are amount, count"),
@@ -107,6 +121,10 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
     ),
     "our column": (lambda orders: orders.select("country", F.lit(1).alias("_op")), "name_reserved", "alias"),
 }
+
+
+def _some(orders: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    return (some[some["count"] > 5] for some in orders)
 
 
 def _same(orders: pd.DataFrame) -> pd.DataFrame:
