@@ -1,7 +1,7 @@
 """`keep=`: rows that are too old against the newest event leave the view, by one rule that `verify` applies too.
 
 A row's time is the end of its window, else its `_time`. It goes when that lies more than `keep` behind the input's
-largest event time at the commit's frontier. Idle input lets nothing go, and a row without a time stays until it has one.
+largest event time at the commit's frontier. Idle input lets nothing go, and a row stays until it has a time.
 """
 
 from __future__ import annotations
