@@ -15,6 +15,7 @@ from pyspark.sql import types as T
 from penstock.change import OP
 from penstock.declaration import FlowDef, Node, Problem, ViewDef
 from penstock.flows import tree
+from penstock.flows.source import FORMAT
 
 Mode = Literal["update", "append"]
 ABOVE = "above_aggregation"
@@ -113,7 +114,15 @@ def refused(node: Node, frame: DataFrame, delays_us: set[int]) -> Iterator[Probl
 
 def _batch_problems(node: Node, plan: tree.Plan) -> Iterator[Problem]:
     """What means another thing in each batch than over all events, or nothing at all in a batch query."""
-    found = {tree.kind(n) for n in tree.nodes(plan) if n.isStreaming()}
+    streaming = [n for n in tree.nodes(plan) if n.isStreaming()]
+    if not all(tree.children(n) or (tree.is_log(n) and n.sourceName() == FORMAT) for n in streaming):
+        yield _error(
+            "unsupported_plan",
+            f"'{node.name}' reads a stream that is not in the log: nobody could rebuild or verify what it gives",
+            node,
+            "bring it in with app.pull, or POST it to a stream, and name that stream as a parameter",
+        )
+    found = {tree.kind(n) for n in streaming}
     for called in sorted({_PER_BATCH[name] for name in found if name in _PER_BATCH}):
         yield _error(
             "per_batch",

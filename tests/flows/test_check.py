@@ -56,6 +56,11 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "above_aggregation",
         "where=",
     ),
+    "a stream of its own": (
+        lambda orders: orders.sparkSession.readStream.format("rate").load().select(F.lit("NL").alias("country")),
+        "unsupported_plan",
+        "app.pull",
+    ),
     "known rows": (lambda orders: _by_country(orders).dropDuplicates(), "above_aggregation", "before the aggregation"),
     "pandas": (
         lambda orders: _by_country(orders).mapInPandas(_some, "country string, count bigint"),
