@@ -42,6 +42,17 @@ def hashable(value: Any) -> Any:
     return math.nan if isinstance(value, float) and value != value else value
 
 
+def _counted(kind: pa.DataType) -> pa.DataType:
+    """A type whose moments and days are numbers, as Arrow holds them: Python's end with the year 9999."""
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _counted(field.type)) for field in kind])
+    return pa.list_(_counted(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
 class Expiry:
     """The rows that are in a view now, by time: what has become too old at each commit."""
 
@@ -58,7 +69,7 @@ class Expiry:
             self._note(pa.Table.from_batches([batch]))
 
     def _note(self, changes: pa.Table) -> None:
-        keys = changes.select(self.key).to_pylist()
+        keys = self._keys(changes)
         for values, op, time in zip(keys, changes[OP].to_pylist(), row_times(changes).to_pylist(), strict=True):
             key = tuple(hashable(v) for v in values.values())
             if op == DELETE or time is None:
@@ -67,6 +78,11 @@ class Expiry:
                 self._live[key] = (time, values)
                 self._count += 1
                 heapq.heappush(self._heap, (time, self._count, key))
+
+    def _keys(self, changes: pa.Table) -> list[dict[str, Any]]:
+        keys = changes.select(self.key)
+        rows: list[dict[str, Any]] = keys.cast(pa.schema([(f.name, _counted(f.type)) for f in keys.schema])).to_pylist()
+        return rows
 
     def apply(self, changes: pa.Table, max_us: int | None) -> pa.Table:
         """The changes, with those turned into deletes, or added as deletes, that are too old at `max_us`."""
@@ -82,7 +98,7 @@ class Expiry:
         return self._with_deletes(changes, gone) if gone else changes
 
     def _with_deletes(self, changes: pa.Table, gone: dict[Key, dict[str, Any]]) -> pa.Table:
-        rows = changes.select(self.key).to_pylist()
+        rows = self._keys(changes)
         stays = [tuple(hashable(v) for v in row.values()) not in gone for row in rows]
         kept = changes.filter(pa.array(stays, pa.bool_()))
         deletes = pa.Table.from_pylist([{**row, OP: DELETE} for row in gone.values()], schema=changes.schema)
