@@ -6,7 +6,7 @@ what stands above an aggregation may only compute columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +35,8 @@ _ABOVE = {
     "MapInArrow": "compute columns with an arrow_udf, and say with where= on @app.view which rows stay",
 }
 """What gives other rows than it gets, not only other columns, and what to write instead."""
+_COLUMNS_ONLY = ("Project", "SubqueryAlias", "View", "Repartition", "RepartitionByExpression")
+"""What gives the rows that it gets, each with its columns."""
 _PER_BATCH = {
     "FlatMapGroupsInPandas": "applyInPandas",
     "FlatMapGroupsInArrow": "applyInArrow",
@@ -148,7 +150,7 @@ def _batch_problems(node: Node, plan: tree.Plan) -> Iterator[Problem]:
 
 def _key_problems(node: ViewDef, plan: tree.Plan) -> Iterator[Problem]:
     """A view keeps one row per key and Spark one per group. So each group must have one key for ever, its own."""
-    plan, uses = _beneath(plan)
+    plan, uses, lossy = _beneath(plan)
     if not set(node.key) <= uses.keys():
         return
     if tree.kind(plan) == "Union":
@@ -164,23 +166,65 @@ def _key_problems(node: ViewDef, plan: tree.Plan) -> Iterator[Problem]:
             )
             yield _error(KEY, text, node, "the key is what the rows are grouped by")
             return
-    held = {i for parts in used.values() for made_of in parts for i in (_attributes(made_of) | {made_of.exprId().id()})}
-    for group in tree.items(plan.groupingExpressions()):
+    groups = list(tree.items(plan.groupingExpressions()))
+    texts = {group.sql() for group in groups}
+    held: dict[bool, set[int]] = {True: set(), False: set()}
+    for name, parts in used.items():
+        for made_of in parts:
+            telling = name not in lossy and _tells(made_of, texts)
+            held[telling] |= _attributes(made_of) | {made_of.exprId().id()}
+    for group in groups:
         inside = _attributes(group)
-        if inside and not inside & held and group.sql() != "spark_grouping_id":
+        if inside and not inside & held[True] and group.sql() != "spark_grouping_id":
             text = f"'{node.name}' groups by {group.sql()}, which is not in its key: groups would replace each other"
-            yield _error(KEY, text, node, "put it into key=, or aggregate it: max(name) instead of grouping by name")
+            hint = "put it into key=, or aggregate it: max(name) instead of grouping by name"
+            if inside & held[False]:
+                text = (
+                    f"'{node.name}' computes its key from {group.sql()}, by which it groups: two groups may get one key"
+                )
+                hint = "compute the key before, and group by it"
+            yield _error(KEY, text, node, hint)
 
 
-def _beneath(plan: tree.Plan) -> tuple[tree.Plan, dict[str, set[int]]]:
-    """The first node that does more than compute columns, and which of its columns each of the view is made of."""
+_TELLING = {
+    "AttributeReference", "Literal", "Alias", "Cast", "GetStructField", "Concat", "ConcatWs", "CreateNamedStruct",
+    "CreateArray", "StructsToJson", "Md5", "Sha1", "Sha2", "XxHash64", "Hex", "Base64", "UnixMicros", "UnixMillis",
+    "UnixSeconds",
+}  # fmt: skip
+"""Expressions whose result tells what went in, for groups at least: what `_tells` says of casts and fields."""
+
+
+def _tells(expression: tree.Expression, groups: Collection[str] = ()) -> bool:
+    """Whether two groups cannot get the same value of an expression that is made of them."""
+    name = tree.kind(expression)
+    if expression.sql() in groups:
+        return True
+    if name not in _TELLING:
+        return False
+    if name == "Cast" and not _widens(expression):
+        return False
+    if name == "GetStructField":
+        return str(expression.child().dataType().simpleString()) == _WINDOW
+    return all(_tells(child, groups) for child in tree.children(expression))
+
+
+def _widens(cast: tree.Expression) -> bool:
+    made, of = cast.dataType().simpleString(), cast.child().dataType().simpleString()
+    return made == "string" or (made == "bigint" and of in ("tinyint", "smallint", "int"))
+
+
+def _beneath(plan: tree.Plan) -> tuple[tree.Plan, dict[str, set[int]], set[str]]:
+    """The first node that does more than compute columns, which of its columns each of the view is made of, and of
+    which columns of the view one cannot say from what value they were made."""
     uses = {column.name(): {column.exprId().id()} for column in tree.items(plan.output())}
-    while tree.kind(plan) in ("Project", "SubqueryAlias"):
+    lossy: set[str] = set()
+    while tree.kind(plan) in _COLUMNS_ONLY:
         if tree.kind(plan) == "Project":
-            below = {e.exprId().id(): _attributes(e) for e in tree.items(plan.projectList())}
-            uses = {name: {i for u in used for i in below.get(u, set())} for name, used in uses.items()}
+            made = {e.exprId().id(): e for e in tree.items(plan.projectList())}
+            lossy |= {name for name, used in uses.items() if not all(_tells(made[u]) for u in used if u in made)}
+            uses = {name: {i for u in used if u in made for i in _attributes(made[u])} for name, used in uses.items()}
         plan = plan.child()
-    return plan, uses
+    return plan, uses, lossy
 
 
 def _union_problems(node: ViewDef, union: tree.Plan, uses: dict[str, set[int]]) -> Iterator[Problem]:
@@ -206,7 +250,7 @@ def _constants(plan: tree.Plan, place: int) -> Iterator[str | None]:
 
 
 def _constant(plan: tree.Plan, wanted: int) -> str | None:
-    while tree.kind(plan) in ("Project", "Aggregate", "SubqueryAlias", "Filter", "EventTimeWatermark"):
+    while tree.kind(plan) in (*_COLUMNS_ONLY, "Aggregate", "Filter", "EventTimeWatermark"):
         if tree.kind(plan) in ("Project", "Aggregate"):
             columns = plan.projectList() if tree.kind(plan) == "Project" else plan.aggregateExpressions()
             made = next(e for e in tree.items(columns) if e.exprId().id() == wanted)

@@ -99,6 +99,25 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "key_of_groups",
         "grouped by",
     ),
+    "key of several groups": (
+        lambda orders: orders.groupBy("at").count().select((F.col("at") % 7).cast("string").alias("country"), "count"),
+        "key_of_groups",
+        "compute the key before",
+    ),
+    "key of several groups of a view": (
+        lambda orders: _sql_of(orders.groupBy("at").count(), "SELECT string(at % 7) AS country, count FROM counted"),
+        "key_of_groups",
+        "compute the key before",
+    ),
+    "key of two groups": (
+        lambda orders: (
+            orders.withColumnRenamed("country", "c")
+            .groupBy("c")
+            .agg(F.count("*").alias("n"), F.coalesce("c", F.lit("?")).alias("country"))
+        ),
+        "key_of_groups",
+        "compute the key before",
+    ),
     "united groups": (
         lambda orders: _by_country(orders).union(_by_country(orders.where("amount > 5"))),
         "key_of_groups",
@@ -132,6 +151,11 @@ def _some(orders: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     return (some[some["count"] > 5] for some in orders)
 
 
+def _sql_of(counted: DataFrame, text: str) -> DataFrame:
+    counted.createOrReplaceTempView("counted")
+    return counted.sparkSession.sql(text)
+
+
 def _same(orders: pd.DataFrame) -> pd.DataFrame:
     return orders
 
@@ -151,6 +175,9 @@ GOOD: dict[str, Callable[[DataFrame], DataFrame]] = {
     "computed": lambda orders: orders.groupBy(F.lower("country").alias("country")).count(),
     "joined": lambda orders: (
         orders.groupBy("country", "at").count().select(F.concat_ws("/", "country", "at").alias("country"), "count")
+    ),
+    "computed and joined": lambda orders: orders.groupBy(F.lower("country")).agg(
+        F.concat(F.lower("country"), F.lit("!")).alias("country")
     ),
     "of all": lambda orders: orders.agg(F.count("*").alias("n")).withColumn("country", F.lit("all")),
     "a part of the window": lambda orders: (

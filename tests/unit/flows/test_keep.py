@@ -1,4 +1,4 @@
-"""Rows are told apart by key as the views do it: NaN is one key, for `keep=` and for `verify`; far days are keys too."""
+"""Rows are told apart by key as views do it, for `keep=` and for `verify`: NaN is one key, and far days are keys."""
 
 from types import SimpleNamespace
 from typing import Any
