@@ -19,12 +19,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 
 from penstock.change import OP, UPSERT
 from penstock.config import Folder
 from penstock.declaration import Application, ViewDef
-from penstock.errors import PositionGoneError
-from penstock.flows import building
+from penstock.errors import PenstockError, PositionGoneError
+from penstock.flows import building, failure
 from penstock.flows.keep import hashable, row_times, too_old
 from penstock.flows.plan import Planned, Planner, flow_schema
 from penstock.flows.rules import window_column
@@ -112,8 +113,11 @@ class Verifier:
                 return self._attempt(made, began)
             except Exception as error:
                 why = _moved_on(error)
-                if why is None:
+                if why is None and _is_ours(error):
                     raise
+                if why is None:
+                    reason = f"its function fails as a batch query: {failure.reason(str(error))}"
+                    return Report(made.node.name, _kind(made), "unverifiable", reasons=[reason])
         reason = f"the log moved on while it was compared, {TRIES} times: {why}"
         return Report(made.node.name, _kind(made), "unverifiable", reasons=[reason])
 
@@ -280,6 +284,11 @@ def _moved_on(error: Exception) -> str | None:
         return error.message
     lines = (line.strip() for line in str(error).split("\n"))
     return next((line[:400] for line in lines if PositionGoneError.__name__ in line), None)
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether a comparison failed by something else than the user's function, such as a block that is damaged."""
+    return not isinstance(error, PySparkException) or PenstockError.__module__ in str(error)
 
 
 # Comparing
