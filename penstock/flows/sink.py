@@ -90,7 +90,8 @@ class Sink:
         rows = data.collect()
         done_us = self.clock.now_us()
         if not self._known(batch, span):
-            meta = self._meta(batch, span, done_us, data.closes_us() if self.made.mode == "append" else None)
+            closes = self.made.mode == "append" and self.made.aggregates
+            meta = self._meta(batch, span, done_us, data.closes_us() if closes else None)
             checkpoint.sync(self.checkpoint)
             self._commit(rows, span, meta)
             self.last = meta
