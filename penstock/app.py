@@ -107,10 +107,11 @@ class App:
         """
         place = _caller()
         with _at(place):
-            if partitions < 1:
-                raise DeclarationError(f"partitions={partitions} of '{name}'", hint="use 1 or more")
+            _at_least(1, f"partitions={partitions!r} of '{name}'", partitions)
             if unknown not in ("ignore", "keep", "reject"):
                 raise DeclarationError(f"unknown='{unknown}' of '{name}'", hint="use 'ignore', 'keep' or 'reject'")
+            if not inspect.isclass(type):
+                raise DeclarationError(f"{type!r} is not an Event class", hint="write class X(Event): ...")
             if horizon is not None and id is None:
                 raise DeclarationError(
                     f"horizon= of '{name}' without an id", hint="say what makes an event unique: id="
@@ -169,6 +170,8 @@ class App:
         """
         place = _caller()
         with _at(place):
+            if not isinstance(stream, StreamDef):
+                raise DeclarationError(f"{stream!r} is no stream to pull into", hint="give what app.stream returned")
             found = origin(
                 source,
                 resume=resume,
@@ -249,8 +252,7 @@ class App:
         def declare(f: F) -> F:
             place = _of(f)
             with _at(place):
-                if partitions < 1:
-                    raise DeclarationError(f"partitions={partitions} of '{f.__name__}'", hint="use 1 or more")
+                _at_least(1, f"partitions={partitions!r} of '{f.__name__}'", partitions)
                 self._flows.append(
                     FlowDef(
                         name=name or f.__name__,
@@ -305,8 +307,10 @@ class App:
         def declare(f: F) -> F:
             place = _of(f)
             with _at(place):
-                if limit is not None and limit < 0:
-                    raise DeclarationError(f"limit={limit}", hint="use 0 or more, or leave it out")
+                if limit is not None:
+                    _at_least(0, f"limit={limit!r}", limit)
+                if where is not None and not isinstance(where, str):
+                    raise DeclarationError(f"where={where!r} is no text", hint='write it as SQL: where="orders >= 3"')
                 if not _names(key):
                     raise DeclarationError("a view needs a key", hint="name the columns that make a row unique")
                 self._views.append(
@@ -423,7 +427,18 @@ def _of(function: Callable[..., Any]) -> Place:
 def _names(names: Names) -> tuple[str, ...]:
     if names is None:
         return ()
-    return (names,) if isinstance(names, str) else tuple(names)
+    try:
+        found: tuple[Any, ...] = (names,) if isinstance(names, str) else tuple(names)
+    except TypeError:  # a number, or a column of Spark's
+        found = (None,)
+    if not all(isinstance(name, str) for name in found):
+        raise DeclarationError(f"{names!r} names no columns", hint="write their names as texts: 'a', or ['a', 'b']")
+    return found
+
+
+def _at_least(least: int, said: str, number: int) -> None:
+    if not isinstance(number, int) or number < least:
+        raise DeclarationError(said, hint=f"use a whole number, {least} or more")
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -47,9 +47,9 @@ def duration_us(text: str | timedelta) -> int:
     >>> duration_us("10 minutes")
     600000000
     """
-    if isinstance(text, timedelta):
+    if isinstance(text, timedelta) and text >= timedelta(0):
         return round(text.total_seconds() * 1_000_000)
-    match = _DURATION.fullmatch(text.lower())
+    match = _DURATION.fullmatch(text.lower()) if isinstance(text, str) else None
     unit = match and (_UNITS_US.get(match[2]) or _UNITS_US.get(match[2].removesuffix("s")))
     if not match or not unit:
         raise DeclarationError(

@@ -21,11 +21,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """What `offsets/N` says of batch N: where each input ends, and the watermark."""
+    """What `offsets/N` says of batch N: where each input ends."""
 
     ends: dict[str, tuple[str, int, tuple[int, ...]]]
     """By stream: epoch, the commit number behind the batch, and the offsets. Read twice: the smaller."""
-    watermark_us: int
     planned_us: int
     even: bool
     """A stream that is read twice was read to the same end."""
@@ -47,7 +46,7 @@ def planned(checkpoint: Path, batch: int) -> PlannedBatch | None:
             found = (offset["epoch"], offset["commit"], ends_of(offset))
             even = even and ends.get(offset["stream"], found) == found
             ends[offset["stream"]] = min(ends.get(offset["stream"], found), found, key=lambda e: e[1])
-    return PlannedBatch(ends, json.loads(lines[1])["batchWatermarkMs"] * 1000, stamp, even)
+    return PlannedBatch(ends, stamp, even)
 
 
 def sync(checkpoint: Path) -> None:

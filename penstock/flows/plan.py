@@ -283,7 +283,9 @@ class Planner:
         return frame
 
 
-_IN_ORDER = {"Project", "Filter", "Generate", "SubqueryAlias", "EventTimeWatermark"}
+_IN_ORDER = {
+    "Project", "Filter", "Generate", "SubqueryAlias", "View", "EventTimeWatermark", "MapInPandas", "MapInArrow",
+}  # fmt: skip
 """Operators that hand rows on in the order in which they came."""
 
 

@@ -19,6 +19,7 @@ from penstock.flows.sink import with_op
 from penstock.flows.source import Feed
 from penstock.log.folder import DEAD
 from penstock.log.log import LogReader
+from penstock.views.unpack import rows_of
 
 MOST_EVENTS = 10
 MOST_SHARE = 0.01
@@ -90,7 +91,8 @@ def letters(
     for (name, partition, offset), said in found.items():
         stream = dataclasses.replace(feeds[name].stream)
         block = next(iter(logs[name].read(stream, partition, offset, offset + 1)))
-        event = block.batch.to_pylist(maps_as_pydicts="lossy")[0]
+        names = block.batch.schema.names
+        event = dict(zip(names, rows_of(block.batch, names)[0], strict=True))
         fields = {field: value for field, value in event.items() if not field.startswith("_")}
         rows.append(
             {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,21 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 
+from penstock.flows import tree
 from penstock.flows.scratch import scratch
 
-Collect = Callable[[], pa.Table]
-"""Runs the batch, by one action, and gives its rows in order."""
-Take = Callable[[Collect, int], int]
+
+@dataclass(frozen=True)
+class Batch:
+    """What Spark has planned and not run yet."""
+
+    collect: Callable[[], pa.Table]
+    """Runs the batch, by one action, and gives its rows in order."""
+    closes_us: Callable[[], int | None]
+    """Up to which end its topmost aggregation gives windows out in append mode; None: it aggregates nothing."""
+
+
+Take = Callable[[Batch, int], int]
 """What the sink does with a batch; gives how many events it read."""
 
 FEW_EVENTS = 5_000
@@ -66,7 +77,7 @@ class BatchSink:
         self._interprets = few
 
     def addBatch(self, batch: int, data: JavaObject) -> None:
-        events = self._take(lambda: self._collected(data), batch)
+        events = self._take(Batch(lambda: self._collected(data), lambda: _closes_us(data)), batch)
         self._suit(data, events <= FEW_EVENTS)
 
     def _suit(self, data: JavaObject, few: bool) -> None:
@@ -93,6 +104,15 @@ class BatchSink:
 
     class Java:
         implements = ("org.apache.spark.sql.execution.streaming.Sink",)
+
+
+def _closes_us(data: JavaObject) -> int | None:
+    """Not the query's own watermark: a join below holds it back for as long as it may still find pairs."""
+    for node in tree.nodes(data.queryExecution().executedPlan()):
+        if tree.kind(node).endswith("StateStoreSaveExec"):
+            mark = node.eventTimeWatermarkForEviction()
+            return int(mark.get()) * 1000 if mark.isDefined() else None
+    return None
 
 
 class Handed:

@@ -6,7 +6,7 @@ what stands above an aggregation may only compute columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 from py4j.protocol import Py4JJavaError
@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 from penstock.change import OP
 from penstock.declaration import FlowDef, Node, Problem, ViewDef
 from penstock.flows import tree
+from penstock.flows.source import FORMAT
 
 Mode = Literal["update", "append"]
 ABOVE = "above_aggregation"
@@ -33,7 +34,13 @@ _ABOVE = {
     "Sort": "use order_by= on @app.view: it is a default of each read",
     "Join": "join before the aggregation, or in a @app.flow before this one",
     "Generate": "explode before the aggregation; the top n inside a row is max_by(x, y, n)",
+    "Deduplicate": "leave it out, a group is one row; or call dropDuplicates before the aggregation",
+    "MapInPandas": "compute columns with a pandas_udf, and say with where= on @app.view which rows stay",
+    "MapInArrow": "compute columns with an arrow_udf, and say with where= on @app.view which rows stay",
 }
+"""What gives other rows than it gets, not only other columns, and what to write instead."""
+_COLUMNS_ONLY = ("Project", "SubqueryAlias", "View", "Repartition", "RepartitionByExpression")
+"""What gives the rows that it gets, each with its columns."""
 _PER_BATCH = {
     "FlatMapGroupsInPandas": "applyInPandas",
     "FlatMapGroupsInArrow": "applyInArrow",
@@ -113,7 +120,15 @@ def refused(node: Node, frame: DataFrame, delays_us: set[int]) -> Iterator[Probl
 
 def _batch_problems(node: Node, plan: tree.Plan) -> Iterator[Problem]:
     """What means another thing in each batch than over all events, or nothing at all in a batch query."""
-    found = {tree.kind(n) for n in tree.nodes(plan) if n.isStreaming()}
+    streaming = [n for n in tree.nodes(plan) if n.isStreaming()]
+    if not all(tree.children(n) or (tree.is_log(n) and n.sourceName() == FORMAT) for n in streaming):
+        yield _error(
+            "unsupported_plan",
+            f"'{node.name}' reads a stream that is not in the log: nobody could rebuild or verify what it gives",
+            node,
+            "bring it in with app.pull, or POST it to a stream, and name that stream as a parameter",
+        )
+    found = {tree.kind(n) for n in streaming}
     for called in sorted({_PER_BATCH[name] for name in found if name in _PER_BATCH}):
         yield _error(
             "per_batch",
@@ -145,7 +160,7 @@ def _key_problems(node: ViewDef, plan: tree.Plan) -> Iterator[Problem]:
 
 
 def _group_problems(node: ViewDef, plan: tree.Plan, key: Uses) -> Iterator[Problem]:
-    plan, key = _beneath(plan, key)
+    plan, key, lossy = _beneath(plan, key)
     if tree.kind(plan) == "Union":
         yield from _union_problems(node, plan, key)
     if tree.kind(plan) != "Aggregate" or not plan.isStreaming():
@@ -159,22 +174,64 @@ def _group_problems(node: ViewDef, plan: tree.Plan, key: Uses) -> Iterator[Probl
             )
             yield _error(KEY, text, node, "the key is what the rows are grouped by")
             return
-    held = {i for parts in used.values() for made_of in parts for i in (_attributes(made_of) | {made_of.exprId().id()})}
-    for group in tree.items(plan.groupingExpressions()):
+    groups = list(tree.items(plan.groupingExpressions()))
+    texts = {group.sql() for group in groups}
+    held: dict[bool, set[int]] = {True: set(), False: set()}
+    for name, parts in used.items():
+        for made_of in parts:
+            telling = name not in lossy and _tells(made_of, texts)
+            held[telling] |= _attributes(made_of) | {made_of.exprId().id()}
+    for group in groups:
         inside = _attributes(group)
-        if inside and not inside & held and group.sql() != "spark_grouping_id":
+        if inside and not inside & held[True] and group.sql() != "spark_grouping_id":
             text = f"'{node.name}' groups by {group.sql()}, which is not in its key: groups would replace each other"
-            yield _error(KEY, text, node, "put it into key=, or aggregate it: max(name) instead of grouping by name")
+            hint = "put it into key=, or aggregate it: max(name) instead of grouping by name"
+            if inside & held[False]:
+                text = (
+                    f"'{node.name}' computes its key from {group.sql()}, by which it groups: two groups may get one key"
+                )
+                hint = "put what it groups by into key= too, or compute the key before and group by it"
+            yield _error(KEY, text, node, hint)
 
 
-def _beneath(plan: tree.Plan, uses: Uses) -> tuple[tree.Plan, Uses]:
-    """The first node that does more than compute columns, and the same in its columns."""
-    while tree.kind(plan) in ("Project", "SubqueryAlias"):
+_TELLING = {
+    "AttributeReference", "Literal", "Alias", "Cast", "GetStructField", "Concat", "ConcatWs", "CreateNamedStruct",
+    "CreateArray", "StructsToJson", "Md5", "Sha1", "Sha2", "XxHash64", "Hex", "Base64", "UnixMicros", "UnixMillis",
+    "UnixSeconds",
+}  # fmt: skip
+"""Expressions whose result tells what went in, for groups at least: what `_tells` says of casts and fields."""
+
+
+def _tells(expression: tree.Expression, groups: Collection[str] = ()) -> bool:
+    """Whether two groups cannot get the same value of an expression that is made of them."""
+    name = tree.kind(expression)
+    if expression.sql() in groups:
+        return True
+    if name not in _TELLING:
+        return False
+    if name == "Cast" and not _widens(expression):
+        return False
+    if name == "GetStructField":
+        return str(expression.child().dataType().simpleString()) == _WINDOW
+    return all(_tells(child, groups) for child in tree.children(expression))
+
+
+def _widens(cast: tree.Expression) -> bool:
+    made, of = cast.dataType().simpleString(), cast.child().dataType().simpleString()
+    return made == "string" or (made == "bigint" and of in ("tinyint", "smallint", "int"))
+
+
+def _beneath(plan: tree.Plan, uses: Uses) -> tuple[tree.Plan, Uses, set[str]]:
+    """The first node that does more than compute columns, the same in its columns, and of which one cannot say from
+    what value they were made."""
+    lossy: set[str] = set()
+    while tree.kind(plan) in _COLUMNS_ONLY:
         if tree.kind(plan) == "Project":
-            below = {e.exprId().id(): _attributes(e) for e in tree.items(plan.projectList())}
-            uses = {name: {i for u in used for i in below.get(u, set())} for name, used in uses.items()}
+            made = {e.exprId().id(): e for e in tree.items(plan.projectList())}
+            lossy |= {name for name, used in uses.items() if not all(_tells(made[u]) for u in used if u in made)}
+            uses = {name: {i for u in used if u in made for i in _attributes(made[u])} for name, used in uses.items()}
         plan = plan.child()
-    return plan, uses
+    return plan, uses, lossy
 
 
 def _union_problems(node: ViewDef, union: tree.Plan, key: Uses) -> Iterator[Problem]:
@@ -206,7 +263,7 @@ def _constants(plan: tree.Plan, place: int) -> Iterator[str | None]:
 def _constant(plan: tree.Plan, wanted: int) -> str | None:
     """Its value, after the cast by which Spark gives the parts of a union one type."""
     cast: tree.Expression | None = None
-    while tree.kind(plan) in ("Project", "Aggregate", "SubqueryAlias", "Filter", "EventTimeWatermark"):
+    while tree.kind(plan) in (*_COLUMNS_ONLY, "Aggregate", "Filter", "EventTimeWatermark"):
         if tree.kind(plan) in ("Project", "Aggregate"):
             columns = plan.projectList() if tree.kind(plan) == "Project" else plan.aggregateExpressions()
             made = next(e for e in tree.items(columns) if e.exprId().id() == wanted)

@@ -30,7 +30,7 @@ from penstock.flows import checkpoint
 from penstock.flows.keep import Expiry
 from penstock.flows.late import late_events
 from penstock.flows.plan import Planned, flow_schema, flow_time
-from penstock.flows.query import Collect
+from penstock.flows.query import Batch
 from penstock.flows.source import Feed
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.group import GroupCommit
@@ -48,7 +48,6 @@ class Span:
     end: Ends
     start_commits: dict[str, int]
     end_commits: dict[str, int]
-    watermark_us: int
     planned_us: int
     even: bool
 
@@ -77,21 +76,22 @@ class Sink:
     """Batches taken since this sink began, for telling a hung query from an idle one."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, collect: Collect, batch: int) -> int:
+    def __call__(self, data: Batch, batch: int) -> int:
         try:
             with self.lock:
-                return self._take(collect, batch)
+                return self._take(data, batch)
         except BaseException as error:
             self.error = error
             raise
 
-    def _take(self, collect: Collect, batch: int) -> int:
+    def _take(self, data: Batch, batch: int) -> int:
         """Gives how many events the batch has read."""
         span = self.span(batch)
-        rows = collect()
+        rows = data.collect()
         done_us = self.clock.now_us()
         if not self._known(batch, span):
-            meta = self._meta(batch, span, done_us)
+            closes = self.made.mode == "append" and self.made.aggregates
+            meta = self._meta(batch, span, done_us, data.closes_us() if closes else None)
             checkpoint.sync(self.checkpoint)
             self._commit(rows, span, meta)
             self.last = meta
@@ -115,7 +115,7 @@ class Sink:
             new = now.ends.get(name, old)
             start[name], start_commits[name] = [old[0], list(old[2])], old[1]
             end[name], end_commits[name] = [new[0], list(new[2])], new[1]
-        return Span(start, end, start_commits, end_commits, now.watermark_us, now.planned_us, now.even)
+        return Span(start, end, start_commits, end_commits, now.planned_us, now.even)
 
     def _known(self, batch: int, span: Span) -> bool:
         """Whether the log has this batch already; raises when the log and the checkpoint tell different stories."""
@@ -131,7 +131,7 @@ class Sink:
             detail=f"checkpoint: {span.start} to {span.end}; log: {self.last}",
         )
 
-    def _meta(self, batch: int, span: Span, done_us: int) -> BatchMeta:
+    def _meta(self, batch: int, span: Span, done_us: int, closes_us: int | None) -> BatchMeta:
         commits = [self.logs[n].last_commit(f.stream, span.end_commits[n]) for n, f in self.feeds.items()]
         newest = [c.max_us if c else None for c in commits]
         accepted = [_accepted(c.meta, c.written_us) for c in commits if c]
@@ -141,7 +141,7 @@ class Sink:
             end=span.end,
             even=span.even,
             max_us=None if None in newest else min(n for n in newest if n is not None),
-            watermark_us=span.watermark_us if self.made.mode == "append" else None,
+            watermark_us=closes_us,
             accepted_us=max(accepted, default=None),
             planned_us=span.planned_us,
             done_us=done_us,

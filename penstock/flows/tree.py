@@ -34,7 +34,17 @@ def _once(thing: Any, name: str, ask: Callable[[], T]) -> T:
 
 
 def analyzed(frame: DataFrame) -> Plan:
-    return _once(frame._jdf, "analyzed", lambda: frame._jdf.queryExecution().analyzed())
+    """The plan as the user wrote it, with what SQL names by WITH written out where it is used: beside the plan, as
+    Spark keeps it, nobody would see what stands above what."""
+    return _once(frame._jdf, "analyzed", lambda: _written_out(frame))
+
+
+def _written_out(frame: DataFrame) -> Plan:
+    plan = frame._jdf.queryExecution().analyzed()
+    if not any(kind(node) == "WithCTE" for node in nodes(plan)):
+        return plan
+    jvm: Any = frame.sparkSession._jvm
+    return jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
 
 
 def optimized(frame: DataFrame) -> Plan:

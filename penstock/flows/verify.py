@@ -19,13 +19,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 
 from penstock.change import OP, UPSERT
 from penstock.config import Folder
 from penstock.declaration import Application, ViewDef
-from penstock.errors import PositionGoneError
-from penstock.flows import building
-from penstock.flows.keep import hashable, row_times
+from penstock.errors import PenstockError, PositionGoneError
+from penstock.flows import building, failure
+from penstock.flows.keep import hashable, row_times, too_old
 from penstock.flows.plan import Planned, Planner, flow_schema
 from penstock.flows.rules import window_column
 from penstock.flows.session import OPTIMISED, open_session
@@ -34,6 +35,7 @@ from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Commit, LogReader, Stream
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.schema import simple_type
+from penstock.views.unpack import rows_of
 
 Result = Literal["equal", "different", "unverifiable"]
 TOLERANCE = 1e-9
@@ -111,8 +113,11 @@ class Verifier:
                 return self._attempt(made, began)
             except Exception as error:
                 why = _moved_on(error)
-                if why is None:
+                if why is None and _is_ours(error):
                     raise
+                if why is None:
+                    reason = f"its function fails as a batch query: {failure.reason(str(error))}"
+                    return Report(made.node.name, _kind(made), "unverifiable", reasons=[reason])
         reason = f"the log moved on while it was compared, {TRIES} times: {why}"
         return Report(made.node.name, _kind(made), "unverifiable", reasons=[reason])
 
@@ -191,7 +196,7 @@ class Verifier:
             table = latest_by_key(table, node.key) if made.ordered else table
             table = table.filter(pc.equal(table.column(OP), UPSERT))
             if node.keep_us is not None and meta.max_us is not None:
-                table = table.filter(pc.greater_equal(row_times(table), meta.max_us - node.keep_us))
+                table = table.filter(pc.invert(too_old(row_times(table), meta.max_us - node.keep_us)))
         else:
             table = pa.Table.from_batches([flow_events(self._closed(frame.toArrow(), made, meta), made, 0)])
         return table.select(self._names(made))
@@ -281,6 +286,11 @@ def _moved_on(error: Exception) -> str | None:
     return next((line[:400] for line in lines if PositionGoneError.__name__ in line), None)
 
 
+def _is_ours(error: Exception) -> bool:
+    """Whether a comparison failed by something else than the user's function, such as a block that is damaged."""
+    return not isinstance(error, PySparkException) or PenstockError.__module__ in str(error)
+
+
 # Comparing
 
 
@@ -299,8 +309,8 @@ def compare_rows(left: pa.Table, right: pa.Table, made: Planned) -> tuple[list[s
 
 def compare_events(left: pa.Table, right: pa.Table, tolerant: bool) -> tuple[list[str], int]:
     """Differences between a flow's stream (left) and the batch query (right), as multisets."""
-    held = Counter(hashable(_comparable(row, tolerant)) for row in left.to_pylist())
-    computed = Counter(hashable(_comparable(row, tolerant)) for row in right.to_pylist())
+    held = Counter(hashable(_comparable(row, tolerant)) for row in _rows(left))
+    computed = Counter(hashable(_comparable(row, tolerant)) for row in _rows(right))
     different = [f"{count} too many in the stream: {dict(row)}" for row, count in (held - computed).items()]
     different += [f"{count} missing in the stream: {dict(row)}" for row, count in (computed - held).items()]
     return _few(different), left.num_rows
@@ -326,8 +336,13 @@ def _same_sorted(left: pa.Table, right: pa.Table) -> bool:
     return bool(left.sort_by(order).equals(right.cast(left.schema).sort_by(order)))
 
 
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    names = table.column_names
+    return [dict(zip(names, row, strict=True)) for batch in table.to_batches() for row in rows_of(batch, names)]
+
+
 def _by_key(table: pa.Table, key: Sequence[str]) -> Rows:
-    return {tuple(hashable(row[name]) for name in key): row for row in table.to_pylist()}
+    return {tuple(hashable(row[name]) for name in key): row for row in _rows(table)}
 
 
 def _equal(mine: Any, theirs: Any, tolerant: bool) -> bool:

@@ -68,7 +68,7 @@ class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
     max_us: int | None = None
     """The input's largest event time at `end` (several inputs: the smallest of theirs); `keep` is measured by it."""
     watermark_us: int | None = None
-    """Append mode: windows that end at or before it are closed."""
+    """An aggregation in append mode: windows that end at or before it are closed."""
     accepted_us: int | None = None
     """When the newest event of the batch was taken at the door."""
     planned_us: int | None = None

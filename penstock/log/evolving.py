@@ -17,6 +17,8 @@ from penstock.schema import simple_type
 
 CLASS = b"penstock.class"
 """Metadata of a stream's schema: the JSON Schema of the class, as it was when this version was declared."""
+TIME = b"penstock.time"
+"""Metadata of a stream's schema: the field that was `time=`, empty where there was none."""
 WAY_OUT = (
     "give new fields a default (field: int = 0) and keep those of old ones; give a field of another type another "
     "name; or declare another stream for the new class"
@@ -34,7 +36,7 @@ class Judgement:
 def versioned(declared: StreamDef) -> pa.Schema:
     """The schema under which a declared stream is stored from now on."""
     shape = msgspec.json.encode(_without_prose(declared.events.json_schema()))
-    return declared.stored.with_metadata({CLASS: shape})
+    return declared.stored.with_metadata({CLASS: shape, TIME: (declared.time or "").encode()})
 
 
 def class_of(schema: pa.Schema) -> dict[str, Any] | None:
@@ -49,7 +51,8 @@ def judged(declared: StreamDef, versions: Sequence[Version]) -> Judgement:
     refused: list[str] = []
     for version in versions:
         if version.held:
-            refused += [*changes_refused(version.schema, new), *_identity_refused(declared, version.schema)]
+            refused += changes_refused(version.schema, new)
+            refused += [*_identity_refused(declared, version.schema), *_time_refused(declared, version.schema)]
     warnings = _warnings(declared, versions[-1].schema) if versions else []
     return Judgement(tuple(dict.fromkeys(refused)), tuple(warnings))
 
@@ -65,6 +68,15 @@ def _identity_refused(declared: StreamDef, old: pa.Schema) -> list[str]:
                 before = simple_type(old.field(index).type)
                 problems.append(f"'{name}' is the {role} and was {before}: as {simple_type(after)} it would be another")
     return problems
+
+
+def _time_refused(declared: StreamDef, old: pa.Schema) -> list[str]:
+    """An event keeps the time that it was stored with: windows would hold two kinds, and new ones might be late."""
+    before = (old.metadata or {}).get(TIME)
+    if before is None or before.decode() == (declared.time or ""):
+        return []
+    was, now = (f"'{name}'" if name else "the time of arrival" for name in (before.decode(), declared.time))
+    return [f"its time was {was} and would be {now}, and what is stored keeps the time that it was stored with"]
 
 
 def _warnings(declared: StreamDef, old: pa.Schema) -> list[str]:

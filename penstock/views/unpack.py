@@ -28,6 +28,8 @@ def unpack(array: pa.Array) -> Values:
     kind = array.type
     if pa.types.is_timestamp(kind):
         return _timestamps(array)
+    if pa.types.is_date32(kind):
+        return _dates(array)
     if pa.types.is_struct(kind):
         return _structs(array)
     if pa.types.is_map(kind):
@@ -43,14 +45,22 @@ def _timestamps(array: pa.Array) -> Values:
     whole = array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64())
     values = list(whole.to_pylist() if array.null_count else whole.to_numpy().tolist())
     epoch = _EPOCH if array.type.tz else _EPOCH.replace(tzinfo=None)
-    moments = {value: _moment(epoch, value) for value in set(values)}
+    return _moments(epoch, dt.timedelta(microseconds=1), values)
+
+
+def _dates(array: pa.Array) -> Values:
+    return _moments(_EPOCH.date(), dt.timedelta(days=1), array.cast(pa.int32()).to_pylist())
+
+
+def _moments(epoch: dt.date, unit: dt.timedelta, values: Values) -> Values:
+    moments = {value: _moment(epoch, unit, value) for value in set(values)}
     return [moments[value] for value in values]
 
 
-def _moment(epoch: dt.datetime, us: int | None) -> dt.datetime | None:
+def _moment(epoch: dt.date, unit: dt.timedelta, value: int | None) -> dt.date | None:
     """None also beyond the year 9999: Python has no such moment, and one row must not stop a view."""
     try:
-        return None if us is None else epoch + dt.timedelta(microseconds=us)
+        return None if value is None else epoch + value * unit
     except OverflowError:
         return None
 

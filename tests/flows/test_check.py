@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,25 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "above_aggregation",
         "explode before",
     ),
+    "filter of a name": (
+        lambda orders: orders.sparkSession.sql(
+            "WITH c AS (SELECT country, count(*) n FROM {orders} GROUP BY country) SELECT * FROM c WHERE n > 5",
+            orders=orders,
+        ),
+        "above_aggregation",
+        "where=",
+    ),
+    "a stream of its own": (
+        lambda orders: orders.sparkSession.readStream.format("rate").load().select(F.lit("NL").alias("country")),
+        "unsupported_plan",
+        "app.pull",
+    ),
+    "known rows": (lambda orders: _by_country(orders).dropDuplicates(), "above_aggregation", "before the aggregation"),
+    "pandas": (
+        lambda orders: _by_country(orders).mapInPandas(_some, "country string, count bigint"),
+        "above_aggregation",
+        "pandas_udf",
+    ),
     "watermark": (lambda orders: _by_country(orders.withWatermark("_time", "1 minute")), "own_watermark", "late_after"),
     "key": (lambda orders: orders.groupBy("amount").count(), "unknown_column", "its columns are amount, count"),
     "not a frame": (lambda orders: 7, "bad_plan", "return a DataFrame"),  # type: ignore[dict-item,return-value]
@@ -83,6 +102,25 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         lambda orders: orders.groupBy("at").agg((F.count("*") + 1).cast("string").alias("country")),
         "key_of_groups",
         "grouped by",
+    ),
+    "key of several groups": (
+        lambda orders: orders.groupBy("at").count().select((F.col("at") % 7).cast("string").alias("country"), "count"),
+        "key_of_groups",
+        "compute the key before",
+    ),
+    "key of several groups of a view": (
+        lambda orders: _sql_of(orders.groupBy("at").count(), "SELECT string(at % 7) AS country, count FROM counted"),
+        "key_of_groups",
+        "compute the key before",
+    ),
+    "key of two groups": (
+        lambda orders: (
+            orders.withColumnRenamed("country", "c")
+            .groupBy("c")
+            .agg(F.count("*").alias("n"), F.coalesce("c", F.lit("?")).alias("country"))
+        ),
+        "key_of_groups",
+        "compute the key before",
     ),
     "united groups": (
         lambda orders: _by_country(orders).union(_by_country(orders.where("amount > 5"))),
@@ -128,6 +166,15 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
 }
 
 
+def _some(orders: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    return (some[some["count"] > 5] for some in orders)
+
+
+def _sql_of(counted: DataFrame, text: str) -> DataFrame:
+    counted.createOrReplaceTempView("counted")
+    return counted.sparkSession.sql(text)
+
+
 def _same(orders: pd.DataFrame) -> pd.DataFrame:
     return orders
 
@@ -149,6 +196,9 @@ GOOD: dict[str, Callable[[DataFrame], DataFrame]] = {
     "computed": lambda orders: orders.groupBy(F.lower("country").alias("country")).count(),
     "joined": lambda orders: (
         orders.groupBy("country", "at").count().select(F.concat_ws("/", "country", "at").alias("country"), "count")
+    ),
+    "computed and joined": lambda orders: orders.groupBy(F.lower("country")).agg(
+        F.concat(F.lower("country"), F.lit("!")).alias("country")
     ),
     "of all": lambda orders: orders.agg(F.count("*").alias("n")).withColumn("country", F.lit("all")),
     "a part of the window": lambda orders: (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App, Event
@@ -108,6 +108,32 @@ def test_without_an_aggregation_the_last_row_of_a_key_wins(world: Callable[[App]
     assert one.verify()["newest"].result == "equal"
 
 
+def test_sql_and_functions_of_pandas_keep_the_order_of_the_log(world: Callable[[App], World]) -> None:
+    app = App("last")
+    app.stream("readings", Reading, time="at", id="n")
+
+    @app.view(key="g")
+    def by_sql(readings: DataFrame, spark: SparkSession) -> DataFrame:
+        return spark.sql("WITH r AS (SELECT n % 2 AS g, text FROM {readings}) SELECT * FROM r", readings=readings)
+
+    @app.view(key="g")
+    def by_view(readings: DataFrame, spark: SparkSession) -> DataFrame:
+        readings.createOrReplaceTempView("readings")
+        return spark.sql("SELECT n % 2 AS g, text FROM readings")
+
+    @app.view(key="g", deterministic=True)
+    def by_pandas(readings: DataFrame) -> DataFrame:
+        halves = readings.select((F.col("n") % 2).alias("g"), "text")
+        return halves.mapInPandas(lambda frames: frames, "g bigint, text string")
+
+    one = world(app)
+    one.send("readings", [readings(["a", "b", "c", "d", "e"])])
+    one.run()
+    for name, report in one.verify().items():
+        assert {row["g"]: row["text"] for row in one.rows(name)} == {0: "e", 1: "d"}, name
+        assert report.result == "equal", name
+
+
 def test_where_looks_at_the_last_row_of_a_key_and_verify_agrees(world: Callable[[App], World]) -> None:
     app = App("last")
     app.stream("readings", Reading, time="at", id="n")
@@ -143,6 +169,44 @@ def test_keep_lets_old_windows_go_against_the_newest_event(world: Callable[[App]
     assert ends[0] >= newest - 120
     assert len(ends) == 3
     assert one.verify()["recent"].result == "equal"
+
+
+def test_a_row_without_a_time_is_kept_until_it_has_one(world: Callable[[App], World]) -> None:
+    app = App("keep")
+    app.stream("readings", Reading, time="at", id="n")
+
+    @app.view(key="g", keep="2 minutes")
+    def last_alarm(readings: DataFrame) -> DataFrame:
+        alarm = F.when(F.col("text") == "alarm", F.col("_time"))
+        return readings.groupBy((F.col("n") % 2).alias("g")).agg(F.max(alarm).alias("_time"))
+
+    one = world(app)
+    texts = ["alarm", "", "", "", "", ""]
+    one.send("readings", [[Reading(n=n, at=1_700_000_000_000 + n * 60_000, text=t)] for n, t in enumerate(texts)])
+    one.run()
+    assert one.rows("last_alarm") == [{"g": 1, "_time": None}]
+    assert one.verify()["last_alarm"].result == "equal"
+
+
+def test_verify_knows_which_windows_a_join_still_holds_open(world: Callable[[App], World]) -> None:
+    app = App("pairs")
+    app.stream("sent", Reading, time="at", id="n", late_after="1 minute")
+    app.stream("seen", Reading, time="at", id="n", late_after="1 minute")
+
+    @app.flow(key="window")
+    def answered(sent: DataFrame, seen: DataFrame) -> DataFrame:
+        soon = F.expr("a.text = b.text AND b._time BETWEEN a._time AND a._time + INTERVAL 10 MINUTES")
+        pairs = sent.alias("a").join(seen.alias("b"), soon)
+        return pairs.groupBy(F.window("a._time", "1 minute")).agg(F.count("*").alias("n"))
+
+    one = world(app)
+    for minutes, closed in ((range(8), 0), (range(8, 20), 7)):
+        for stream in ("sent", "seen"):
+            one.send(stream, [[Reading(n=n, at=1_700_000_040_000 + n * 60_000, text="x") for n in minutes]])
+        one.run(until=lambda closed=closed: one.level() and len(one.events("answered")) == closed)
+        report = one.verify()["answered"]
+        assert (report.result, report.rows) == ("equal", closed)
+    assert [row["n"] for row in one.events("answered")][:3] == [11, 11, 11]
 
 
 @pytest.mark.parametrize("damage", ["commits", "offsets", "state", "several", "all"])

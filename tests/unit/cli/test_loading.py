@@ -179,3 +179,31 @@ def test_a_folder_says_which_file_in_it_to_name(tmp_path):
     error = refused(tmp_path)
     assert "is a folder" in error.message
     assert str(tmp_path / "app.py") in (error.hint or "")
+
+
+ORDERS = """from datetime import timedelta
+from penstock import App, Event
+app = App("shop")
+class Order(Event):
+    country: str
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ('app.stream("orders", Order, late_after=600)', "10 minutes"),
+        ('app.stream("orders", Order, late_after=timedelta(minutes=-1))', "10 minutes"),
+        ('app.stream("orders", Order, key=5)', "names as texts"),
+        ('app.stream("orders", Order, partitions="3")', "whole number"),
+        ('app.stream("orders", Order(country="NL"))', "class X(Event)"),
+        ('app.pull("orders", "ws://feed.example")', "app.stream returned"),
+        ('app.view(key="country", limit="ten")(lambda orders: orders)', "whole number"),
+        ('app.view(key="country", where=5)(lambda orders: orders)', "SQL"),
+        ('app.view(key=["country", None])(lambda orders: orders)', "names as texts"),
+    ],
+)
+def test_an_option_of_the_wrong_type_says_what_to_write(tmp_path, line, hint):
+    with pytest.raises(DeclarationError, match=r"^corner_app.py:6: ") as caught:
+        load(str(write(tmp_path, f"{ORDERS}{line}\n")))
+    assert hint in (caught.value.hint or "")

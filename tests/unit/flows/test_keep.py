@@ -1,11 +1,12 @@
-"""Rows are told apart by key as the views do it: NaN is one key, for `keep=` and for `verify`."""
+"""Rows are told apart by key as views do it, for `keep=` and for `verify`: NaN is one key, and far days are keys."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.flows.keep import hashable
+from penstock.change import DELETE, OP, UPSERT
+from penstock.flows.keep import Expiry, hashable
 from penstock.flows.verify import compare_rows
 
 MADE: Any = SimpleNamespace(proof="exact", node=SimpleNamespace(key=("f",)))
@@ -22,3 +23,13 @@ def test_nan_is_one_key() -> None:
 def test_rows_of_nan_are_compared_with_each_other() -> None:
     assert compare_rows(table(1), table(1), MADE) == ([], 2)
     assert len(compare_rows(table(1), table(3), MADE)[0]) == 1
+
+
+def test_a_row_goes_whatever_day_or_moment_is_in_its_key() -> None:
+    moment = pa.timestamp("us", tz="UTC")
+    keys = {"day": pa.array([10**7, None], pa.date32()), "due": pa.array([2**60, None], moment)}
+    times = pa.array([1, 10], pa.int64()).cast(moment)
+    changes = pa.table(keys | {"_time": times, OP: pa.array([UPSERT, UPSERT], pa.int8())})
+    gone = Expiry(["day", "due"], keep_us=5).apply(changes, max_us=10)
+    assert gone.column(OP).to_pylist() == [UPSERT, DELETE]
+    assert gone.select(list(keys)).slice(1).equals(changes.select(list(keys)).slice(0, 1))

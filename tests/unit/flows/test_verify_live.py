@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.app import App
@@ -159,6 +160,31 @@ def test_what_spark_says_of_a_position_that_is_gone_leads_to_a_newer_frontier(wo
     world.planner.before_reading.append(moves_on)
     report = world.report("yes")
     assert (report.result, report.rows, report.events) == ("equal", 2, 2)
+
+
+def test_a_function_that_fails_as_a_batch_query_is_told_and_the_next_one_is_compared(world: World) -> None:
+    def fails() -> None:
+        raise PySparkException("[CAST_INVALID_INPUT] The value 'x' cannot be cast\n== SQL ==")
+
+    world.post("a")
+    world.absorb("yes", "a")
+    world.absorb("twice", "a")
+    world.planner.before_reading.append(fails)
+    report = world.report("yes")
+    assert report.result == "unverifiable"
+    assert report.reasons == ["its function fails as a batch query: [CAST_INVALID_INPUT] The value 'x' cannot be cast"]
+    assert world.report("twice").result == "equal"
+
+
+def test_a_block_that_is_damaged_is_no_matter_of_the_function(world: World) -> None:
+    def damaged() -> None:
+        raise PySparkException("Traceback\n  penstock.errors.CorruptBlockError: the block at 5 is damaged")
+
+    world.post("a")
+    world.absorb("yes", "a")
+    world.planner.before_reading.append(damaged)
+    with pytest.raises(PySparkException, match="damaged"):
+        world.report("yes")
 
 
 def test_an_input_that_was_rebuilt_and_removed_is_told(world: World) -> None:

@@ -281,3 +281,25 @@ def test_slices_and_nulls_are_adapted_in_their_place() -> None:
         found = adapt(whole.slice(start), column(pa.float64()))
         found.validate(full=True)
         assert [row["c"] for row in found.to_pylist()] == values[start:]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("", "at", "its time was the time of arrival and would be 'at'"),
+        ("at", "", "its time was 'at' and would be the time of arrival"),
+        ("at", "sold", "its time was 'at' and would be 'sold'"),
+    ],
+)
+def test_another_time_is_refused_where_events_have_the_old_one(
+    log: SqliteLog, before: str, after: str, said: str
+) -> None:
+    def timed(name: str) -> StreamDef:
+        return declared(at=int, sold=int, options={"time": name or None})
+
+    stored(log, timed(before))
+    assert judgement(log, timed(after)).refused == ()
+    stored(log, timed(before), b'{"at": 1, "sold": 2}')
+    assert judgement(log, timed(before)).refused == ()
+    (why,) = judgement(log, timed(after)).refused
+    assert why.startswith(said)

@@ -47,8 +47,9 @@ def test_moments_are_aware_and_equal_windows_are_one_object() -> None:
     assert windows[0]["start"].tzinfo is dt.UTC
 
 
-def test_a_moment_that_python_cannot_hold_is_null() -> None:
+def test_a_moment_or_day_that_python_cannot_hold_is_null() -> None:
     assert unpack(pa.array([2**60], TS)) == [None]
+    assert unpack(pa.array([10**7, 0, -(10**7)], pa.date32())) == [None, dt.date(1970, 1, 1), None]
 
 
 def test_the_last_operation_on_a_key_counts() -> None:
