@@ -130,6 +130,7 @@ _SIMPLE = {
 def _struct(info: mi.StructType, path: str) -> tuple[list[pa.Field], list[tuple[str, Builder]]]:
     fields: list[pa.Field] = []
     builders: list[tuple[str, Builder]] = []
+    _check_defaults(info.cls, path)
     for field in info.fields:
         kind, build, nullable = _column(field.type, f"{path}.{field.name}")
         fields.append(pa.field(field.name, kind, metadata=_default(field, nullable)))
@@ -148,6 +149,20 @@ def _struct(info: mi.StructType, path: str) -> tuple[list[pa.Field], list[tuple[
             hint="give one another name; the name in JSON can stay: other = msgspec.field(name=...)",
         )
     return fields, builders
+
+
+def _check_defaults(kind: type[msgspec.Struct], path: str) -> None:
+    """Python takes any default for any annotation; one that does not fit would be found in events that leave it out."""
+    for field in msgspec.structs.fields(kind):
+        if field.default is msgspec.NODEFAULT or field.default is None:
+            continue
+        try:
+            msgspec.json.decode(msgspec.json.encode(field.default), type=field.type)
+        except msgspec.ValidationError as error:
+            raise DeclarationError(
+                f"'{path}.{field.encode_name}' cannot be {field.default!r}, its default: {error}",
+                hint="write a default that fits the annotation, or none",
+            ) from None
 
 
 def _default(field: mi.Field, nullable: bool) -> dict[bytes, bytes] | None:

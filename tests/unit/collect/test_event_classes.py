@@ -59,3 +59,17 @@ def test_what_cannot_be_a_column_is_refused(kind: type[Event], said: str) -> Non
         EventSchema(kind)
     assert refused.value.message.startswith(said)
     assert refused.value.hint
+
+
+class Shelf(Struct):
+    width: int = "wide"  # type: ignore[assignment]
+
+
+class Room(Event):
+    shelves: list[Shelf] = []
+
+
+def test_a_default_that_does_not_fit_is_refused_wherever_it_stands() -> None:
+    with pytest.raises(DeclarationError) as refused:
+        EventSchema(Room)
+    assert "'wide', its default: Expected `int`" in refused.value.message
