@@ -69,6 +69,6 @@ def _role(process: Process, supervisor: int, family: list[Process]) -> str:
     if program == "java":
         return "JVM"
     for verb in ("edge", "flows"):
-        if "penstock.cli.main" in words and verb in words:
+        if "penstock.cli.boot" in words and verb in words:
             return verb
     return "guards" if program == "sh" else "Python workers"
