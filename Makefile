@@ -63,7 +63,7 @@ lint: $(INSTALLED) $(PAGE) $(CLIENT)
 # Tests run in groups, several at once, each in one process. A group starts when what it needs is there, and shows what
 # it has found when it is done. Tests that have failed have one more try in the end, when nothing runs beside them: a fault
 # fails again, a deadline that was missed for want of a core does not. A group that has not run to its end has none.
-GROUPS := kills flows e2e chaos serve views collect cli others
+GROUPS := kills flows e2e chaos serve views pulls collect cli others
 # These wait for Spark, browsers and what was killed: they start first and go first, the others compute meanwhile.
 LONG := kills flows e2e chaos
 kills := tests/chaos/test_kills.py
@@ -72,9 +72,10 @@ e2e := tests/e2e
 chaos := tests/chaos --ignore=$(kills)
 serve := tests/unit/serve
 views := tests/unit/views tests/unit/rights
-collect := tests/unit/collect
+pulls := $(wildcard tests/unit/collect/test_pull*.py tests/unit/collect/test_kafka*.py)
+collect := tests/unit/collect $(pulls:%=--ignore=%)
 cli := tests/unit/cli tests/unit/client
-others := tests $(addprefix --ignore=,$(flows) $(e2e) tests/chaos $(serve) $(views) $(collect) $(cli))
+others := tests $(addprefix --ignore=,$(flows) $(e2e) tests/chaos tests/unit/collect $(serve) $(views) $(cli))
 FAILED := .pytest_cache/failed
 PYTEST = $(BIN)/pytest --quiet --color=$(if $(MAKE_TERMOUT),yes,auto) --override-ini cache_dir=.pytest_cache/$(1) $($(1))
 
@@ -89,10 +90,10 @@ $(GROUPS:%=test-%): test-%: $(INSTALLED) .venv/.compiled $(PAGE) $(CLIENT)
 	@echo "tests: $*"
 	@$(if $(filter $(LONG),$*),,nice -n 3) $(call PYTEST,$*) --cache-clear || { status=$$?; $(if $(filter test,$(ASKED)),test $$status = 1 && touch $(FAILED)/$*,exit $$status); }
 $(LONG:%=test-%): .venv/.warm
-test-collect test-cli test-others: | .venv/.warm  # behind those
+test-pulls test-collect test-cli test-others: | .venv/.warm  # behind those
 test-e2e test-others: chromium
 test-chaos test-others: postgres
-test-collect: kafka
+test-pulls: kafka
 
 $(GROUPS:%=again-%): again-%:
 	@test ! -e $(FAILED)/$* || { \
