@@ -297,7 +297,10 @@ def _name_problems(app: Application) -> Iterator[Problem]:
             yield _error("name_reserved", f"the name '{thing.name}' is reserved", thing.place, "choose another name")
         elif not thing.name.replace("-", "_").isidentifier() or not thing.name.isascii():
             yield _error(
-                "bad_name", f"'{thing.name}' is not a name", thing.place, "use letters, digits and underscores"
+                "bad_name",
+                f"'{thing.name}' is not a name",
+                thing.place,
+                "use letters, digits, _ and -, and no digit first",
             )
 
 
