@@ -179,6 +179,8 @@ def _hint(error: BaseException) -> str:
         return "name the file as a module, from the folder above its package: pkg.mod, or pkg.mod:app"
     if isinstance(error, SystemExit):
         return "an app file only declares; take the call out, or put it under if __name__ == '__main__'"
+    if isinstance(error, TypeError) and "App.view()" in str(error):
+        return 'say at least by what column its rows are kept: @app.view(key="...")'
     return "correct this line and try again"
 
 

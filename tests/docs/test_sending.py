@@ -31,7 +31,8 @@ class Order(Event):
     order_id: int
     country: str
     amount: float
-app.stream("orders", Order)
+    at: int
+app.stream("orders", Order, time="at")
 """
 
 

@@ -7,6 +7,8 @@ import { Legend } from "./legend";
 
 const HEIGHT_PX = 290;
 const COLOURS = 5;
+/** What is shown before and behind a time that is alone; uPlot's own choice is years. */
+const ALONE_S = 60;
 
 export class LinesPanel {
   private plot: uPlot | null = null;
@@ -77,7 +79,10 @@ export class LinesPanel {
       padding: [12, 26, 0, 0],
       cursor: { y: false, points: { size: 7 } },
       legend: { show: false },
-      scales: { y: { range: (_plot, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 1) * 1.08)] } },
+      scales: {
+        x: { range: (_plot, low, high) => (this.data.times.length === 1 ? [low - ALONE_S, low + ALONE_S] : [low, high]) },
+        y: { range: (_plot, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 1) * 1.08)] },
+      },
       axes: [
         {
           ...axis,
@@ -86,7 +91,7 @@ export class LinesPanel {
           space: 76,
           values: (_plot, splits) => format.ticks(splits),
         },
-        { ...axis, grid: { stroke: ink("--hair"), width: 1 }, size: 44, space: 44, values: (_plot, splits) => splits.map(format.compact) },
+        { ...axis, grid: { stroke: ink("--hair"), width: 1 }, size: 44, space: 44, values: (_plot, splits) => splits.map((value) => this.tick(value)) },
       ],
       series: [
         {},
@@ -97,6 +102,12 @@ export class LinesPanel {
         setCursor: [(plot) => this.point(plot.cursor.left !== undefined && plot.cursor.left >= 0 ? (plot.cursor.idx ?? null) : null)],
       },
     };
+  }
+
+  /** Nothing beside a half, where everything is counted in wholes. */
+  private tick(value: number): string {
+    const whole = this.data.lines.every((line) => line.values.every((each) => each === null || Number.isInteger(each)));
+    return whole && !Number.isInteger(value) ? "" : format.compact(value);
   }
 
   private line(label: string, colour: string, alone: boolean): uPlot.Series {
@@ -113,7 +124,7 @@ export class LinesPanel {
 
   private markOpen(plot: uPlot, colour: string): void {
     const times = this.data.times;
-    const [from, to] = [times.at(-2), times.at(-1)];
+    const [from, to] = [times.at(-2) ?? plot.scales["x"]?.min, times.at(-1)];
     if (!this.open || from === undefined || to === undefined) return;
     const left = plot.valToPos(from, "x", true);
     plot.ctx.save();

@@ -207,3 +207,10 @@ def test_an_option_of_the_wrong_type_says_what_to_write(tmp_path, line, hint):
     with pytest.raises(DeclarationError, match=r"^corner_app.py:6: ") as caught:
         load(str(write(tmp_path, f"{ORDERS}{line}\n")))
     assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("line", ["@app.view", "@app.view()"])
+def test_a_view_without_its_key_says_what_to_write(tmp_path, line):
+    error = refused(write(tmp_path, f"{APP}{line}\ndef counts(orders): ...\n"))
+    assert error.message.startswith("corner_app.py:3:")
+    assert '@app.view(key="...")' in error.hint
