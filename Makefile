@@ -82,10 +82,10 @@ PYTEST = $(BIN)/pytest --quiet --color=$(if $(MAKE_TERMOUT),yes,auto) --override
 test:
 	@rm -rf $(FAILED) && mkdir -p $(FAILED)
 	@echo "setting up what the tests need, once, then running them in $(words $(GROUPS)) groups: each is shown when it is done"
-	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs 4 ASKED=test $(GROUPS:%=test-%) lint-and-page
+	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs 4 ASKED=test test-page $(GROUPS:%=test-%) lint
 	@$(MAKE) --no-print-directory --keep-going ASKED=test $(patsubst %,again-%,$(GROUPS))
 
-.PHONY: $(GROUPS:%=test-%) $(GROUPS:%=again-%) lint-and-page
+.PHONY: test-page $(GROUPS:%=test-%) $(GROUPS:%=again-%)
 $(GROUPS:%=test-%): test-%: $(INSTALLED) .venv/.compiled $(PAGE) $(CLIENT)
 	@echo "tests: $*"
 	@$(if $(filter $(LONG),$*),,nice -n 3) $(call PYTEST,$*) --cache-clear || { status=$$?; $(if $(filter test,$(ASKED)),test $$status = 1 && touch $(FAILED)/$*,exit $$status); }
@@ -100,7 +100,8 @@ $(GROUPS:%=again-%): again-%:
 		echo "SECOND TRY, ALONE, of what has failed in the tests of $*: if it passes, mend the test all the same"; \
 		$(call PYTEST,$*) --last-failed --last-failed-no-failures none; }
 
-lint-and-page: lint
+# They need no Python, and so run while Spark is installed.
+test-page: $(PAGE) $(CLIENT) chromium
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
 
