@@ -4,7 +4,7 @@ import * as format from "../src/logic/format";
 import { Freshness } from "../src/logic/freshness";
 import { layout } from "../src/logic/layout";
 import { ordering } from "../src/logic/order";
-import { labelOf } from "../src/logic/series";
+import { labelled, labelOf, shownTimes } from "../src/logic/series";
 import type { Row } from "../src/server/documents";
 
 const columns = [{ name: "n", type: "decimal(10,2)" }, { name: "name", type: "string" }];
@@ -71,4 +71,14 @@ test("every edge of the graph goes forward, and a cycle does not hang the layout
   for (const { from, to } of edges) expect(placed.get(from)).toBeLessThan(placed.get(to)!);
   expect(layout({ app: "x", nodes: ["a", "b"].map(node), edges: [{ from: "a", to: "b" }, { from: "b", to: "a" }] })).toHaveLength(2);
   expect(layout({ app: "x", nodes: [], edges: [] })).toEqual([]);
+});
+
+test("a time that is alone is shown in its minutes, and several from the first to the last", () => {
+  expect(shownTimes([1000], 1000, 86_401_000)).toEqual([940, 1060]);
+  expect(shownTimes([1000, 1060], 1000, 1060)).toEqual([1000, 1060]);
+});
+
+test("counts have no halves on their axis, measured values do", () => {
+  expect(labelled([{ label: "a", values: [1, null, 3] }], [0, 0.5, 1])).toEqual([true, false, true]);
+  expect(labelled([{ label: "a", values: [1.5] }], [0, 0.5, 1])).toEqual([true, true, true]);
 });

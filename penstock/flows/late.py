@@ -13,7 +13,7 @@ from penstock.flows.source import Feed, earliest_us, late_mask
 from penstock.log.folder import LATE
 from penstock.log.log import Commit, LogReader
 from penstock.protocol import wire
-from penstock.views.unpack import rows_of
+from penstock.views.unpack import dicts_of
 
 
 def late_events(log: LogReader, feed: Feed, flow: str, start: int, end: int, now_us: int) -> pa.RecordBatch | None:
@@ -46,9 +46,7 @@ def _rows(
             if mask is None:
                 continue
             offsets = block.offsets.filter(mask).to_pylist()
-            names = block.batch.schema.names
-            for offset, values in zip(offsets, rows_of(block.batch.filter(mask), names), strict=True):
-                event = dict(zip(names, values, strict=True))
+            for offset, event in zip(offsets, dicts_of(block.batch.filter(mask)), strict=True):
                 yield _row(feed, flow, partition, offset, event, commit.bound_us, now_us)
 
 

@@ -19,7 +19,7 @@ from penstock.flows.sink import with_op
 from penstock.flows.source import Feed
 from penstock.log.folder import DEAD
 from penstock.log.log import LogReader
-from penstock.views.unpack import rows_of
+from penstock.views.unpack import dicts_of
 
 MOST_EVENTS = 10
 MOST_SHARE = 0.01
@@ -91,8 +91,7 @@ def letters(
     for (name, partition, offset), said in found.items():
         stream = dataclasses.replace(feeds[name].stream)
         block = next(iter(logs[name].read(stream, partition, offset, offset + 1)))
-        names = block.batch.schema.names
-        event = dict(zip(names, rows_of(block.batch, names)[0], strict=True))
+        event = dicts_of(block.batch)[0]
         fields = {field: value for field, value in event.items() if not field.startswith("_")}
         rows.append(
             {

@@ -35,7 +35,7 @@ from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Commit, LogReader, Stream
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.schema import simple_type
-from penstock.views.unpack import rows_of
+from penstock.views.unpack import dicts_of
 
 Result = Literal["equal", "different", "unverifiable"]
 TOLERANCE = 1e-9
@@ -337,8 +337,7 @@ def _same_sorted(left: pa.Table, right: pa.Table) -> bool:
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    names = table.column_names
-    return [dict(zip(names, row, strict=True)) for batch in table.to_batches() for row in rows_of(batch, names)]
+    return [row for batch in table.to_batches() for row in dicts_of(batch)]
 
 
 def _by_key(table: pa.Table, key: Sequence[str]) -> Rows:

@@ -29,7 +29,7 @@ from penstock.flows.plan import Planned, Planner, in_commit_order
 from penstock.flows.session import open_session
 from penstock.flows.sink import flow_events, one_row_per_key
 from penstock.views.query import evaluate, parse_query
-from penstock.views.unpack import ops_of, rows_of
+from penstock.views.unpack import dicts_of, ops_of
 
 Rows = list[dict[str, Any]]
 
@@ -74,9 +74,7 @@ class _Trial:
         made = _planned(node, frame)
         if isinstance(node, ViewDef):
             return _view_rows(node, made, frame)
-        names = list(made.arrow.names)
-        batches = frame.toArrow().to_batches()
-        return [dict(zip(names, row, strict=True)) for batch in batches for row in rows_of(batch, names)]
+        return [row for batch in frame.toArrow().to_batches() for row in dicts_of(batch)]
 
     def _call(self, node: Node) -> DataFrame:
         return self.planner.call(node, {name: self._input(name) for name in node.inputs})

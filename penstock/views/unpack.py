@@ -102,6 +102,12 @@ def rows_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[Row]:
     return list(zip(*(unpack(batch.column(name)) for name in names), strict=True))
 
 
+def dicts_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The batch as dicts of all its columns, as `to_pylist` gives them, but for moments that Python has none of."""
+    names = batch.schema.names
+    return [dict(zip(names, row, strict=True)) for row in rows_of(batch, names)]
+
+
 def ops_of(batch: pa.RecordBatch, names: Sequence[str], key: Sequence[str]) -> dict[Key, Row | None]:
     """What a changelog's batch does, by key: the row, or None for a delete. Of two for one key the last counts."""
     columns = {name: unpack(batch.column(name)) for name in names}

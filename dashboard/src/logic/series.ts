@@ -10,6 +10,9 @@ export interface Line {
   values: (number | null)[];
 }
 
+/** What is shown before and behind a time that is alone; uPlot's own choice is years. */
+const ALONE_S = 60;
+
 export interface Lines {
   /** Seconds since 1970, ascending, as uPlot wants them. */
   times: number[];
@@ -78,4 +81,15 @@ export function barsOf(rows: Iterable<Row>, chart: BarChart, count: number): Bar
 
 function identity(row: Row, names: string[]): string {
   return names.map((name) => canonical(row[name] ?? null)).join("|");
+}
+
+/** The stretch of time that a chart shows, where uPlot would show from `low` to `high`. */
+export function shownTimes(times: number[], low: number, high: number): [number, number] {
+  return times.length === 1 ? [low - ALONE_S, low + ALONE_S] : [low, high];
+}
+
+/** Which ticks of an axis of numbers have a label: where everything is counted in wholes, no half has one. */
+export function labelled(lines: Line[], splits: number[]): boolean[] {
+  const whole = lines.every((line) => line.values.every((value) => value === null || Number.isInteger(value)));
+  return splits.map((split) => !whole || Number.isInteger(split));
 }

@@ -2,13 +2,11 @@
 import uPlot from "uplot";
 import { element } from "../element";
 import * as format from "../logic/format";
-import type { Lines } from "../logic/series";
+import { type Lines, labelled, shownTimes } from "../logic/series";
 import { Legend } from "./legend";
 
 const HEIGHT_PX = 290;
 const COLOURS = 5;
-/** What is shown before and behind a time that is alone; uPlot's own choice is years. */
-const ALONE_S = 60;
 
 export class LinesPanel {
   private plot: uPlot | null = null;
@@ -80,7 +78,7 @@ export class LinesPanel {
       cursor: { y: false, points: { size: 7 } },
       legend: { show: false },
       scales: {
-        x: { range: (_plot, low, high) => (this.data.times.length === 1 ? [low - ALONE_S, low + ALONE_S] : [low, high]) },
+        x: { range: (_plot, low, high) => shownTimes(this.data.times, low, high) },
         y: { range: (_plot, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 1) * 1.08)] },
       },
       axes: [
@@ -91,7 +89,7 @@ export class LinesPanel {
           space: 76,
           values: (_plot, splits) => format.ticks(splits),
         },
-        { ...axis, grid: { stroke: ink("--hair"), width: 1 }, size: 44, space: 44, values: (_plot, splits) => splits.map((value) => this.tick(value)) },
+        { ...axis, grid: { stroke: ink("--hair"), width: 1 }, size: 44, space: 44, values: (_plot, splits) => this.ticks(splits) },
       ],
       series: [
         {},
@@ -104,10 +102,9 @@ export class LinesPanel {
     };
   }
 
-  /** Nothing beside a half, where everything is counted in wholes. */
-  private tick(value: number): string {
-    const whole = this.data.lines.every((line) => line.values.every((each) => each === null || Number.isInteger(each)));
-    return whole && !Number.isInteger(value) ? "" : format.compact(value);
+  private ticks(splits: number[]): string[] {
+    const shown = labelled(this.data.lines, splits);
+    return splits.map((split, i) => (shown[i] ? format.compact(split) : ""));
   }
 
   private line(label: string, colour: string, alone: boolean): uPlot.Series {
