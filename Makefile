@@ -171,6 +171,11 @@ chaos-readers: testing
 	$(BIN)/python -m tests.chaos.readers --rounds $(READER_ROUNDS) --seed $(SEED)
 	$(BIN)/python -m tests.chaos.model --rounds $(READER_ROUNDS) --seed $(SEED)
 
+# What every file is for, in its own words: make tour, make tour IN=flows
+.PHONY: tour
+tour: $(INSTALLED)
+	@$(BIN)/python -m tests.docs.tour $(IN)
+
 bench: testing chromium
 	$(BIN)/python -m bench
 

@@ -1,33 +1,24 @@
-"""ARCHITECTURE.md says of every file what the file says of itself, and of the stages what the package says."""
+"""Every file says why it exists, and ARCHITECTURE.md says of the stages what the package says."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path
-
-import pytest
 
 import penstock
-from tests.docs.pages import PACKAGE, ROOT, page
-from tests.docs.tour import files, row
+from tests.docs.pages import PACKAGE, page
+from tests.docs.tour import files, first_sentence, tour
 
-FILES = files()
 BESIDE = {"cli", "observe", "rights", "sockets", "testing"}
 """The folders that are not stages."""
 
 _STAGE = re.compile(r"^\d\. `(\w+)` (.*)$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_tour_has_the_first_sentence_of_a_file(path: Path) -> None:
-    assert f"\n{row(path)}\n" in page("ARCHITECTURE.md"), "run: python -m tests.docs.tour"
-
-
-def test_the_tour_names_no_file_that_is_gone() -> None:
-    named = re.findall(r"^\| `(penstock/\S+\.py)` \|", page("ARCHITECTURE.md"), re.MULTILINE)
-    assert [name for name in named if not (ROOT / name).is_file()] == []
-    assert len(named) == len(set(named)) == len(FILES)
+def test_every_file_says_why_it_exists() -> None:
+    printed = tour()
+    for path in files():
+        assert first_sentence(path) in printed
 
 
 def stages() -> list[str]:

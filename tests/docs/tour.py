@@ -1,17 +1,12 @@
-"""Writes ARCHITECTURE.md's tour anew from the files' own first sentences: `python -m tests.docs.tour`.
-
-A table belongs to the folder that its first row names; a new folder needs a heading and a table with one row of it.
-"""
+"""Prints what every file of the package is for, in its own words: `make tour`, `make tour IN=flows`."""
 
 from __future__ import annotations
 
 import ast
-from itertools import groupby
+import sys
 from pathlib import Path
 
-from tests.docs.pages import PACKAGE, ROOT
-
-PAGE = ROOT / "ARCHITECTURE.md"
+from tests.docs.pages import PACKAGE
 
 
 def files() -> list[Path]:
@@ -24,27 +19,18 @@ def first_sentence(path: Path) -> str:
     return " ".join(doc.split("\n\n")[0].split())
 
 
-def row(path: Path) -> str:
-    return f"| `{path.relative_to(ROOT)}` | {first_sentence(path).replace('|', chr(92) + '|')} |"
-
-
-def _folder(line: str) -> str | None:
-    """The stage of a row, `""` for files of the package itself; None: the line is no row of the tour."""
-    if not line.startswith("| `penstock/"):
-        return None
-    parts = line.split("`")[1].split("/")
-    return parts[1] if len(parts) > 2 else ""
-
-
-def written(text: str) -> str:
+def tour(folder: str = "") -> str:
+    """One line a file, folder by folder; `folder` is one of the package's, such as `flows`."""
     lines: list[str] = []
-    for folder, group in groupby(text.split("\n"), _folder):
-        if folder is None:
-            lines += group
-        else:
-            lines += [row(path) for path in files() if _folder(row(path)) == folder]
-    return "\n".join(lines)
+    parent = None
+    for path in sorted(files(), key=lambda path: (path.parent, path.name)):
+        if path.is_relative_to(PACKAGE / folder):
+            if path.parent != parent:
+                parent = path.parent
+                lines += ["", f"{parent.relative_to(PACKAGE.parent)}/"]
+            lines.append(f"  {path.name:<24} {first_sentence(path)}")
+    return "\n".join(lines[1:])
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    print(tour(*sys.argv[1:]))
