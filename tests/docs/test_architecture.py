@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
+
+import pytest
 
 import penstock
-from tests.docs.pages import PACKAGE, page
+from tests.docs.pages import PACKAGE, ROOT, page
 from tests.docs.tour import files, first_sentence, tour
 
 BESIDE = {"cli", "observe", "rights", "sockets", "testing"}
@@ -60,11 +63,29 @@ def test_the_readmes_tiers_come_in_the_order_of_the_stages() -> None:
     assert tiers == stages()
 
 
+def test_the_architecture_is_read_in_ten_minutes() -> None:
+    lines = page("ARCHITECTURE.md").splitlines()
+    assert len(lines) <= 150
+
+
+DECISIONS = sorted(path for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md")
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=lambda path: path.stem)
+def test_a_decision_is_one_short_page_with_its_reason(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    heads = [line for line in lines if line.startswith("## ")]
+    assert heads == ["## Context", "## Decision", "## Measured", "## What would change our mind"]
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 120
+    assert f"]({path.name})" in page("docs/decisions/README.md")
+
+
 def test_functions_on_the_way_of_an_event_are_where_the_page_says() -> None:
     """Each `path.py` of the walk is followed by names that the file has."""
     walk = page("ARCHITECTURE.md").partition("## The life of one event")[2].partition("\n## ")[0]
     steps = re.findall(r"`(\w+(?:/\w+)*\.py)`((?:,? (?:→ )?`[\w.]+`)*)", walk)
-    assert len(steps) > 25
+    assert len(steps) > 12
     for file, names in steps:
         source = (PACKAGE / file).read_text()
         for name in re.findall(r"`([\w.]+)`", names):
