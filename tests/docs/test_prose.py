@@ -82,6 +82,7 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
 def test_every_page_of_the_docs_is_in_their_index() -> None:
     index = set(_LINK.findall(page("docs/README.md")))
     pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+    pages = {page for page in pages if page == "decisions/README.md" or not page.startswith("decisions/")}
     assert pages - index == set()
 
 
