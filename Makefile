@@ -35,7 +35,7 @@ testing: setup
 	@touch $@
 
 # Lets later starts of Spark take less time; without it, or without Java, everything still works.
-.venv/.warm: constraints.txt penstock/cli/warm.py penstock/flows/classes.py penstock/flows/additions.py penstock/flows/jvm.py $(wildcard penstock/flows/java/*.java) | $(INSTALLED)
+.venv/.warm: constraints.txt penstock/cli/warm.py $(wildcard penstock/flows/engine/*.py penstock/flows/engine/java/*.java) | $(INSTALLED)
 	@echo "warming Spark up, once"
 	@$(BIN)/python -m penstock.cli.warm >.venv/warm.log 2>&1 || echo "no warm start: see .venv/warm.log"
 	@touch $@

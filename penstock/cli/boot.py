@@ -29,7 +29,7 @@ def main() -> None:
         if _supervises():
             _listen(asked)
         if sys.argv[1:2] == ["flows"] and "--parent" in sys.argv:  # the supervisor has looked whether there is a Java
-            from penstock.flows import jvm
+            from penstock.flows.engine import jvm
 
             jvm.begun()
         from penstock.cli.main import main as command_line

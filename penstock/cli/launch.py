@@ -23,7 +23,7 @@ from penstock.cli.supervisor import Supervisor
 from penstock.cli.terminal import FAILED, Terminal
 from penstock.config import Folder
 from penstock.declaration import Application, Problem
-from penstock.flows.scratch import PLACE, RUN, ended
+from penstock.flows.engine.scratch import PLACE, RUN, ended
 
 EDGE_HUNG_S = 10.0
 FLOWS_HUNG_S = 20.0

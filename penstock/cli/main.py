@@ -160,7 +160,7 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
     def body() -> None:
         from penstock.cli import flows as process
         from penstock.cli.preflight import check_java
-        from penstock.flows import jvm
+        from penstock.flows.engine import jvm
 
         if parent is None:  # else the supervisor has looked, and `boot.py` has begun
             check_java()

@@ -1,4 +1,4 @@
-"""Runs a small app once, so that the JVM can note which classes a real one will need; `classes.py` says what for."""
+"""Runs a small app once, so that the JVM notes which classes a real one will need, for `class_archive.py`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from penstock.clock import SystemClock
 from penstock.config import Folder
 from penstock.declaration import StreamDef
 from penstock.event import Event
-from penstock.flows import additions, classes
-from penstock.flows.jvm import Jvm
+from penstock.flows.engine import class_archive, java_classes
+from penstock.flows.engine.jvm import Jvm
 from penstock.flows.plan import Planner
 from penstock.flows.query import FEW_EVENTS
 from penstock.flows.runner import Runner
@@ -62,13 +62,13 @@ def _steps(stream: StreamDef, number: int, count: int = 1) -> pa.RecordBatch:
 def main() -> int:
     home = Path(pyspark.__file__).parent
     with suppress(OSError, subprocess.CalledProcessError):  # a Java without a compiler
-        additions.compile_jar(home / "jars")
-    classes.copy_compiler(home / "jars")
-    classes.ask_launcher(home, check_java())
-    path = classes.archive()
+        java_classes.compile_jar(home / "jars")
+    class_archive.copy_compiler(home / "jars")
+    class_archive.ask_launcher(home, check_java())
+    path = class_archive.archive()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    jvm = Jvm.begin(classes.recorded(path))
+    jvm = Jvm.begin(class_archive.recorded(path))
     jvm.connect()
     spark = open_session("warm")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:

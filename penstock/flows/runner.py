@@ -18,9 +18,9 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Folder
 from penstock.declaration import Application, Problem, ViewDef
 from penstock.errors import DeclarationError, PenstockError, PlanError, StaleTermError
-from penstock.flows import jvm
+from penstock.flows.engine import jvm
+from penstock.flows.engine.first_job import run_first_job
 from penstock.flows.hang import EXIT_HUNG, HangWatch
-from penstock.flows.heat import heat
 from penstock.flows.leftovers import Leftovers
 from penstock.flows.plan import Planner, served_columns
 from penstock.flows.running import Flow, Surroundings
@@ -62,7 +62,7 @@ def run(
     spark = open_session(application.name)
     hold(spark, folder.flows_lock)
     _log.info("Spark is up after %.1f s", clock.monotonic() - began)
-    heat(spark)
+    run_first_job(spark)
     log = SqliteLog.open(folder.flows_db, app=application.name, clock=clock)
     edge = SqliteLog.reader(folder.edge_db)
     group = GroupCommit(log)

@@ -23,9 +23,10 @@ from penstock.config import Folder
 from penstock.declaration import ViewDef
 from penstock.errors import CheckpointError, DiskFullError, PenstockError, PositionGoneError, StaleTermError
 from penstock.flows import building, checkpoint, failure, poison
+from penstock.flows.engine.batch_sink import start_query
 from penstock.flows.keep import Expiry
 from penstock.flows.plan import Planned, Planner
-from penstock.flows.query import FEW_EVENTS, start_query
+from penstock.flows.query import FEW_EVENTS
 from penstock.flows.sink import Sink, with_op
 from penstock.flows.source import Feed
 from penstock.log.builds import Build, FlowState, State, batch_meta

@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
-from penstock.flows import additions, jvm
-from penstock.flows.learning import begin_session
-
-_log = logging.getLogger(__name__)
+from penstock.flows.engine import java_classes, jvm
+from penstock.flows.engine.hadoop_notes import forget_where_settings_came_from
+from penstock.flows.engine.session_without_ml import begin_session
 
 _LOCK_POLL_S = 0.05
 _SOCKET_FOLDER_LONGEST = 61
@@ -65,9 +63,6 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
 }
 
-_READERS_OF_SETTINGS = ("org.apache.hadoop.mapred.JobConf", "org.apache.hadoop.hdfs.HdfsConfiguration")
-"""Classes that add files of settings when they are loaded, which makes Hadoop read all of them anew."""
-
 OPTIMISED = "-XX:TieredStopAtLevel=4"
 """For few large queries: Java's optimising compiler, which small batches do without, halves the CPU of each row."""
 
@@ -91,30 +86,13 @@ def open_session(name: str, *, cores: int | None = None, java: Sequence[str] = (
     begin_session(settings)
     spark = SparkSession.builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    _forget_where_settings_came_from(spark)
+    forget_where_settings_came_from(spark)
     if jvm.added():
-        additions.add_rules(spark._jsparkSession, spark._jvm)
+        java_classes.add_rules(spark._jsparkSession, spark._jvm)
     # PySpark prints tens of kB of JSON for each error that it raises; the error itself is enough.
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True
     return spark
-
-
-def _forget_where_settings_came_from(spark: SparkSession) -> None:
-    """Hadoop has 1,100 settings and notes of each which file it is from. Every batch sends all of them for each of its
-    states, and Hadoop compresses every note by itself."""
-    find: Any = spark._jvm.java.lang.Class.forName
-    settings = spark.sparkContext._jsc.hadoopConfiguration()
-    try:
-        for reader in _READERS_OF_SETTINGS:
-            find(reader)
-        settings.size()  # they are read, and noted, when somebody asks
-        notes = find("org.apache.hadoop.conf.Configuration").getDeclaredField("updatingResource")
-        notes.setAccessible(True)
-        # Another map: to py4j this one is a dict of Python's, which clears itself by a thousand removals.
-        notes.set(settings, spark._jvm.java.util.concurrent.ConcurrentHashMap())
-    except Py4JJavaError as error:  # another Hadoop: it works, with more to do in each batch
-        _log.warning("Hadoop's notes on its settings stay: %s", error.java_exception)
 
 
 def _sockets(folder: Path | None) -> dict[str, str]:

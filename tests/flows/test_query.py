@@ -13,8 +13,10 @@ from pyspark.sql import functions as F
 
 from penstock import App, Event
 from penstock.clock import SystemClock
-from penstock.flows import jvm, query
-from penstock.flows.query import FEW_EVENTS, Handed, state_partitions
+from penstock.flows import query
+from penstock.flows.engine import jvm
+from penstock.flows.engine.batch_sink import Handed
+from penstock.flows.query import FEW_EVENTS, state_partitions
 from penstock.log.logs.sqlite import SqliteLog
 from tests.flows.world import World
 

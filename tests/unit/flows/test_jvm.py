@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import JavaError
-from penstock.flows import classes, jvm
-from penstock.flows.jvm import Jvm
+from penstock.flows.engine import class_archive, jvm
+from penstock.flows.engine.jvm import Jvm
 
 
 def spark_home(tmp_path: Path, script: str) -> str:
@@ -33,7 +33,7 @@ def test_a_jvm_ends_with_its_end_of_the_pipe(tmp_path, monkeypatch):
 
 
 def test_java_is_started_itself_where_the_options_are_known(tmp_path, monkeypatch):
-    monkeypatch.setattr(classes, "launch_options", lambda: ["--add-opens=a/b=ALL-UNNAMED"])
+    monkeypatch.setattr(class_archive, "launch_options", lambda: ["--add-opens=a/b=ALL-UNNAMED"])
     for name in jvm._OF_A_SPARK:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("JAVA_HOME", "/java")
@@ -45,7 +45,7 @@ def test_java_is_started_itself_where_the_options_are_known(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", ["SPARK_HOME", "SPARK_CONF_DIR"])
 def test_a_spark_of_somebodys_own_is_started_its_own_way(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(classes, "launch_options", list)
+    monkeypatch.setattr(class_archive, "launch_options", list)
     monkeypatch.setenv(name, str(tmp_path))
     command = jvm._command(["-Xss64m", "-Dx=a b"], {})
     assert command[0].endswith("bin/spark-submit")

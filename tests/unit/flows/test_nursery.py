@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.flows.nursery import Nursery
-from penstock.flows.scratch import Scratch
+from penstock.flows.engine.nursery import Nursery
+from penstock.flows.engine.scratch import Scratch
 
 MODULE = """
 import os, sys
@@ -132,7 +132,7 @@ def test_without_the_nursery_the_command_is_python(nursery: Nursery, tmp_path: P
 
 def test_it_ends_with_its_driver_and_leaves_no_files(tmp_path: Path) -> None:
     code = (
-        "from penstock.flows.jvm import nursery; import subprocess; n = nursery();"
+        "from penstock.flows.engine.jvm import nursery; import subprocess; n = nursery();"
         "subprocess.run([n.python, '-m', 'platform'], stdout=subprocess.DEVNULL); print(n.pid)"
     )
     done = subprocess.run(

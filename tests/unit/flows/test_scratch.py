@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.flows import scratch as scratch_
-from penstock.flows.scratch import RUN, Scratch, ended, sweep
+from penstock.flows.engine import scratch as scratch_
+from penstock.flows.engine.scratch import RUN, Scratch, ended, sweep
 
 LIVES = """
 import sys, time
-from penstock.flows.scratch import scratch
+from penstock.flows.engine.scratch import scratch
 (scratch().inside("java") / "librocks.so").write_bytes(b"x" * 1000)
 print(scratch().path, flush=True)
 sys.stdin.read()

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from penstock.flows import additions, jvm
+from penstock.flows.engine import java_classes, jvm
 
 pytestmark = pytest.mark.skipif(shutil.which("javac") is None, reason="this Java has no compiler: no classes of ours")
 
@@ -15,7 +15,7 @@ def test_they_are_compiled_and_found_before_sparks_own(spark):
     assert jvm.added()
     for name in ("penstock.OneTask", "org.apache.spark.util.SparkClosureCleaner$"):
         place = spark._jvm.java.lang.Class.forName(name).getProtectionDomain().getCodeSource().getLocation()
-        assert place.getPath() == str(additions.jar())
+        assert place.getPath() == str(java_classes.jar())
 
 
 def test_local_files_are_made_with_their_permissions_and_without_chmod(spark, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from penstock.flows import jvm
+from penstock.flows.engine import jvm
 
 _MODULE = "pyspark.ml"
 _REGISTERS = "org.apache.spark.sql.ml.InternalFunctionRegistration$"

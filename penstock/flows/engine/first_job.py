@@ -16,12 +16,12 @@ from penstock.flows.query import suit
 _log = logging.getLogger(__name__)
 
 
-def heat(spark: SparkSession) -> None:
+def run_first_job(spark: SparkSession) -> None:
     """Returns at once. What goes wrong is told to the log alone: the first batch meets it too, and has words for it."""
-    threading.Thread(target=_heat, args=(spark,), name="heat", daemon=True).start()
+    threading.Thread(target=_run, args=(spark,), name="first-job", daemon=True).start()
 
 
-def _heat(spark: SparkSession) -> None:
+def _run(spark: SparkSession) -> None:
     try:
         spark._jvm.org.rocksdb.RocksDB.loadLibrary()
         apart = spark.newSession()  # what a flow sets for its own query does not reach it
@@ -29,4 +29,4 @@ def _heat(spark: SparkSession) -> None:
         counted = apart.range(8).groupBy((F.col("id") % 3).alias("k")).agg(F.count("*").alias("c"))
         counted._jdf.toArrowBatchRdd().toJavaRDD().collect()  # as the sink does it
     except Exception as error:
-        _log.debug("not heated: %s", error)
+        _log.debug("the first job failed: %s", error)

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from penstock.flows.scratch import Scratch
+from penstock.flows.engine.scratch import Scratch
 
 _MODULES = (
     "penstock.flows.source",

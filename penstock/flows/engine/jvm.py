@@ -20,10 +20,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.errors import JavaError
-from penstock.flows import additions, classes
-from penstock.flows.nursery import Nursery
+from penstock.flows.engine import class_archive, java_classes
+from penstock.flows.engine.nursery import Nursery
+from penstock.flows.engine.scratch import Scratch, scratch
 from penstock.flows.project import is_installed
-from penstock.flows.scratch import Scratch, scratch
 
 _OPTIONS = (
     # Spark matches a recursive regular expression against the text of every failure; a long Python traceback
@@ -115,7 +115,7 @@ class Jvm:
 @cache
 def begun(*options: str) -> Jvm:
     """The JVM of this process: started at the first call, with these options besides those that it always has."""
-    return Jvm.begin([*classes.used(), *options])
+    return Jvm.begin([*class_archive.used(), *options])
 
 
 @cache
@@ -139,30 +139,30 @@ def _locale() -> dict[str, str]:
 
 
 def _settings(place: Scratch) -> dict[str, str]:
-    return {"spark.local.dir": str(place.inside("spark")), **(additions.SETTINGS if added() else {})}
+    return {"spark.local.dir": str(place.inside("spark")), **(java_classes.SETTINGS if added() else {})}
 
 
 def plain() -> bool:
     """Whether what is started is Spark as it came, by our own command; else it may have anything on its class path."""
-    return classes.launch_options() is not None and not any(name in os.environ for name in _OF_A_SPARK)
+    return class_archive.launch_options() is not None and not any(name in os.environ for name in _OF_A_SPARK)
 
 
 def added() -> bool:
     """Whether it has our own classes, too."""
-    return plain() and additions.jar().exists()
+    return plain() and java_classes.jar().exists()
 
 
 def _command(options: Sequence[str], settings: Mapping[str, str]) -> list[str]:
     """Java itself, with the gateway that PySpark talks to; or what leads to the same on any other Spark."""
     if not plain():
         return _submitted(options, settings)
-    before = [str(jar) for jar in (additions.jar(), classes.compiler()) if jar.exists()]
+    before = [str(jar) for jar in (java_classes.jar(), class_archive.compiler()) if jar.exists()]
     return [
         _java(),
         "-cp",
         os.pathsep.join([*before, f"{spark_home()}/jars/*"]),
         f"-Xmx{_MEMORY}",
-        *(classes.launch_options() or ()),
+        *(class_archive.launch_options() or ()),
         *options,
         *(f"-D{key}={value}" for key, value in settings.items()),
         _GATEWAY,
