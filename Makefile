@@ -35,9 +35,9 @@ testing: setup
 	@touch $@
 
 # Lets later starts of Spark take less time; without it, or without Java, everything still works.
-.venv/.warm: constraints.txt penstock/cli/warm.py $(wildcard penstock/flows/engine/*.py penstock/flows/engine/java/*.java) | $(INSTALLED)
+.venv/.warm: constraints.txt penstock/run/warmup.py $(wildcard penstock/flows/engine/*.py penstock/flows/engine/java/*.java) | $(INSTALLED)
 	@echo "warming Spark up, once"
-	@$(BIN)/python -m penstock.cli.warm >.venv/warm.log 2>&1 || echo "no warm start: see .venv/warm.log"
+	@$(BIN)/python -m penstock.run.warmup >.venv/warm.log 2>&1 || echo "no warm start: see .venv/warm.log"
 	@touch $@
 
 $(PAGE): $(PAGE_SOURCES)
@@ -74,7 +74,7 @@ serve := tests/unit/serve
 views := tests/unit/views tests/unit/rights
 pulls := $(wildcard tests/unit/collect/test_pull*.py tests/unit/collect/test_kafka*.py)
 collect := tests/unit/collect $(pulls:%=--ignore=%)
-cli := tests/unit/cli tests/unit/client
+cli := tests/unit/cli tests/unit/run tests/unit/client
 others := tests $(addprefix --ignore=,$(flows) $(e2e) tests/chaos tests/unit/collect $(serve) $(views) $(cli))
 FAILED := .pytest_cache/failed
 PYTEST = $(BIN)/pytest --quiet --color=$(if $(MAKE_TERMOUT),yes,auto) --override-ini cache_dir=.pytest_cache/$(1) $($(1))

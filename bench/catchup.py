@@ -11,12 +11,12 @@ from typing import Any
 from bench import narrow, server
 from bench.options import Options
 from bench.results import Figure, Result
-from penstock.cli.loading import load
 from penstock.collect.stream_specs import stream_spec
 from penstock.config import Folder
 from penstock.log.builds import batch_meta
 from penstock.log.log import Append, Commit
 from penstock.log.logs.sqlite import SqliteLog
+from penstock.run.app_file import load
 
 COMMIT = 2_000
 """Events in one commit of the log: what the group commit makes of a busy door's NDJSON batches."""

@@ -12,11 +12,11 @@ from bench import narrow, processes, server
 from bench.options import Options
 from bench.results import Figure, Result
 from penstock.change import OP, UPSERT, Column
-from penstock.cli.loading import load
 from penstock.config import Folder
 from penstock.log.builds import BatchMeta, Build
 from penstock.log.log import Append, StreamSpec
 from penstock.log.logs.sqlite import SqliteLog
+from penstock.run.app_file import load
 from penstock.schema import TIMESTAMP, simple_type
 
 VIEW = "counts"

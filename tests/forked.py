@@ -30,8 +30,12 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[1]
 PRELOADED = [
-    *(f"penstock.cli.{name}" for name in ("edge", "fixing", "main", "remote", "sending", "tailing", "watching")),
+    *(
+        f"penstock.cli.{name}"
+        for name in ("file_sender", "letter_replay", "main", "remote", "stream_tail", "view_watch")
+    ),
     "penstock.client",
+    "penstock.run.edge",
 ]
 FORKED = ("penstock.cli.main", "tests.")
 """Modules that may run in a fork, besides scripts."""

@@ -14,10 +14,8 @@ import threading
 from contextlib import suppress
 from types import FrameType
 
-INTERRUPTED = 130
-"""As a shell says it of programs that end by Ctrl-C."""
-TERMINATED = 143
-"""And by SIGTERM: before `run` and `demo` were up. From then on a supervisor stops them in order, with 0."""
+from penstock.run.exit_codes import INTERRUPTED, TERMINATED
+
 GOODBYE_S = 1.0
 """What handlers that an app has registered for the end of Python get: who asked to stop waits for them."""
 

@@ -12,7 +12,8 @@ from penstock.cli import letters as shown
 from penstock.cli.letters import Chosen, Letter
 from penstock.cli.options import CaOption, JsonOption, KeyOption, UrlOption
 from penstock.cli.remote import DEFAULT_URL, Remote
-from penstock.cli.terminal import FAILED, OK, Terminal
+from penstock.run.exit_codes import FAILED, OK
+from penstock.run.terminal import Terminal
 
 app = typer.Typer(help="Look at events that were rejected, mend them and send them again.", no_args_is_help=True)
 terminal = Terminal()
@@ -110,12 +111,12 @@ def replay(
 def _replay(
     chosen: Chosen, everything: bool, file: str | None, server: Remote, *, dry_run: bool, as_json: bool
 ) -> None:
-    from penstock.cli import fixing
+    from penstock.cli import letter_replay
 
     chosen.refuse_nothing(everything)
-    function = None if file is None else fixing.load_fix(file)
+    function = None if file is None else letter_replay.load_fix(file)
     with server as remote:
-        sending = fixing.Sending(remote, terminal, dry_run=dry_run, as_json=as_json)
+        sending = letter_replay.Sending(remote, terminal, dry_run=dry_run, as_json=as_json)
         try:
             sending.run(chosen.letters(remote, masked=False), function)
         finally:

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import penstock
-from penstock.cli.guard import Lifeline
-from penstock.cli.launch import Request, run
-from penstock.cli.loading import load
-from penstock.cli.terminal import Terminal
 from penstock.config import Folder
 from penstock.errors import AppFileError
+from penstock.run.app_file import load
+from penstock.run.child import Lifeline
+from penstock.run.launch import Request, run
+from penstock.run.terminal import Terminal
 
 EXAMPLE = Path(penstock.__file__).parents[1] / "examples" / "meetup"
 

@@ -13,11 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from penstock.cli.loading import Loaded, load
 from penstock.cli.options import AppArgument, DataOption, JsonOption
-from penstock.cli.ownership import check_folder, flock, holder
-from penstock.cli.securing import request_rate
-from penstock.cli.terminal import Terminal
 from penstock.clock import SystemClock, rfc3339
 from penstock.config import Folder, duration_us
 from penstock.declaration import LEDGERS, Application
@@ -27,6 +23,10 @@ from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import KeyBook, KeyRecord, make_key
 from penstock.rights.rights import Rights
 from penstock.rights.scope import parse_scope
+from penstock.run.app_file import Loaded, load
+from penstock.run.ownership import check_folder, flock, holder
+from penstock.run.security import request_rate
+from penstock.run.terminal import Terminal
 
 WAIT_S = 5.0
 """How long a running edge gets to take an instruction; it looks five times a second."""

@@ -12,10 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.cli import dead, drawing, key_verbs, offspring, reporting
-from penstock.cli.boot import INTERRUPTED
-from penstock.cli.loading import load
-from penstock.cli.no_pandas import leave_pandas_out
+from penstock.cli import dead, key_verbs, reports
 from penstock.cli.options import (
     AppArgument,
     CaOption,
@@ -44,13 +41,15 @@ from penstock.cli.options import (
     WebhookHostsOption,
     WhereOption,
 )
-from penstock.cli.quiet import quietly
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
-from penstock.cli.securing import Security
-from penstock.cli.terminal import FAILED, OK, UNREAD, Terminal, unexpected
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
 from penstock.rights.token_options import TokenOptions
+from penstock.run.app_file import load
+from penstock.run.exit_codes import FAILED, INTERRUPTED, OK, UNREAD
+from penstock.run.lifecycle import live
+from penstock.run.security import Security
+from penstock.run.terminal import Terminal, quietly, unexpected
 
 app = typer.Typer(
     help="Events from the moment they happen to the screen, program or person that must act on them.",
@@ -86,7 +85,7 @@ def run(
     webhook_ca: WebhookCaOption = None,
 ) -> None:
     """Run every tier of an app on this machine; prints `ready <address>` when it is."""
-    from penstock.cli import launch
+    from penstock.run import launch
 
     tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
     security = Security(
@@ -132,8 +131,10 @@ def edge(
 
     def body() -> None:
         loaded = load(target)
+        from penstock.run.edge_memory import leave_pandas_out
+
         leave_pandas_out()
-        from penstock.cli import edge as process
+        from penstock.run import edge as process
 
         tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
         security = Security(
@@ -150,7 +151,7 @@ def edge(
         )
         process.run(loaded.application, loaded.folder(data), host, port, security)
 
-    _exit(offspring.live("edge", parent, data, body))
+    _exit(live("edge", parent, data, body))
 
 
 @app.command()
@@ -158,9 +159,9 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
     """Run only the flows of an app: the Spark driver. `run` does this for you."""
 
     def body() -> None:
-        from penstock.cli import flows as process
-        from penstock.cli.preflight import check_java
         from penstock.flows.engine import jvm
+        from penstock.run import flows as process
+        from penstock.run.preflight import check_java
 
         if parent is None:  # else the supervisor has looked, and `boot.py` has begun
             check_java()
@@ -168,13 +169,13 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
         loaded = load(target, process.session)
         process.run(loaded, loaded.folder(data))
 
-    _exit(offspring.live("flows", parent, data, body))
+    _exit(live("flows", parent, data, body))
 
 
 @app.command()
 def check(target: AppArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Find what is wrong with an app, with the line, without starting it."""
-    from penstock.cli.preflight import check_java
+    from penstock.run.preflight import check_java
 
     loaded = load(target, _session)
     problems = loaded.application.problems()
@@ -186,17 +187,17 @@ def check(target: AppArgument, data: DataOption = None, as_json: JsonOption = Fa
         with quietly(terminal, "asking Spark what it makes of the app"):
             problems = check_plans(loaded.application, folder if folder.root.exists() else None)
     if as_json:
-        terminal.data(json.dumps({"problems": [reporting.problem_body(problem) for problem in problems]}))
+        terminal.data(json.dumps({"problems": [reports.problem_body(problem) for problem in problems]}))
     else:
         terminal.problems(problems)
-        terminal.note(reporting.problem_count(problems))
+        terminal.note(reports.problem_count(problems))
     _exit(FAILED if any(problem.level == "error" for problem in problems) else OK)
 
 
 @contextmanager
 def _session() -> Iterator[None]:
     """A session for an app file that uses one while it is imported; what Spark says of itself is not shown."""
-    from penstock.cli.flows import session
+    from penstock.run.flows import session
 
     with quietly(terminal, "starting Spark, which the app file uses"), session():
         pass
@@ -214,9 +215,9 @@ def graph(
     if as_json:
         terminal.data(json.dumps(declared))
     elif as_mermaid:
-        terminal.data(drawing.mermaid(declared))
+        terminal.data(reports.mermaid(declared))
     else:
-        terminal.out.print(drawing.tree(declared))
+        terminal.out.print(reports.tree(declared))
 
 
 @app.command()
@@ -232,11 +233,11 @@ def send(
     as_json: JsonOption = False,
 ) -> None:
     """Send a file of JSON lines; the same command again goes on where it stopped."""
-    from penstock.cli import sending
+    from penstock.cli import file_sender
 
     with Remote(url, key, ca) as remote:
-        sent = sending.send(remote, stream, file, producer, terminal)
-    terminal.note(reporting.sent(stream, sent), "")
+        sent = file_sender.send(remote, stream, file, producer, terminal)
+    terminal.note(reports.sent(stream, sent), "")
     if as_json:
         terminal.data(json.dumps(sent.body()))
     _exit(FAILED if sent.rejected else OK)
@@ -257,7 +258,7 @@ def tail(
     ca: CaOption = None,
 ) -> None:
     """Print the events of a stream as they come, one JSON object a line."""
-    from penstock.cli.tailing import Tail
+    from penstock.cli.stream_tail import Tail
 
     with Remote(url, key, ca) as remote:
         for event in Tail(remote, stream, where, terminal.note, params).events(since, limit, follow):
@@ -280,10 +281,10 @@ def watch(
     as_json: Annotated[bool, typer.Option("--json", help="Print one change a line as JSON.")] = False,
 ) -> None:
     """Show a view as a table that moves with it; in a pipe, print each change as a line of JSON."""
-    from penstock.cli import watching
+    from penstock.cli import view_watch
 
-    wanted = watching.Wanted(view, where, params, select, limit, since)
-    watching.watch(url, key, ca, wanted, terminal, as_json=as_json or not terminal.out.is_terminal)
+    wanted = view_watch.Wanted(view, where, params, select, limit, since)
+    view_watch.watch(url, key, ca, wanted, terminal, as_json=as_json or not terminal.out.is_terminal)
 
 
 @app.command()
@@ -296,7 +297,7 @@ def status(
     if as_json:
         terminal.data(json.dumps(body))
     else:
-        terminal.out.print(reporting.status(body))
+        terminal.out.print(reports.status(body))
 
 
 @app.command()
@@ -309,7 +310,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Compute every view anew from the log and compare, row by row, on a live or a stopped system."""
-    from penstock.cli.preflight import check_java
+    from penstock.run.preflight import check_java
 
     loaded = load(target, _session)
     folder = loaded.folder(data)
@@ -322,13 +323,13 @@ def verify(
     from penstock.flows import verify as proof
 
     with quietly(terminal, "computing every view anew"):
-        reports = proof.verify(loaded.application, folder, names or ())
-    for report in reports:
+        proved = proof.verify(loaded.application, folder, names or ())
+    for report in proved:
         if as_json:
-            terminal.data(json.dumps(reporting.report_body(report)))
+            terminal.data(json.dumps(reports.report_body(report)))
         else:
-            terminal.out.print(reporting.report_text(report))
-    _exit(proof.exit_code(reports))
+            terminal.out.print(reports.report_text(report))
+    _exit(proof.exit_code(proved))
 
 
 @app.command()

@@ -300,7 +300,7 @@ _SET = ("subscriber_bytes", "subscriber_stall_s", "subscriber_cut_s")
 
 def run_edge(port: int, data: Path, limits: str) -> None:
     """The edge as `penstock edge` runs it, with these limits."""
-    from penstock.cli import edge
+    from penstock.run import edge
     from tests.chaos.slow_app import app
 
     made = replace(Limits(), **json.loads(limits))

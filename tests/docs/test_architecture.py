@@ -12,7 +12,7 @@ import penstock
 from tests.docs.pages import PACKAGE, ROOT, page
 from tests.docs.tour import files, first_sentence, tour
 
-BESIDE = {"cli", "observe", "rights", "sockets", "testing"}
+BESIDE = {"cli", "observe", "rights", "run", "sockets", "testing"}
 """The folders that are not stages."""
 
 _STAGE = re.compile(r"^\d\. `(\w+)` (.*)$", re.MULTILINE)

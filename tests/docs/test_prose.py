@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.loading import load
+from penstock.run.app_file import load
 from tests.docs.pages import ROOT, Block, blocks, documents, page, without_code
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -49,7 +49,7 @@ DOCTESTED = (
     "client.rows",
     "client.transports.over_events",
     "client.view_key",
-    "cli.reporting",
+    "cli.reports",
     "cli.letters",
     "narrowing",
     "horizon",

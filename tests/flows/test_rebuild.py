@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App, Event
-from penstock.cli.loading import import_file
 from penstock.errors import SchemaChangeError
 from penstock.flows.plan import Planner
+from penstock.run.app_file import import_file
 from tests.flows.world import World
 
 

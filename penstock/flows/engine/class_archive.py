@@ -1,6 +1,6 @@
 """Keeps the classes that Spark loads in an archive of the JVM's own kind, so that it starts with two thirds of the CPU.
 
-`python -m penstock.cli.warm` makes the archive, `make setup` calls it. Without one, or with one of another Java,
+`python -m penstock.run.warmup` makes the archive, `make setup` calls it. Without one, or with one of another Java,
 the JVM starts as it always does. Beside it lie the options that Spark's launcher gives to Java, and a copy of Spark's
 compiler without its signature: Java checks each class of a signed jar as it is loaded, and keeps none in its archive.
 """

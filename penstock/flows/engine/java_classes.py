@@ -4,7 +4,7 @@
 files, and so waited for twelve processes. `OneTask` lets few events be one task instead of three. And a class that Java
 finds before Spark's own leaves out what only a Scala shell needs.
 
-`python -m penstock.cli.warm` compiles them, `make setup` calls that; without the jar (a Java without a compiler), or
+`python -m penstock.run.warmup` compiles them, `make setup` calls that; without the jar (a Java without a compiler), or
 with another Spark than the one that it was compiled for, Spark works as it always does.
 """
 

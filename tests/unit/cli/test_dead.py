@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from penstock.cli import main
-from penstock.cli.fixing import load_fix
+from penstock.cli.letter_replay import load_fix
 from penstock.cli.letters import Letter
 from penstock.cli.remote import Remote
 from penstock.errors import AppFileError, UnreachableError

@@ -17,7 +17,7 @@ TELLS = """
 import json, os, sys, threading
 tells = {"name": __name__, "argv": sys.argv, "here": os.getcwd(), "parent": os.getppid(), "first": sys.path[0],
          "given": os.environ.get("GIVEN"), "read": sys.stdin.read(), "hash": hash("a"),
-         "forked": "penstock.cli.edge" in sys.modules}
+         "forked": "penstock.run.edge" in sys.modules}
 print(json.dumps(tells))
 print("bye", file=sys.stderr)
 threading.Thread(target=lambda: print("last")).start()

@@ -89,12 +89,12 @@ def test_verify_refuses_a_name_that_the_app_has_not(tmp_path):
 
 
 def test_the_edge_and_the_graph_need_no_java_gateway():
-    code = "import sys, penstock.cli.main, penstock.cli.edge; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, penstock.cli.main, penstock.run.edge; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_what_nobody_expected_is_a_paragraph_that_names_the_trace(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("penstock.cli.terminal.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("penstock.run.terminal.tempfile.gettempdir", lambda: str(tmp_path))
 
     def breaks() -> None:
         raise KeyError("lost")

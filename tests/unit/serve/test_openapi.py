@@ -21,7 +21,6 @@ from fake_flows import FakeFlows, small_app, topic
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from penstock.app import App
-from penstock.cli.edge import _open, _remember
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.collect.letters.routes import DeadLetterOffice
@@ -38,6 +37,7 @@ from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
 from penstock.rights.rights import Rights
 from penstock.rights.tickets import Tickets
+from penstock.run.edge import _open, _remember
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.serve.webhooks import webhook_registry

@@ -25,7 +25,7 @@ from penstock.serve.subscribers import Subscribers
 
 
 class Writer:
-    """The edge's own log, as `cli/edge.py` has it, and a count of what is written to it."""
+    """The edge's own log, as `run/edge.py` has it, and a count of what is written to it."""
 
     def __init__(self, path: Path) -> None:
         self.door = Door(path)

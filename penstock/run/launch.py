@@ -1,0 +1,183 @@
+"""`penstock run`, step by step: what can be known to fail is checked before a process is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.config import Folder
+from penstock.declaration import Application, Problem
+from penstock.flows.engine.scratch import PLACE, RUN, ended
+from penstock.run.app_file import Loaded
+from penstock.run.exit_codes import FAILED
+from penstock.run.keeper import Plan
+from penstock.run.ownership import RunLock, check_folder, wait_for_children
+from penstock.run.preflight import check_java, check_port
+from penstock.run.probe import Address, EdgeProbe, beat
+from penstock.run.security import OPEN, PROBE, Security, has_keys, refuse_open
+from penstock.run.supervisor import Supervisor
+from penstock.run.terminal import Terminal
+
+EDGE_HUNG_S = 10.0
+FLOWS_HUNG_S = 20.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `run` was asked to run."""
+
+    loaded: Loaded
+    folder: Folder
+    host: str
+    port: int
+    security: Security = field(default_factory=Security)
+
+
+def run(request: Request, terminal: Terminal) -> int:
+    """Check, lock, start, and stay until asked to stop; returns the exit code."""
+    application, folder = request.loaded.application, request.folder
+    problems = [*application.problems(), *_filter_problems(application)]
+    terminal.problems(p for p in problems if p.level != "note")
+    if any(problem.level == "error" for problem in problems):
+        return FAILED
+    check_java()
+    os.environ[RUN] = secrets.token_hex(8)  # children of one run know each other by it
+    check_folder(folder, application.name)
+    lock = RunLock(folder)
+    lock.take(_who(request, request.port))
+    try:
+        wait_for_children(folder, terminal.note)
+        shutil.rmtree(folder.scratch, ignore_errors=True)
+        os.environ[PLACE] = str(folder.scratch)
+        _secure(request, terminal)
+        check_port(request.host, request.port)
+        terminal.note(f"penstock runs '{application.name}' on {folder.root}")
+        return _supervise(request, terminal, lock)
+    finally:
+        shutil.rmtree(folder.scratch, ignore_errors=True)
+        ended(os.environ[RUN])
+        lock.release()
+
+
+def _filter_problems(application: Application) -> list[Problem]:
+    """What of the app's own filters is wrong, as far as it shows without Spark."""
+    if not application.filtered() and not application.channels:
+        return []
+    from penstock.views.rule_problems import rule_problems, stream_columns  # a parser of SQL, where there is SQL
+
+    return list(rule_problems(application, stream_columns(application)))
+
+
+def _secure(request: Request, terminal: Terminal) -> None:
+    """See that nobody is let in by mistake, and say who is let in."""
+    security, folder = request.security, request.folder
+    is_open = not security.tokens and not has_keys(folder)
+    refuse_open(request.host, is_open)
+    if is_open:
+        terminal.note(OPEN)
+    certificate = security.certificate(folder, request.host)
+    if certificate is not None:
+        certificate.context()
+        if security.tls:
+            terminal.note(f"self-made certificate {certificate.cert}, SHA-256 {certificate.fingerprint()}")
+    os.environ[PROBE] = secrets.token_hex(32)
+
+
+def _who(request: Request, port: int) -> dict[str, Any]:
+    started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    scheme = request.security.scheme
+    return {"pid": os.getpid(), "scheme": scheme, "host": request.host, "port": port, "started": started}
+
+
+def _supervise(request: Request, terminal: Terminal, lock: RunLock) -> int:
+    door = Door(request)
+    probe = EdgeProbe(door.address, secret=os.environ.get(PROBE), tls=request.security.scheme == "https")
+    plans = [_edge_plan(request, door, probe), _flows_plan(request)]
+    return Supervisor(
+        plans,
+        state=request.folder.run / "supervisor.json",
+        probe=probe,
+        terminal=terminal,
+        url=door.url,
+        tell=lambda state: lock.describe(_who(request, door.port)),
+    ).run()
+
+
+class Door:
+    """Where the edge listens: known once it has bound its port, and the same for every edge of this run."""
+
+    def __init__(self, request: Request) -> None:
+        self._host = request.host
+        self._scheme = request.security.scheme
+        self._file = request.folder.run / "edge.json"
+        self._file.unlink(missing_ok=True)
+        self.port = request.port
+
+    def address(self) -> Address | None:
+        """For the probe: an address that can be connected to, also when the edge listens on all of them."""
+        if self.port == 0:
+            self.port = self._bound()
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        return (here, self.port) if self.port else None
+
+    def _bound(self) -> int:
+        try:
+            return int(json.loads(self._file.read_text())["port"])
+        except (OSError, ValueError, KeyError):
+            return 0
+
+    def url(self) -> str | None:
+        address = self.address()
+        if address is None:
+            return None
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        return f"{self._scheme}://{host}:{address[1]}"
+
+
+def _edge_plan(request: Request, door: Door, probe: EdgeProbe) -> Plan:
+    def command() -> Sequence[str]:
+        where = ("--host", request.host, "--port", str(door.port))
+        return _command("edge", request, *where, *request.security.words())
+
+    return _plan("edge", request.folder, command, probe.pulse, EDGE_HUNG_S)
+
+
+def _flows_plan(request: Request) -> Plan:
+    file = request.folder.run / "flows.beat"
+    return _plan("flows", request.folder, lambda: _command("flows", request), lambda: beat(file), FLOWS_HUNG_S)
+
+
+def _plan(name: str, folder: Folder, command: Any, pulse: Any, hung_s: float) -> Plan:
+    return Plan(
+        name=name,
+        command=command,
+        log=folder.logs / f"{name}.log",
+        error=folder.run / f"{name}.error.json",
+        pulse=pulse,
+        hung_s=hung_s,
+    )
+
+
+def _command(verb: str, request: Request, *options: str) -> list[str]:
+    """A child is this very program with another verb. `-P`: the folder it was started in is not searched
+    for modules."""
+    python = [sys.executable, "-P", "-m", "penstock.cli.boot"]
+    data = ["--data", str(request.folder.root), "--parent", str(os.getpid())]
+    return [*python, verb, _absolute(request.loaded), *data, *options]
+
+
+def _absolute(loaded: Loaded) -> str:
+    """The words that named the app, so that they mean the same whatever the child's folder is."""
+    path, colon, name = loaded.target.rpartition(":")
+    is_file = Path(path if colon and name.isidentifier() else loaded.target).exists()
+    if not is_file:
+        return loaded.target
+    return f"{loaded.file}:{name}" if colon and name.isidentifier() and path else str(loaded.file)

@@ -1,0 +1,92 @@
+"""Retention lets go what the declaration says, and waits for flows that have not absorbed it."""
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from penstock import App, Event
+from penstock.change import Column
+from penstock.clock import SystemClock
+from penstock.log.builds import BatchMeta, Build
+from penstock.log.group import GroupCommit
+from penstock.log.log import Append, StreamSpec
+from penstock.log.logs.sqlite import SqliteLog
+from penstock.run.retainer import Retainer
+
+COMMITS = 10
+
+
+class Order(Event):
+    n: int
+
+
+class Shop:
+    """A door's stream of ten commits that may all go, and a view that has absorbed some of them."""
+
+    def __init__(self, folder: Path) -> None:
+        app = App("shop")
+        app.stream("orders", Order, retain="1 us")
+        app.view(name="totals", key="n")(lambda orders: orders)
+        self.application = app.declared()
+        self.edge = SqliteLog.open(folder / "edge.db", app="shop")
+        self.flows = SqliteLog.open(folder / "flows.db", app="shop")
+        self.group = GroupCommit(self.edge)
+        declared = self.application.streams[0]
+        self.orders = self.edge.create(StreamSpec("orders", declared.stored))
+        for number in range(COMMITS):
+            values = [{"n": number, "_id": str(number), "_key": None, "_time": 0, "_received": 0}]
+            self.edge.append([Append(self.orders, pa.RecordBatch.from_pylist(values, schema=declared.stored))])
+
+    def absorbed(self, offset: int, epoch: str = "b1", *, live: bool = True) -> None:
+        schema = pa.schema([pa.field("n", pa.int64()), pa.field("_op", pa.int8())])
+        spec = StreamSpec("totals", schema, counts="commits", epoch=epoch)
+        meta = BatchMeta(batch=0, start={}, end={"orders": [self.orders.epoch, [offset]]})
+        rows = pa.RecordBatch.from_pylist([{"n": 1, "_op": 0}], schema=schema)
+        columns = (Column("n", "bigint"),)
+        build = Build(epoch=epoch, fingerprint="f", kind="view", columns=columns, proof="exact", started_us=0)
+        memory = {"build/totals": _plain(build)} | ({"live/totals": epoch} if live else {})
+        self.flows.append([Append(self.flows.create(spec), rows, meta=_plain(meta))], memory)
+
+    def kept_from(self) -> int:
+        Retainer(self.application, self.edge, self.group, self.flows, SystemClock()).once()
+        return self.edge.bounds(self.orders).first_commit
+
+    def close(self) -> None:
+        self.group.close()
+        self.edge.close()
+        self.flows.close()
+
+
+def _plain(value):
+    return msgspec.to_builtins(value)
+
+
+@pytest.fixture
+def shop(tmp_path):
+    made = Shop(tmp_path)
+    yield made
+    made.close()
+
+
+def test_nothing_goes_before_a_flow_has_begun(shop):
+    assert shop.kept_from() == shop.edge.bounds(shop.orders).next_commit - COMMITS
+
+
+def test_what_the_flow_has_absorbed_goes(shop):
+    first = shop.edge.bounds(shop.orders).first_commit
+    shop.absorbed(4)
+    assert shop.kept_from() == first + 4
+
+
+def test_the_newest_commit_always_stays(shop):
+    shop.absorbed(COMMITS)
+    assert shop.kept_from() == shop.edge.bounds(shop.orders).next_commit - 1
+
+
+def test_a_build_that_catches_up_is_waited_for(shop):
+    first = shop.edge.bounds(shop.orders).first_commit
+    shop.absorbed(9)
+    shop.absorbed(2, epoch="b2", live=False)
+    assert shop.kept_from() == first + 2
