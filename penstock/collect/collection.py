@@ -119,7 +119,7 @@ class Collect:
         return Intake(Judge(declared, limits), stream, end, group, dead, self.counts, signals, guard)
 
     def add_routes(self, app: web.Application) -> None:
-        """The runner of this app is best made with `auto_decompress=False`: the door unpacks bodies itself, bounded."""
+        """The runner of this app needs `auto_decompress=False`: the door unpacks bodies itself, bounded."""
         app.router.add_post("/streams/{stream}", self._door.post)
         app.router.add_get("/streams/{stream}/publish", self.publishing.serve, allow_head=False)
         app.on_shutdown.append(self.publishing.end)

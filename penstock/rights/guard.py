@@ -58,6 +58,16 @@ def public(handler: H) -> H:
     return handler
 
 
+def refused_with(reply: Callable[[PenstockError], web.Response]) -> Callable[[H], H]:
+    """Give a handler its own form of a refusal, also of one that it never hears of, where JSON is of no use."""
+
+    def marked(handler: H) -> H:
+        handler.refused_with = reply  # type: ignore[attr-defined]
+        return handler
+
+    return marked
+
+
 def need(method: str, path: str) -> Need:
     """What a route needs; `path` as it was registered.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -83,12 +83,13 @@ class Origins:
                 f"this server has no key and is not called '{_printable(headers.get('Host', ''))}'",
                 hint="use 127.0.0.1 or localhost, or create a key: penstock keys create APP --scope read:*",
             )
+        writes = writes or request.method not in _SAFE
         origin = headers.get("Origin")
-        if origin is None and writes and headers.get("Sec-Fetch-Site") == "cross-site":
-            origin = _referring(headers.get("Referer", ""))  # a browser sends no Origin for an image
+        if origin is None and writes:
+            origin = _referring(headers)  # a browser sends no Origin for an image
         if origin is None or _same(origin, headers.get("Host", "")) or self.allows(origin):
             return
-        if headers.get("Upgrade", "").lower() == "websocket" or (anonymous and (writes or request.method not in _SAFE)):
+        if headers.get("Upgrade", "").lower() == "websocket" or (anonymous and writes):
             raise _foreign(origin)
 
 
@@ -111,10 +112,13 @@ def _printable(text: str) -> str:
     return text[:80].encode("ascii", "replace").decode()
 
 
-def _referring(address: str) -> str:
-    """The origin of the page that a browser says it comes from; `null` when the page lets it say nothing."""
-    scheme, _, rest = address.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}" if rest else "null"
+def _referring(headers: Mapping[str, str]) -> str | None:
+    """The origin of the page that a browser says it comes from; `null` when the page lets it say nothing; None when no
+    page of another origin is behind the request, as far as its headers tell."""
+    scheme, _, rest = headers.get("Referer", "").partition("://")
+    if rest:
+        return f"{scheme}://{rest.partition('/')[0]}"
+    return "null" if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") else None
 
 
 def _same(origin: str, host: str) -> bool:

@@ -99,14 +99,17 @@ def closed(name: str) -> Spec:
 
 
 def pixel(stream: StreamDef) -> Spec:
-    image = {"description": "A transparent image, once the event or its dead letter is durable"}
-    rejected = {"Penstock-Rejected": {"description": "Why the event was rejected, if it was.", "schema": text()}}
-    good = image | {"headers": rejected, "content": {"image/gif": {"schema": {"type": "string", "format": "binary"}}}}
+    image = {
+        "headers": {"Penstock-Rejected": {"description": "Why the event was not taken, if so.", "schema": text()}},
+        "content": {"image/gif": {"schema": {"type": "string", "format": "binary"}}},
+    }
+    good = image | {"description": "A transparent image, once the event or its dead letter is durable"}
+    bad = image | {"description": "The same image: nothing was kept"}
     return {
         "operationId": f"pixel_of_{stream.name}",
         "summary": f"Send one event to the stream {stream.name} in the address of an image",
         "parameters": [parameter(name, text()) for name in stream.events.names],
-        "responses": {"200": good} | {str(code): image for code in (*_limited(stream), 503, 507)},
+        "responses": {"200": good} | {str(code): bad for code in (401, 403, 429, 503, 507)},
     }
 
 

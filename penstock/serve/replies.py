@@ -96,7 +96,8 @@ def errors_as_json(observer: Observer) -> Any:
         try:
             return await handler(request)
         except PenstockError as error:
-            return error_reply(error)
+            reply: web.Response = getattr(request.match_info.handler, "refused_with", error_reply)(error)
+            return reply
         except web.HTTPException as error:
             return error if error.status < 400 else _http_error(request, error)
         except ConnectionError:

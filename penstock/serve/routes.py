@@ -168,6 +168,7 @@ class Serving:
         return json_reply({"views": self._shown(request).views(self.status.views())})
 
     async def _list_streams(self, request: web.Request) -> web.Response:
+        await self.status.refresh()
         return json_reply({"streams": self._shown(request).streams(self.status.streams())})
 
     async def _list_channels(self, request: web.Request) -> web.Response:
@@ -180,6 +181,7 @@ class Serving:
         return web.Response(body=self.observer.text(), headers={"Content-Type": _METRICS})
 
     async def _status(self, request: web.Request) -> web.Response:
+        await self.status.refresh()
         return json_reply(self._shown(request).status(self.status.body()))
 
     async def _graph(self, request: web.Request) -> web.Response:

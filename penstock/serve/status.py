@@ -1,7 +1,8 @@
 """Says how everything is: what `GET /status`, `/views`, `/streams` and `/graph` give, and `penstock status` prints.
 
-Totals come from the log and survive restarts. Everything is gathered once a second in a thread, so that asking for
-it is free and a slow disk holds up nobody.
+Totals come from the log and survive restarts. They are gathered in a thread, once a second for the rates and again for
+whoever asks, so that what is said holds everything that was committed before the question. All who ask at one time
+share one look at the log, and a slow disk holds up nobody for more than `PATIENCE_S`: then the last look is told.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -29,7 +31,18 @@ from penstock.views.current import Views
 from penstock.views.store import View
 
 SAMPLE_S = 1.0
+PATIENCE_S = 0.5
 _UNITS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000))
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """One look at the log. Lengths are read before the flows' last commits: nothing read seems to be still to come."""
+
+    streams: list[dict[str, Any]] = field(default_factory=list)
+    ends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    metas: Mapping[str, BatchMeta] = field(default_factory=dict)
+    processes: Any = field(default_factory=dict)
 
 
 class Status:
@@ -47,29 +60,34 @@ class Status:
         self._clock, self._folder = clock, folder
         self._started_us, self._started_s = clock.now_us(), clock.monotonic()
         self._accepted, self._absorbed = Rates(), Rates()
-        self._streams: list[dict[str, Any]] = []
-        self._lags: dict[str, int] = {}
-        self._batches_ms: dict[str, float] = {}
+        self._sample = _Sample()
         self._versions: dict[str, int] = {}
-        self._processes: Any = {}
         self._task: asyncio.Task[None] | None = None
-        self._gathering: asyncio.Future[Any] | None = None
+        self._gathering: asyncio.Future[_Sample] | None = None
+        self._next: asyncio.Task[None] | None = None
         self.known_ids: Callable[[str], KnownIds | None] = lambda stream: None
         """The ids that the log's writer, which is not ours to ask, knows of a stream."""
         self.more: dict[str, Callable[[], Any]] = {}
         """What other tiers of this process have to say, by the name under which it is shown."""
 
     async def start(self) -> None:
-        with suppress(PenstockError):
-            await self._sample()
+        await self.refresh()
         self._task = asyncio.create_task(self._keep_sampling(), name="status")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        tasks = [task for task in (self._task, self._next) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         if self._gathering is not None:
             await asyncio.wait([self._gathering])  # in its thread it reads the log, which is about to be closed
+
+    async def refresh(self) -> None:
+        """Whatever was committed before this call is in what is said after it, unless the disk needs `PATIENCE_S`."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._gather_next(), name="status of now")
+        await asyncio.wait([self._next], timeout=PATIENCE_S)
 
     # What is said
 
@@ -79,7 +97,7 @@ class Status:
             "version": version("penstock"),
             "started": rfc3339(self._started_us),
             "uptime_s": round(self._clock.monotonic() - self._started_s, 1),
-            "processes": self._processes,
+            "processes": self._sample.processes,
             "streams": self.streams(),
             "views": self.views(),
             "flows": self.flows(),
@@ -88,7 +106,7 @@ class Status:
         }
 
     def streams(self) -> list[dict[str, Any]]:
-        return [s | {"rates": {"accepted": self._accepted.per_second(s["stream"])}} for s in self._streams]
+        return [s | {"rates": {"accepted": self._accepted.per_second(s["stream"])}} for s in self._sample.streams]
 
     def views(self) -> list[dict[str, Any]]:
         return [self.view(view) for view in self._views]
@@ -143,15 +161,28 @@ class Status:
         return self._application.graph({n.name: self._views.flow_state(n.name).state for n in self._application.nodes})
 
     def _flow(self, node: Node) -> dict[str, Any]:
-        state = self._views.flow_state(node.name)
+        state, meta = self._views.flow_state(node.name), self._meta(node)
         return {
             "flow": node.name,
             "state": state.state,
             "error": state.error,
-            "batch_ms": self._batches_ms.get(node.name),
+            "batch_ms": _batch_ms(meta),
             "rate": self._absorbed.per_second(node.name),
-            "lag_events": self._lags.get(node.name),
+            "lag_events": self._lag(node, meta),
         }
+
+    def _meta(self, node: Node) -> BatchMeta | None:
+        """Of the last batch of a view or flow that is shown."""
+        if isinstance(node, FlowDef):
+            return self._sample.metas.get(node.name)
+        content = self._views.view(node.name).content
+        return content.meta if content else None
+
+    def _lag(self, node: Node, meta: BatchMeta | None) -> int:
+        """How many events of its inputs a node has not read."""
+        read = {name: sum(position.offsets) for name, position in meta.frontier.items()} if meta else {}
+        ends = {name: sum(self._sample.ends[name]) for name in node.inputs if name in self._sample.ends}
+        return sum(max(0, end - read.get(name, 0)) for name, end in ends.items())
 
     def _health(self, view: View) -> dict[str, Any]:
         if view.problem is not None:
@@ -170,35 +201,31 @@ class Status:
 
     async def _keep_sampling(self) -> None:
         while True:
+            self._note_rates()
             await asyncio.sleep(SAMPLE_S)
-            with suppress(PenstockError):  # the log says by itself what is wrong with it
-                await self._sample()
+            await self.refresh()
 
-    async def _sample(self) -> None:
-        metas = {view.name: view.content.meta for view in self._views if view.content}
-        self._gathering = asyncio.ensure_future(asyncio.to_thread(self._gather, metas))
-        streams, absorbed, lags, batches_ms, processes = await asyncio.shield(self._gathering)
-        self._streams, self._lags, self._batches_ms, self._processes = streams, lags, batches_ms, processes
+    def _note_rates(self) -> None:
         now_s = self._clock.monotonic()
-        self._accepted.note(now_s, {s["stream"]: s["totals"]["accepted"] for s in streams})
+        self._accepted.note(now_s, {s["stream"]: s["totals"]["accepted"] for s in self._sample.streams})
+        metas = {node.name: self._meta(node) for node in self._application.nodes}
+        absorbed = {name: sum(sum(p.offsets) for p in m.frontier.values()) for name, m in metas.items() if m}
         self._absorbed.note(now_s, absorbed)
 
-    def _gather(
-        self, metas: dict[str, BatchMeta | None]
-    ) -> tuple[list[dict[str, Any]], dict[str, int], dict[str, int], dict[str, float], Any]:
+    async def _gather_next(self) -> None:
+        """Behind the look that is under way, which may have begun before something that must be told."""
+        if self._gathering is not None:
+            await asyncio.wait([self._gathering])
+        self._gathering, self._next = asyncio.ensure_future(asyncio.to_thread(self._gather)), None
+        with suppress(PenstockError):  # the log says by itself what is wrong with it
+            self._sample = await asyncio.shield(self._gathering)
+
+    def _gather(self) -> _Sample:
         door, flows = self._log.edge.memory(), self._views.memory
         bounds = dict(self._all_bounds())
         streams = [self._stream(name, bounds.get(name), door, flows) for name in self._stream_names()]
-        absorbed, lags, batches_ms = {}, {}, {}
-        for node in self._application.nodes:
-            meta = self._flow_meta(node) if isinstance(node, FlowDef) else metas.get(node.name)
-            read = {name: position.offsets for name, position in meta.frontier.items()} if meta else {}
-            absorbed[node.name] = sum(sum(offsets) for offsets in read.values())
-            if meta and meta.planned_us is not None and meta.done_us is not None:
-                batches_ms[node.name] = (meta.done_us - meta.planned_us) / 1000
-            ends = {name: bounds[name].ends for name in node.inputs if name in bounds}
-            lags[node.name] = sum(max(0, sum(end) - sum(read.get(name, ()))) for name, end in ends.items())
-        return streams, absorbed, lags, batches_ms, self._read_processes()
+        metas = {flow.name: meta for flow in self._application.flows if (meta := self._last_meta(flow)) is not None}
+        return _Sample(streams, {name: b.ends for name, b in bounds.items()}, metas, self._read_processes())
 
     def _stream_names(self) -> list[str]:
         return [*(s.name for s in self._application.streams), *(f.name for f in self._application.flows), *LEDGERS]
@@ -255,7 +282,7 @@ class Status:
                 self._versions[name] = newest_version(self._log, name)
         return self._versions.get(name)
 
-    def _flow_meta(self, node: FlowDef) -> BatchMeta | None:
+    def _last_meta(self, node: FlowDef) -> BatchMeta | None:
         try:
             part = self._log.find(node.name).parts[0]
         except UnknownStreamError:
@@ -271,6 +298,12 @@ class Status:
         except (OSError, msgspec.DecodeError):
             return {}
         return stored.get("processes", stored) if isinstance(stored, dict) else {}
+
+
+def _batch_ms(meta: BatchMeta | None) -> float | None:
+    if meta is None or meta.planned_us is None or meta.done_us is None:
+        return None
+    return (meta.done_us - meta.planned_us) / 1000
 
 
 def duration_text(us: int) -> str:

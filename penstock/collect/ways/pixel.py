@@ -1,8 +1,8 @@
 """Takes one event out of an image's address: `GET /streams/{stream}/pixel.gif?field=value`, for pages without script.
 
 The sender sees an image whatever happens, so the answer is one: 200 once the event, or its dead letter, is on the disk.
-`Penstock-Rejected` has the reason for those who look. Only where nothing was kept (no such stream, no room) is the
-status another one.
+`Penstock-Rejected` has the reason for those who look. Only where nothing was kept (no right, no such stream, no room)
+is the status another one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from penstock.collect.judging.arrival import Decoded
 from penstock.collect.judging.rejection import Refused, Rejection, refused, unknown_detail
 from penstock.collect.sender import sender_of
 from penstock.collect.ways.door import Door
-from penstock.errors import ReadOnlyStreamError, UnknownStreamError
+from penstock.errors import PenstockError, ReadOnlyStreamError, UnknownStreamError
 from penstock.rights.credential import credential_of
+from penstock.rights.guard import refused_with
 from penstock.rights.keys import START
 
 GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAICRAEAOw==")
@@ -39,20 +40,25 @@ _SECRET = "key"
 Texts = dict[str, str | list[str]]
 
 
+def refusal(error: PenstockError) -> web.Response:
+    """The image where nothing was kept."""
+    status = 404 if isinstance(error, UnknownStreamError | ReadOnlyStreamError) else error.status
+    return _image(status, error.code)
+
+
 class Pixel:
     """The handler; lives on the edge's loop."""
 
     def __init__(self, door: Door, clock: Clock) -> None:
         self._door, self._clock = door, clock
 
+    @refused_with(refusal)
     async def get(self, request: web.Request) -> web.Response:
         name = request.match_info["stream"]
         try:
             return await self._get(request, name)
         except Exception as error:
-            told = self._door.explained(error, request.path, name)
-            status = 404 if isinstance(told, UnknownStreamError | ReadOnlyStreamError) else told.status
-            return _image(status, told.code)
+            return refusal(self._door.explained(error, request.path, name))
 
     async def _get(self, request: web.Request, name: str) -> web.Response:
         intake = self._door.intake(name)

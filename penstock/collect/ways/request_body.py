@@ -2,7 +2,7 @@
 
 A body counts against the room for unwritten data, unpacked, from its first byte until it is answered, so that senders
 together cannot take the process's memory. Unpacking is done here, bounded: aiohttp's own lets unknown encodings
-through.
+through, and so the server around must be told `auto_decompress=False`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FORMS: dict[str, Form] = {
 }
 AT_ONCE_BYTES = 64 * 1024
 """A larger body takes room as it comes: what is only announced would let slow senders keep all of it."""
-_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+_ENCODINGS = ("gzip", "zstd")
 
 
 class Body:
@@ -75,9 +75,7 @@ class Body:
 
     async def _unpacked(self) -> bytes:
         packed = self.packed
-        magic = _MAGIC.get(self._encoding or "")
-        # Without the magic number it was unpacked on the way here, or it is not what it says, which its JSON will show.
-        if magic is None or not packed.startswith(magic):
+        if self._encoding is None:
             return packed
         if len(packed) < SLICE_BYTES // 16:
             return self._unpack(packed)
@@ -166,7 +164,7 @@ def _encoding(text: str) -> str | None:
     encoding = text.strip().lower()
     if encoding in ("", "identity"):
         return None
-    if encoding not in _MAGIC:
+    if encoding not in _ENCODINGS:
         raise UnsupportedContentError(
             f"'{text[:80]}' is not a content encoding that streams take", hint="use one of gzip and zstd, or none"
         )

@@ -195,7 +195,6 @@ async def running(
     limits: Limits | None = None,
     clock: Any = None,
     absorbing: Absorbing | None = None,
-    decompress: bool = False,
     sleep: Sleep = asyncio.sleep,
     watched: bool = False,
     guarded: Callable[[Edge, web.Application], Writers] | None = None,
@@ -222,9 +221,9 @@ async def running(
     if watched:
         edge.connections = Connections(edge.limits, edge.clock, edge.observer.emit)
         edge.connections.short = edge.collect.short_way(writers)
-        runner = edge.connections.runner(site, access_log=None, auto_decompress=decompress)
+        runner = edge.connections.runner(site, access_log=None, auto_decompress=False)
     else:
-        runner = web.AppRunner(site, access_log=None, auto_decompress=decompress, lingering_time=1.0)
+        runner = web.AppRunner(site, access_log=None, auto_decompress=False, lingering_time=1.0)
     edge.runner = runner
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

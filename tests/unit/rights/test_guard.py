@@ -66,7 +66,8 @@ async def test_every_route_but_the_open_ones_needs_a_credential_from_the_first_k
         if path in OPEN or file:
             assert answer.status == 200, path
         else:
-            assert (answer.status, answer.code) == (401, "unauthorized"), path
+            code = answer.headers["Penstock-Rejected"] if path.endswith(PIXEL) else answer.code
+            assert (answer.status, code) == (401, "unauthorized"), path
             assert answer.headers["WWW-Authenticate"] == 'Bearer realm="penstock"'
     assert edge.refused("missing") > 10
 
@@ -237,6 +238,21 @@ async def test_the_credential_of_a_pixel_is_never_an_events_data(tmp_path):
         assert [row["key"] for row in rows] == ["", "", "brass"]
 
 
+async def test_a_pixel_that_is_refused_is_an_image_too(edge):
+    reader, writer = await edge.key("read:orders"), await edge.key("write:rsvps")
+    for query, header, status, code in (
+        ("", None, 401, "unauthorized"),
+        (f"key={'x' * 30}", None, 401, "unauthorized"),
+        (f"key={writer}", None, 403, "forbidden"),
+        (f"key={reader}", None, 403, "forbidden"),
+        ("", reader, 403, "forbidden"),
+    ):
+        reply = await edge.get(f"/streams/orders{PIXEL}?amount=1&{query}", header)
+        assert (reply.status, reply.headers["Penstock-Rejected"]) == (status, code), query
+        assert (len(reply.raw), reply.raw[:6], reply.headers["Content-Type"]) == (43, b"GIF89a", "image/gif")
+        assert "no-store" in reply.headers["Cache-Control"]
+
+
 # Ends
 
 
@@ -369,8 +385,13 @@ async def test_a_foreign_page_opens_no_socket_and_writes_nothing_without_a_key(e
     [
         ({"Sec_Fetch_Site": "cross-site"}, 403),
         ({"Sec_Fetch_Site": "cross-site", "Referer": "https://evil.example/page"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site", "Referer": "https://evil.example/page"}, 403),
+        ({"Referer": "https://evil.example/page"}, 403),
+        ({"Referer": "https://evil.example"}, 403),
         ({"Origin": "https://evil.example"}, 403),
         ({"Sec_Fetch_Site": "cross-site", "Referer": "https://shop.example/page"}, 200),
+        ({"Referer": "https://shop.example/page"}, 200),
         ({"Sec_Fetch_Site": "same-origin"}, 200),
         ({"Sec_Fetch_Site": "none"}, 200),
         ({}, 200),
@@ -379,7 +400,7 @@ async def test_a_foreign_page_opens_no_socket_and_writes_nothing_without_a_key(e
 async def test_a_foreign_page_writes_nothing_with_an_image_without_a_key(edge, headers, status):
     reply = await edge.get(f"/streams/orders{PIXEL}?amount=1", **headers)
     assert reply.status == status
-    assert status == 200 or reply.code == "foreign_origin"
+    assert status == 200 or reply.headers["Penstock-Rejected"] == "foreign_origin"
     assert (await edge.get("/views", Sec_Fetch_Site="cross-site")).status == 200
     key = await edge.key("write:orders")
     assert (await edge.get(f"/streams/orders{PIXEL}?amount=1&key={key}", **headers)).status == 200

@@ -43,7 +43,6 @@ async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: P
         flows.commit(stream, [topic("a", 1)], end={"rsvps": [door.stream.epoch, [2]]}, accepted_us=1)
         flows.state("countries", "stopped", {"code": "flow_failed", "message": "m", "detail": None, "hint": None})
         await running.at_offset(1)
-        await eventually(lambda: running.serving.status._lags.get("topics") == 1, "sampled")
         status, body = await running.get("/status")
         assert (status, body["app"], body["processes"]) == (200, "small", processes)
         rsvps = next(stream for stream in body["streams"] if stream["stream"] == "rsvps")
@@ -64,7 +63,8 @@ async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: P
         assert topics["columns"][1] == {"name": "rsvps", "type": "bigint"}
         flow = next(flow for flow in body["flows"] if flow["flow"] == "countries")
         assert (flow["state"], flow["error"]["code"]) == ("stopped", "flow_failed")
-        assert [flow["batch_ms"] for flow in body["flows"] if flow["flow"] == "topics"] == [BATCH_US / 1000]
+        told = next(flow for flow in body["flows"] if flow["flow"] == "topics")
+        assert (told["batch_ms"], told["lag_events"]) == (BATCH_US / 1000, 1)
         assert body["freshness"]["p99_ms"] > 0
         assert (await running.get("/views"))[1]["views"] == body["views"]
         assert [s["stream"] for s in (await running.get("/streams"))[1]["streams"]] == [
@@ -73,6 +73,42 @@ async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: P
         graph = (await running.get("/graph"))[1]
         assert {node["name"]: node["state"] for node in graph["nodes"]}["countries"] == "stopped"
     door.log.close()
+
+
+async def test_status_counts_what_was_taken_and_absorbed_before_it_was_asked(tmp_path: Path) -> None:
+    door = Door(tmp_path)
+    async with flows_and_edge(tmp_path) as (flows, running):
+        stream = flows.build()
+        for offset in range(1, 4):
+            door.post("a")
+            for path in ("/streams", "/status"):
+                rsvps = next(s for s in (await running.get(path))[1]["streams"] if s["stream"] == "rsvps")
+                assert rsvps["totals"]["accepted"] == offset
+            flows.commit(stream, [topic("a", offset)], end=door.end())
+            await running.at_offset(offset)
+            told = next(flow for flow in (await running.get("/status"))[1]["flows"] if flow["flow"] == "topics")
+            assert told["lag_events"] == 0
+    door.log.close()
+
+
+async def test_who_asks_at_one_time_shares_a_look_and_waits_for_no_slow_disk(tmp_path: Path) -> None:
+    async with flows_and_edge(tmp_path) as (_, running):
+        status = running.serving.status
+        free, looks = threading.Event(), []
+
+        def stuck() -> Any:
+            looks.append(1)
+            free.wait(DEADLINE_S)
+            return gather()
+
+        gather, status._gather = status._gather, stuck  # type: ignore[method-assign]
+        try:
+            async with asyncio.timeout(DEADLINE_S / 2):
+                replies = await asyncio.gather(*(running.get("/status") for _ in range(50)))
+            assert [code for code, _ in replies] == [200] * 50
+            assert len(looks) == 1
+        finally:
+            free.set()
 
 
 def test_rates_are_over_the_last_ten_seconds() -> None:
@@ -218,7 +254,7 @@ async def test_status_says_how_many_ids_are_known_and_since_when(tmp_path: Path)
         await status.start()
         assert status.streams()[0]["horizon"] == {"ids": 10_000_000, "age": "1 hour", "known": 0, "since": None}
         status.known_ids = {"once": KnownIds(7, 1_700_000_000_000_000)}.get
-        await status._sample()
+        await status.refresh()
         horizon = status.streams()[0]["horizon"]
         assert (horizon["known"], horizon["since"]) == (7, "2023-11-14T22:13:20.000Z")
     finally:
@@ -232,15 +268,15 @@ async def test_stopping_waits_for_the_thread_that_reads_the_log(tmp_path: Path) 
         status = running.serving.status
         gather, began, done = status._gather, threading.Event(), threading.Event()
 
-        def slowly(metas: Any) -> Any:
+        def slowly() -> Any:
             began.set()
             time.sleep(0.3)
             done.set()
-            return gather(metas)
+            return gather()
 
         status._gather = slowly  # type: ignore[method-assign]
-        sampling = asyncio.create_task(status._sample())
+        asking = asyncio.create_task(status.refresh())
         await asyncio.to_thread(began.wait, DEADLINE_S)
-        sampling.cancel()
+        asking.cancel()
         await status.stop()
         assert done.is_set()
