@@ -16,7 +16,7 @@ from penstock.log.evolving import WAY_OUT, judged
 from penstock.log.log import LogReader
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.schema import TIME
-from penstock.views.rule_problems import rule_problems, stream_columns
+from penstock.views.read_rule import rule_problems, stream_columns
 
 
 def check(application: Application, folder: Folder | None) -> list[Problem]:

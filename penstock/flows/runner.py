@@ -29,7 +29,7 @@ from penstock.log.folder import DEAD, LATE
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log, LogReader, Stream, StreamSpec
 from penstock.log.logs.sqlite import SqliteLog
-from penstock.views.rule_problems import rule_problems
+from penstock.views.read_rule import rule_problems
 
 _log = logging.getLogger(__name__)
 

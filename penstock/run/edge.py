@@ -48,8 +48,7 @@ from penstock.serve.health import Checks
 from penstock.serve.noise import quieten
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
-from penstock.views.current import Views
-from penstock.views.rows_after import RowsAfter
+from penstock.views.views import RowsAfter, Views
 
 if TYPE_CHECKING:
     from penstock.rights.tokens import Tokens

@@ -71,7 +71,7 @@ def _filter_problems(application: Application) -> list[Problem]:
     """What of the app's own filters is wrong, as far as it shows without Spark."""
     if not application.filtered() and not application.channels:
         return []
-    from penstock.views.rule_problems import rule_problems, stream_columns  # a parser of SQL, where there is SQL
+    from penstock.views.read_rule import rule_problems, stream_columns  # a parser of SQL, where there is SQL
 
     return list(rule_problems(application, stream_columns(application)))
 

@@ -20,7 +20,7 @@ from penstock.config import Limits
 from penstock.serve.messages import RowCodec
 from penstock.views.query import Query, evaluate
 from penstock.views.store import Content
-from penstock.views.top import best_rows
+from penstock.views.top_rows import best_rows
 
 SMALL_ROWS = 2_000
 """Up to this many rows of a view are filtered and sorted on the loop: about 2 ms."""

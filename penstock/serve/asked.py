@@ -18,10 +18,10 @@ from penstock.declaration import Policy
 from penstock.errors import BadQueryError, BadRequestError, ForbiddenError
 from penstock.parameters import waiting
 from penstock.views.query import DEFAULT, Limit, Names, Query
-from penstock.views.rule import EVERYTHING, ReadRule, parse_ruled
+from penstock.views.read_rule import EVERYTHING, ReadRule, parse_ruled
 from penstock.views.store import Content, View
 from penstock.views.unpack import frozen
-from penstock.views.where_types import SqlType, parse_type
+from penstock.views.where.sql_types import SqlType, parse_type
 
 WAIT_S = 5.0
 """How long a request waits unless it says otherwise."""

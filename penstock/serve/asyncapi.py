@@ -18,7 +18,7 @@ from penstock.serve.asyncapi_webhooks import webhook_channels
 from penstock.serve.documented import Documented
 from penstock.serve.message_schemas import Columns, event_schemas, schemas_of
 from penstock.serve.openapi_parts import SCHEMAS, Spec
-from penstock.views.current import Views
+from penstock.views.views import Views
 
 _SECURITY: Spec = {
     "key": {"type": "http", "scheme": "bearer", "description": "A key of `penstock keys create`."},

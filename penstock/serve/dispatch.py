@@ -27,7 +27,7 @@ from penstock.serve.messages import BatchJson, Joined, Message, RowCodec, positi
 from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.store import Content, View
-from penstock.views.where_index import FilterIndex
+from penstock.views.where.filter_index import FilterIndex
 
 LOOKED_UP = 200
 """Changes that are looked up between two steps of the loop: about 1 ms."""

@@ -35,7 +35,7 @@ from penstock.serve.messages import Message, reset, stall
 from penstock.serve.receiver import Receiver
 from penstock.serve.tail import Events, Tail, event_json
 from penstock.views.query import Query
-from penstock.views.rule import ReadRule, parse_ruled
+from penstock.views.read_rule import ReadRule, parse_ruled
 from penstock.views.unpack import rows_of
 
 START, END = "start", "end"

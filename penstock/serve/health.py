@@ -18,7 +18,7 @@ from penstock.rights.credential import credential_of
 from penstock.rights.guard import public
 from penstock.serve.replies import json_reply
 from penstock.serve.visible import only_states, uncounted_views
-from penstock.views.current import Views
+from penstock.views.views import Views
 
 Checks = Mapping[str, Callable[[], bool | PenstockError]]
 """By what a process is ready for (`collect`, `serve`, `flows`): whether it is, or what is wrong with it."""

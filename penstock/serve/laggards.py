@@ -19,7 +19,7 @@ from penstock.serve.messages import Message, stall
 from penstock.serve.past import Past, maybe_in_thread
 from penstock.views.history import Batch
 from penstock.views.query import Query
-from penstock.views.top import TopState, told_between
+from penstock.views.top_rows import TopState, delta_between
 
 LARGE_CHANGES = 1_000
 """Above this a batch is evaluated and encoded in a thread: on the loop it would take over 2 ms."""
@@ -140,7 +140,7 @@ class Laggards:
         async with self._present.still:
             end, shown = self._present.cursor, self._present.shown()
         assert shown is not None
-        return Net(self._past.message(told_between(before, shown), end, _newest(batches, end)), end, shown)
+        return Net(self._past.message(delta_between(before, shown), end, _newest(batches, end)), end, shown)
 
 
 def _newest(batches: Sequence[Batch], end: int) -> Batch | None:

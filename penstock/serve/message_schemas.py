@@ -20,8 +20,8 @@ from penstock.schema import simple_type
 from penstock.serve.documented import Documented, Thing
 from penstock.serve.openapi_parts import Spec, also, array, obj, record, ref, text
 from penstock.serve.row_schemas import key_spec, row_spec
-from penstock.views.current import Views
 from penstock.views.store import View
+from penstock.views.views import Views
 
 OF_VIEWS = ("snapshot", "changes")
 OF_STREAMS = ("events",)

@@ -19,7 +19,7 @@ from penstock.serve.sse_frames import sse_frame
 from penstock.sockets.frames import deflate, deflated_frame, text_frame
 from penstock.views.history import Batch
 from penstock.views.query import Query
-from penstock.views.where_types import SqlType, parse_type
+from penstock.views.where.sql_types import SqlType, parse_type
 
 LARGE_BYTES = 64 * 1024
 """A message above this is compressed in a thread: on the loop it would take over 1 ms."""

@@ -33,7 +33,7 @@ from penstock.serve.openapi_parts import (
 )
 from penstock.serve.openapi_rights import secured
 from penstock.serve.openapi_webhooks import webhook_paths
-from penstock.views.current import Views
+from penstock.views.views import Views
 
 Spec = dict[str, Any]
 

@@ -12,9 +12,9 @@ from penstock.serve.answers import SMALL_ROWS
 from penstock.serve.member import Gone
 from penstock.serve.messages import Message, MessageMaker
 from penstock.views.history import Batch
-from penstock.views.query import Query
+from penstock.views.query import Delta, Query
 from penstock.views.store import Captured, Content
-from penstock.views.top import RESERVE_ROWS, Told, TopState
+from penstock.views.top_rows import RESERVE_ROWS, TopState
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Past:
             lambda: TopState(self._query, Undone(captured, batches), RESERVE_ROWS + changes),
         )
 
-    def message(self, told: Told | None, end: int, newest: Batch | None) -> Message | None:
+    def message(self, told: Delta | None, end: int, newest: Batch | None) -> Message | None:
         """None when there is nothing to tell. Raises `Gone` when that is not known."""
         if told is None:
             raise Gone("too few rows were kept")

@@ -17,8 +17,8 @@ from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Stre
 from penstock.errors import UnknownChannelError
 from penstock.rights.credential import Credential
 from penstock.serve.asked import Asked, asked_in
-from penstock.views.rule import Condition, ReadRule, claims_in, read_rule
-from penstock.views.where_types import quoted
+from penstock.views.read_rule import Condition, ReadRule, claims_in, read_rule
+from penstock.views.where.sql_types import quoted
 
 _NOTHING = ReadRule(columns=frozenset())
 

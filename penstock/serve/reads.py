@@ -21,9 +21,9 @@ from penstock.serve.longpoll import Replies, poll
 from penstock.serve.messages import RowCodec
 from penstock.serve.replies import JSON, cache_of, has_tag
 from penstock.serve.subscription import Hub
-from penstock.views.current import Views
 from penstock.views.query import Query
 from penstock.views.store import Content, View
+from penstock.views.views import Views
 
 _OF_ROWS = ("key", "after", "at_least")
 """Parameters that say nothing about what comes behind a position."""

@@ -52,8 +52,8 @@ from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
 from penstock.serve.webhooks.webhook_routes import WebhookRoutes
 from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, never_conflated, serve_socket
 from penstock.sockets.delivery import Pipe
-from penstock.views.current import Views
 from penstock.views.store import View
+from penstock.views.views import Views
 
 _NAMED = ("view", "stream", "channel", "where", "params", "select", "order_by", "limit")
 """What a named subscription is of: the same name with another of these is refused."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.change import Column
 from penstock.serve.openapi_parts import Spec, obj, record
-from penstock.views.where_types import SqlType, parse_type
+from penstock.views.where.sql_types import SqlType, parse_type
 
 
 def row_spec(columns: Sequence[Column], always: Sequence[str] = ()) -> Spec:

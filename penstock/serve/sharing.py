@@ -30,8 +30,8 @@ from penstock.serve.messages import LARGE_BYTES, Joined, Message, MessageMaker
 from penstock.serve.past import Backlog, Past, maybe_in_thread
 from penstock.serve.receiver import Receiver
 from penstock.views.history import Batch
-from penstock.views.query import Query, told_of
-from penstock.views.top import Told, TopState, told_between
+from penstock.views.query import Delta, Query, delta_of
+from penstock.views.top_rows import TopState, delta_between
 
 LINGER_S = 10.0
 """How long a group without members keeps going, so that a client that reconnects finds it."""
@@ -335,14 +335,14 @@ class Group:
             self._telling = self._telling or message is not None
             return self._passed(due, message)
 
-    def _evaluate(self, due: Due) -> Told | None:
+    def _evaluate(self, due: Due) -> Delta | None:
         """Rows and keys to tell; None when too few rows are left above the bound of a limit.
 
         Without a limit the rows are the view's own, else they are projected.
         """
-        return told_of(self.query, due.changes) if self.query.limit is None else self._present().apply(due.changes)
+        return delta_of(self.query, due.changes) if self.query.limit is None else self._present().apply(due.changes)
 
-    def _made(self, due: Due, told: Told) -> Message | None:
+    def _made(self, due: Due, told: Delta) -> Message | None:
         upserts, deletes = told
         if not upserts and not deletes:
             return None
@@ -358,11 +358,11 @@ class Group:
             self._backlog.add(message, self._dispatch.backlog_bytes)
         return message
 
-    async def _rebuilt(self, batch: Batch) -> Told:
+    async def _rebuilt(self, batch: Batch) -> Delta:
         """Too few rows were left above the bound: rank the view again as it was behind this batch."""
         before = self._present().shown()
         self._state = await self._past.state_before(self._past.since(batch.end))
-        return told_between(before, self._state.shown())
+        return delta_between(before, self._state.shown())
 
     async def _tell(self, run: Sequence[Message]) -> None:
         """Hand these to all members, with the loop given back in between."""

@@ -9,7 +9,7 @@ def sse_frame(event: str | None, data: bytes, position: str | None) -> bytes:
     An empty position is written too: the client then has none, and comes back without. None leaves it what it has.
 
     >>> sse_frame("reset", b"{}", "")
-    b'1e\\r\\nid: \\nevent: reset\\ndata: {}\\n\\n\\r\\n'
+    b'1c\\r\\nid: \\nevent: reset\\ndata: {}\\n\\n\\r\\n'
     """
     lines = b"id: %b\n" % position.encode() if position is not None else b""
     if event is not None:

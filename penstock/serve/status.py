@@ -27,8 +27,8 @@ from penstock.log.log import Bounds, KnownIds
 from penstock.position import frontier_body
 from penstock.serve.rates import Rates
 from penstock.serve.stream_schemas import newest_version
-from penstock.views.current import Views
 from penstock.views.store import View
+from penstock.views.views import Views
 
 SAMPLE_S = 1.0
 PATIENCE_S = 0.5

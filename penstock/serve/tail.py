@@ -30,7 +30,7 @@ from penstock.schema import ID, KEY, RECEIVED, TIME
 from penstock.serve.messages import Message, position_moved
 from penstock.serve.receiver import Receiver
 from penstock.views.query import Query
-from penstock.views.where_index import FilterIndex
+from penstock.views.where.filter_index import FilterIndex
 
 POSITION_S = 15.0
 """A follower learns at least this often how far it has come when events passed it by."""

@@ -58,19 +58,19 @@ class FrontierComposer:
         if stream is None or stream.epoch != position.epoch:
             return None
         place = (path, name, position.epoch)
-        known = self._reached.get(place)
-        if known is not None and not _within(known, position):
-            known = None
-        found = self._search(stream, known, position)
-        if found is not None:
-            self._reached[place] = found
-        return found
+        start = self._reached.get(place)
+        if start is not None and not _within(start, position):
+            start = None
+        newest = self._search(stream, start, position)
+        if newest is not None:
+            self._reached[place] = newest
+        return newest
 
-    def _search(self, stream: Stream, known: Commit | None, position: Position) -> Commit | None:
-        """Gallop forward from the commit known to be within, then halve: ends only grow along a stream."""
-        low, step = known, 1
+    def _search(self, stream: Stream, start: Commit | None, position: Position) -> Commit | None:
+        """Gallop forward from a commit that is within, then halve: ends only grow along a stream."""
+        low, step = start, 1
         high = self._log.bounds(stream).next_commit
-        at = known.number + 1 if known is not None else None
+        at = start.number + 1 if start is not None else None
         while (commit := self._at(stream, at)) is not None and _within(commit, position):
             low, at, step = commit, commit.number + step, step * 2
         if commit is not None:

@@ -28,9 +28,9 @@ from sortedcontainers import SortedKeyList
 from penstock.change import Change, Column, Key, Row
 from penstock.errors import BadQueryError
 from penstock.views.unpack import frozen
-from penstock.views.where import Where, compile_where
-from penstock.views.where_nodes import resolve
-from penstock.views.where_types import SqlType, parse_type
+from penstock.views.where.compiler import field_of, resolve
+from penstock.views.where.filter import Where, compile_where
+from penstock.views.where.sql_types import SqlType, parse_type
 
 Names = str | Sequence[str] | None
 
@@ -261,21 +261,17 @@ def _parse_item(item: str, columns: Sequence[Column]) -> OrderItem:
     index = resolve(parts[0], names)
     path, kind = [names[index]], parse_type(columns[index].type)
     for part in parts[1:]:
-        path.append(_field_name(item, kind, part))
-        kind = kind.args[kind.names.index(path[-1])]
+        field_name = field_of(kind, part)
+        if field_name is None:
+            raise BadQueryError(
+                f"'order_by' has '{item}', but {kind} has no field '{part}'.",
+                hint=f"Fields: {', '.join(kind.names) or 'none'}.",
+            )
+        path.append(field_name)
+        kind = kind.args[kind.names.index(field_name)]
     if _holds_map(kind):
         raise BadQueryError(f"Rows cannot be ordered by '{name}': a map has no order.")
     return OrderItem(tuple(path), index, item.startswith("-"))
-
-
-def _field_name(item: str, kind: SqlType, name: str) -> str:
-    for known in (name, *(known for known in kind.names if known.lower() == name.lower())):
-        if known in kind.names:
-            return known
-    raise BadQueryError(
-        f"'order_by' has '{item}', but {kind} has no field '{name}'.",
-        hint=f"Fields: {', '.join(kind.names) or 'none'}.",
-    )
 
 
 def _holds_map(kind: SqlType) -> bool:
@@ -300,14 +296,18 @@ def _parse_limit(limit: Limit) -> int | None:
 
 def evaluate(query: Query, rows: Mapping[Key, Row]) -> list[Row]:
     """The answer to a query over these rows: filtered, ordered, limited, projected."""
-    found = ((query.sort_key(key, row), row) for key, row in rows.items() if query.passes(row))
+    passing = ((query.sort_key(key, row), row) for key, row in rows.items() if query.passes(row))
     first = itemgetter(0)
-    ordered = sorted(found, key=first) if query.limit is None else nsmallest(query.limit, found, key=first)
+    ordered = sorted(passing, key=first) if query.limit is None else nsmallest(query.limit, passing, key=first)
     return [query.project(row) for _, row in ordered]
 
 
-def told_of(query: Query, changes: Sequence[Change]) -> tuple[list[Row], list[Key]]:
-    """What a batch, or the part of it that can matter, is to a query without a limit: rows to upsert, keys to delete.
+Delta = tuple[list[Row], list[Key]]
+"""What a subscriber must be told: rows to upsert and keys to delete."""
+
+
+def delta_of(query: Query, changes: Sequence[Change]) -> Delta:
+    """What a batch, or the part of it that can matter, is to a query without a limit.
 
     The rows are the view's own, not projected: readers who select the same columns can share what is made of them.
     """
@@ -316,11 +316,11 @@ def told_of(query: Query, changes: Sequence[Change]) -> tuple[list[Row], list[Ke
     deletes: list[Key] = []
     for change in changes:
         before, after = change.before, change.after
-        seen = before is not None and passes(before)
+        visible = before is not None and passes(before)
         if after is not None and passes(after):
-            if not seen or _differs(query, before, after):  # type: ignore[arg-type]
+            if not visible or _differs(query, before, after):  # type: ignore[arg-type]
                 upserts.append(after)
-        elif seen:
+        elif visible:
             deletes.append(change.key)
     return upserts, deletes
 
@@ -363,52 +363,46 @@ class QueryState:
             return evaluate(self.query, source)
         return [self.query.project(row) for _, _, row in self._ranked.islice(0, self.query.limit)]
 
-    def apply(self, changes: Sequence[Change]) -> tuple[list[Row], list[Key]]:
-        """Takes one batch; returns what the subscriber must be told: upserts and keys of deletes."""
+    def apply(self, changes: Sequence[Change]) -> Delta:
+        """Takes one batch; returns what the subscriber must be told."""
         self._built_from = None
-        shown = _Shown(self.query.project)
-        step = self._unlimited if self.query.limit is None else self._limited
+        net, passes, ranked = _NetEffect(self.query.project), self.query.passes, self.query.limit is not None
         for change in changes:
-            step(change, shown)
-        return shown.result()
+            if change.before is not None and passes(change.before):
+                if ranked:
+                    self._remove(change.key, change.before, net)
+                else:
+                    net.leave(change.key, change.before)
+            if change.after is not None and passes(change.after):
+                if ranked:
+                    self._insert(change.key, change.after, net)
+                else:
+                    net.enter(change.key, change.after)
+        return net.delta()
 
-    def _unlimited(self, change: Change, shown: _Shown) -> None:
-        passes = self.query.passes
-        if change.before is not None and passes(change.before):
-            shown.leave(change.key, change.before)
-        if change.after is not None and passes(change.after):
-            shown.enter(change.key, change.after)
-
-    def _limited(self, change: Change, shown: _Shown) -> None:
-        passes = self.query.passes
-        if change.before is not None and passes(change.before):
-            self._remove(change.key, change.before, shown)
-        if change.after is not None and passes(change.after):
-            self._insert(change.key, change.after, shown)
-
-    def _remove(self, key: Key, row: Row, shown: _Shown) -> None:
+    def _remove(self, key: Key, row: Row, net: _NetEffect) -> None:
         ranked, limit = self._ranked, self.query.limit or 0
         index = ranked.bisect_key_left(self.query.sort_key(key, row))
         if index == len(ranked) or ranked[index][1] != key:
             raise LookupError(f"the row before the change of {key!r} is not the row that this query has seen")
         if index < limit:
-            shown.leave(key, row)
+            net.leave(key, row)
             if len(ranked) > limit:
-                shown.enter(*ranked[limit][1:])
+                net.enter(*ranked[limit][1:])
         del ranked[index]
 
-    def _insert(self, key: Key, row: Row, shown: _Shown) -> None:
+    def _insert(self, key: Key, row: Row, net: _NetEffect) -> None:
         ranked, limit = self._ranked, self.query.limit or 0
         sort_key = self.query.sort_key(key, row)
         index = ranked.bisect_key_left(sort_key)
         if index < limit:
-            shown.enter(key, row)
+            net.enter(key, row)
             if len(ranked) >= limit:
-                shown.leave(*ranked[limit - 1][1:])
+                net.leave(*ranked[limit - 1][1:])
         ranked.add((sort_key, key, row))
 
 
-class _Shown:
+class _NetEffect:
     """What a batch did to the visible rows, net: per key the row shown before it and the row shown after."""
 
     def __init__(self, project: Callable[[Row], Row]) -> None:
@@ -424,7 +418,7 @@ class _Shown:
         self._before.setdefault(key, None)
         self._after[key] = row
 
-    def result(self) -> tuple[list[Row], list[Key]]:
+    def delta(self) -> Delta:
         deletes = [key for key, row in self._after.items() if row is None and self._before[key] is not None]
         return list(self._upserts()), deletes
 

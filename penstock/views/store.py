@@ -13,17 +13,17 @@ follows the changelog, while no batch is being applied.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from penstock.change import Change, Column, Key, Row
 from penstock.config import Limits
 from penstock.declaration import ViewDef
-from penstock.errors import NotReadyError, PenstockError
+from penstock.errors import NotReadyError, OverBudgetError, PenstockError
 from penstock.log.builds import BatchMeta
 from penstock.position import Frontier, Position
-from penstock.views.budget import over_budget, row_bytes, rows_bytes
 from penstock.views.history import Batch, History
 from penstock.views.query import Query
 
@@ -231,3 +231,36 @@ class View:
                 hint="ask again, or look at `penstock status` for the state of its flow",
             )
         return self.content
+
+
+_SAMPLE = 200
+_ENTRY_BYTES = 130
+"""A dict entry, its share of free slots, and the key's tuple."""
+
+
+def over_budget(view: str, budget_bytes: int) -> OverBudgetError:
+    return OverBudgetError(
+        f"the view '{view}' outgrew its memory budget",
+        detail=f"its rows need more than {budget_bytes} bytes",
+        hint="narrow it with where= or keep=, or aggregate further, and start again",
+    )
+
+
+def row_bytes(rows: Iterable[Row]) -> float:
+    """The average size of a row, by a sample from the front."""
+    sizes = [_deep(row) for row in islice(rows, _SAMPLE)]
+    return sum(sizes) / len(sizes) if sizes else 0.0
+
+
+def _deep(value: Any) -> int:
+    size = sys.getsizeof(value)
+    if isinstance(value, dict):
+        return size + sum(_deep(item) for item in value.values())
+    if isinstance(value, tuple | list):
+        return size + sum(_deep(item) for item in value)
+    return size
+
+
+def rows_bytes(rows: Mapping[Key, Row], average: float) -> int:
+    """What all rows take, given the average size of one."""
+    return int(len(rows) * (average + _ENTRY_BYTES))

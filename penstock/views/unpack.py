@@ -69,9 +69,9 @@ def _structs(array: pa.StructArray) -> Values:
     names = [field.name for field in array.type]
     columns = [unpack(child) for child in array.flatten()]
     if all(pa.types.is_timestamp(field.type) for field in array.type):
-        seen: dict[tuple[Any, ...], dict[str, Any]] = {}
+        one: dict[tuple[Any, ...], dict[str, Any]] = {}
         structs = [
-            seen.get(v) or seen.setdefault(v, dict(zip(names, v, strict=True))) for v in zip(*columns, strict=True)
+            one.get(v) or one.setdefault(v, dict(zip(names, v, strict=True))) for v in zip(*columns, strict=True)
         ]
     else:
         structs = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -94,7 +94,7 @@ def _maps(array: pa.MapArray) -> Values:
 def _with_nulls(array: pa.Array, values: Values) -> Values:
     if array.null_count == 0:
         return values
-    return [v if there else None for v, there in zip(values, array.is_valid().to_pylist(), strict=True)]
+    return [v if valid else None for v, valid in zip(values, array.is_valid().to_pylist(), strict=True)]
 
 
 def rows_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[Row]:
@@ -103,7 +103,7 @@ def rows_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[Row]:
 
 
 def dicts_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The batch as dicts of all its columns, as `to_pylist` gives them, but for moments that Python has none of."""
+    """The batch as dicts of all its columns, as `to_pylist` gives them; a moment that Python does not have is None."""
     names = batch.schema.names
     return [dict(zip(names, row, strict=True)) for row in rows_of(batch, names)]
 

@@ -45,7 +45,7 @@ from penstock.position import Position
 from penstock.serve.noise import quieten
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
-from penstock.views.current import Views
+from penstock.views.views import Views
 from tests.chaos import readers_app
 from tests.chaos.proxy import Proxy, stop_accepting
 from tests.chaos.readers_model import SHAPES, Build, Key, Query, random_query

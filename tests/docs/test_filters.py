@@ -11,8 +11,8 @@ import pytest
 
 from penstock.change import Column
 from penstock.errors import BadQueryError
-from penstock.views.where import compile_where
-from penstock.views.where_functions import ALIASES, FUNCTIONS
+from penstock.views.where.filter import compile_where
+from penstock.views.where.functions import ALIASES, FUNCTIONS
 from tests.docs.pages import page, section
 
 PAGE = page("docs/reference/filters.md")

@@ -11,49 +11,16 @@ from pathlib import Path
 import pytest
 
 from penstock.run.app_file import load
-from tests.docs.pages import ROOT, Block, blocks, documents, page, without_code
+from tests.docs.pages import PACKAGE, ROOT, Block, blocks, documents, page, without_code
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
-DOCTESTED = (
-    "app",
-    "config",
-    "origin",
-    "position",
-    "schema",
-    "clock",
-    "protocol",
-    "event",
-    "observe.metrics",
-    "serve.status",
-    "views.unpack",
-    "views.query",
-    "views.budget",
-    "collect.judging.rejection",
-    "private",
-    "signed",
-    "rights.scope",
-    "rights.guard",
-    "rights.origins",
-    "rights.redaction",
-    "client.asking",
-    "client.backoff",
-    "client.changes",
-    "client.conditions",
-    "serve.webhooks.retrying",
-    "client.event_line",
-    "client.processing.difference",
-    "client.processing.outgoing",
-    "client.processing.work",
-    "client.rows",
-    "client.transports.over_events",
-    "client.view_key",
-    "cli.reports",
-    "cli.letters",
-    "narrowing",
-    "horizon",
-)
+DOCTESTED = [
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if ">>> " in path.read_text()
+]
 
 
 def named(path: Path) -> str:
@@ -133,13 +100,6 @@ def test_examples_in_docstrings_give_what_they_say(name: str) -> None:
     done = doctest.testmod(importlib.import_module(f"penstock.{name}"))
     assert done.attempted
     assert not done.failed
-
-
-def test_the_example_of_the_fingerprint_gives_what_it_says() -> None:
-    from penstock.flows import fingerprint
-
-    (example,) = doctest.DocTestFinder().find(fingerprint.stable_text, globs=vars(fingerprint))
-    assert not doctest.DocTestRunner().run(example).failed
 
 
 def test_tests_that_the_guarantees_name_are_there() -> None:

@@ -33,7 +33,7 @@ from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import Counts, Observes, Signal
 from penstock.serve.routes import Serving
-from penstock.views.current import Views
+from penstock.views.views import Views
 from tests.docs.pages import PACKAGE, page, section, table_codes
 
 DECLARING = "docs/reference/declaring.md"
@@ -175,7 +175,7 @@ def test_every_column_that_a_function_sees_is_documented() -> None:
 def problem_codes() -> set[str]:
     """Literal codes of every `Problem(...)` and of the `_error(...)` that make one, and the grades of a proof."""
     found = {"proof_exact", "proof_tolerance", "proof_unverifiable", "bad_plan"}
-    for file in ("declaration.py", "flows/rules.py", "flows/plan.py", "flows/check.py", "views/rule_problems.py"):
+    for file in ("declaration.py", "flows/rules.py", "flows/plan.py", "flows/check.py", "views/read_rule.py"):
         tree = ast.parse((PACKAGE / file).read_text())
         names = {n.targets[0].id: n.value.value for n in tree.body if _is_text(n)}  # type: ignore[attr-defined]
         for call in ast.walk(tree):

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from penstock.change import Column
 from penstock.errors import BadQueryError
-from penstock.views.where import compile_where
+from penstock.views.where.filter import compile_where
 from tests.filter_worlds import COLUMNS, Filters, Rows
 
 CONDITIONS = 700

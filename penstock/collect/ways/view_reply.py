@@ -33,7 +33,7 @@ class Answer(Protocol):
 
 
 class Rows(Protocol):
-    """What the views tell: `penstock.views.rows_after.RowsAfter`."""
+    """What the views tell: `penstock.views.views.RowsAfter`."""
 
     def key(self, view: str, stream: str) -> tuple[str, ...]:
         """The columns by which a view's rows are found. Raises `UnknownViewError`, and `BadRequestError` when the view

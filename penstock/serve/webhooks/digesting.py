@@ -11,7 +11,7 @@ from penstock.serve.asked import Asked
 from penstock.serve.messages import RowCodec
 from penstock.views.history import Batch
 from penstock.views.store import Content, View
-from penstock.views.top import TopState
+from penstock.views.top_rows import TopState
 
 DIGEST_CHANGES = 5_000
 """A digest that has so many changed rows is sent as it is; the rest follows in the next one."""

@@ -18,7 +18,7 @@ from penstock.serve.webhooks.parcels import Delivery, change_key, deleted, upser
 from penstock.serve.webhooks.view_feed import Fell
 from penstock.serve.webhooks.webhook import Webhook
 from penstock.views.history import Batch
-from penstock.views.query import Query, told_of
+from penstock.views.query import Query, delta_of
 from penstock.views.store import Content, View
 
 LARGE_BYTES = 32 * 1024
@@ -51,7 +51,7 @@ class LargeBatch:
     def __getitem__(self, number: int) -> Delivery:
         """Raises `Fell` when the history no longer has the batch."""
         batch, position = _batch(self.view, self.content, self.end), self.content.at(self.end)
-        upserts, deletes = told_of(self.query, [batch.changes[self.order[number]]])
+        upserts, deletes = delta_of(self.query, [batch.changes[self.order[number]]])
         if deletes:
             return deleted(self.webhook, position, encode(self.codec.key(deletes[0])))
         return upserted(self.webhook, position, self.codec.json(upserts[0]), self.query.key)
@@ -76,7 +76,7 @@ def _ordered(query: Query, batch: Batch) -> array[int]:
 
 def _keys(query: Query, codec: RowCodec, batch: Batch, numbers: range) -> Iterator[tuple[bool, bytes, int]]:
     for number in numbers:
-        upserts, deletes = told_of(query, [batch.changes[number]])
+        upserts, deletes = delta_of(query, [batch.changes[number]])
         if deletes:
             yield False, encode(codec.key(deletes[0])), number
         elif upserts:

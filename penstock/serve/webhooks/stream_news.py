@@ -8,7 +8,7 @@ from penstock.errors import PenstockError
 from penstock.position import Position
 from penstock.serve.asked import Asked
 from penstock.serve.events import END, StreamReads
-from penstock.views.rule import EVERYTHING
+from penstock.views.read_rule import EVERYTHING
 
 LOOK_S = 60.0
 ABSENT_S = 1.0

@@ -22,7 +22,7 @@ from penstock.serve.webhooks.pacing import Pace
 from penstock.serve.webhooks.parcels import Delivery, Level, Step, delivery_id, made, reset
 from penstock.serve.webhooks.stream_news import StreamNews
 from penstock.serve.webhooks.webhook import Place, Webhook
-from penstock.views.rule import EVERYTHING
+from penstock.views.read_rule import EVERYTHING
 
 PAGE_EVENTS = 100
 """Events in one batch, and in one digest: what is left over follows at once."""

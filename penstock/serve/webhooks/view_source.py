@@ -33,8 +33,8 @@ from penstock.serve.webhooks.parcels import Delivery, Level, Step, changes_apart
 from penstock.serve.webhooks.snapshot_spool import LetGo, SnapshotSpool
 from penstock.serve.webhooks.view_feed import Fell, Held, ViewFeed
 from penstock.serve.webhooks.webhook import Place, Webhook
-from penstock.views.current import Views
 from penstock.views.store import Content, View
+from penstock.views.views import Views
 
 LARGE_CHANGES = 500
 """More are encoded in a thread: on the loop they would take over 1 ms."""

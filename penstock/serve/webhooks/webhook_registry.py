@@ -66,7 +66,7 @@ from penstock.serve.webhooks.webhook import (
 )
 from penstock.serve.webhooks.webhook_request import ChangedWebhook, NewWebhook, checked_digest
 from penstock.serve.webhooks.webhook_signals import SIGNALS, WebhookDisabled
-from penstock.views.current import Views
+from penstock.views.views import Views
 
 MOST = 10_000
 """Webhooks of one edge."""

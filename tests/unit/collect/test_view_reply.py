@@ -22,8 +22,7 @@ from penstock.log.group import GroupCommit
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
 from penstock.position import Position
-from penstock.views.current import Views
-from penstock.views.rows_after import RowsAfter
+from penstock.views.views import RowsAfter, Views
 
 
 class Shop:

@@ -35,8 +35,7 @@ from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.webhook_registry import WebhookOptions
-from penstock.views.current import Views
-from penstock.views.rows_after import RowsAfter
+from penstock.views.views import RowsAfter, Views
 
 HOOK_SECRET = "the secret of the hook"
 

@@ -19,9 +19,9 @@ from widenings import ORDERS, PARAMS, SELECTS, WHERES
 
 from penstock.position import Position
 from penstock.serve import readable
-from penstock.views import rows_after
-from penstock.views.reading_terms import shown_epoch
-from penstock.views.rule import ReadRule
+from penstock.views import views as views_module
+from penstock.views.changelog import shown_epoch
+from penstock.views.read_rule import ReadRule
 
 Seen = tuple[int, Any]
 Attempt = Callable[[SecureEdge], Awaitable[Seen]]
@@ -462,4 +462,4 @@ async def test_an_etag_of_one_reader_is_not_that_of_another(own_world):
 
 
 async def test_reply_and_reads_share_one_rule():
-    assert rows_after.read_rule is readable.read_rule
+    assert views_module.read_rule is readable.read_rule

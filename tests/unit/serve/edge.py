@@ -22,7 +22,7 @@ from penstock.log.logs.sqlite import SqliteLog
 from penstock.observe.metrics import Observer
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
-from penstock.views.current import Views
+from penstock.views.views import Views
 
 DEADLINE_S = 60.0
 

@@ -36,7 +36,7 @@ from penstock.serve.routes import Serving
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.endpoint import Endpoint
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
-from penstock.views.current import Views
+from penstock.views.views import Views
 
 ANYWHERE = AddressRules(anywhere=True)
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -13,7 +13,7 @@ from penstock.config import Limits
 from penstock.errors import BadQueryError, ForbiddenError
 from penstock.serve import asked
 from penstock.serve.asked import Asked
-from penstock.views.rule import Condition, ReadRule
+from penstock.views.read_rule import Condition, ReadRule
 from penstock.views.store import Content, View
 
 COLUMNS = (Column("topic", "string"), Column("rsvps", "bigint"), Column("open", "boolean"))

@@ -44,8 +44,7 @@ from penstock.serve.webhooks import webhook_registry
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.webhook_registry import WebhookOptions
 from penstock.testing.contracts.log_backends import BACKENDS
-from penstock.views.current import Views
-from penstock.views.rows_after import RowsAfter
+from penstock.views.views import RowsAfter, Views
 
 Spec = dict[str, Any]
 Operation = tuple[str, str]

@@ -25,7 +25,7 @@ from penstock.log.log import KnownIds
 from penstock.serve.assets import add_page
 from penstock.serve.rates import Rates
 from penstock.serve.status import Status
-from penstock.views.current import Views
+from penstock.views.views import Views
 
 
 async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from penstock.config import Limits
 from penstock.log.logs.sqlite_reader import SqliteReader
 from penstock.serve.answers import answer, json_parts
 from penstock.serve.messages import RowCodec
-from penstock.views.current import Views
 from penstock.views.query import parse_query
 from penstock.views.store import Content
-from penstock.views.top import TopState
+from penstock.views.top_rows import TopState
+from penstock.views.views import Views
 
 ROWS = 1_000_000
 TS = pa.timestamp("us", tz="UTC")

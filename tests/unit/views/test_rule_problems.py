@@ -9,7 +9,7 @@ import pytest
 from penstock import App, Event
 from penstock.change import Column
 from penstock.errors import DeclarationError
-from penstock.views.rule_problems import rule_problems, stream_columns
+from penstock.views.read_rule import rule_problems, stream_columns
 
 
 class Sale(Event):

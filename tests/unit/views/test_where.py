@@ -11,7 +11,7 @@ import pytest
 from where_columns import COLUMNS, NAN, NULLS, holds, row, where
 
 from penstock.change import Column
-from penstock.views.where import compile_where
+from penstock.views.where.filter import compile_where
 
 TRUE = """
 rsvps = 42 | rsvps == 42 | rsvps <> 41 | rsvps != 41 | rsvps < 43 | rsvps <= 42 | rsvps > 41 | rsvps >= 42

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from where_columns import NULLS, holds, row, where
 
 from penstock.errors import BadQueryError
-from penstock.views.where import Where
-from penstock.views.where_syntax import MAX_CHARS, MAX_DEPTH, MAX_NODES
+from penstock.views.where.filter import Where
+from penstock.views.where.syntax import MAX_CHARS, MAX_DEPTH, MAX_NODES
 
 REFUSED = [
     ("", "empty"),

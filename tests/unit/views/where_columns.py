@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from penstock.change import Column
-from penstock.views.where import Where, compile_where
+from penstock.views.where.filter import Where, compile_where
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 LATER = datetime(2024, 5, 1, 12, 1, tzinfo=UTC)

@@ -12,13 +12,13 @@ A condition is asked for its truth or its falsity, never negated, because NOT of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.errors import BadQueryError
-from penstock.views.where_needs import Needs, On, all_of, any_of
-from penstock.views.where_types import (
+from penstock.views.where.needs import Needs, On, all_of, any_of
+from penstock.views.where.sql_types import (
     BIGINT,
     BITS,
     BOOLEAN,
@@ -111,8 +111,8 @@ class Scope:
         return self.reference(value)
 
     def reference(self, value: Any) -> str:
-        for name, known in self.constants.items():
-            if known is value:
+        for name, constant in self.constants.items():
+            if constant is value:
                 return name
         name = f"k{len(self.constants)}"
         self.constants[name] = value
@@ -130,7 +130,7 @@ def literal(scope: Scope, kind: SqlType, value: Any) -> Term:
 def nullable(
     scope: Scope, kind: SqlType, text: str, raw: str, behind: Term | None = None, *, total: bool = False
 ) -> Term:
-    """A value that may be None although the guards of the term it is taken from hold; `total`: it never raises."""
+    """A value that may be None although the guards of the term `behind` it hold; `total`: it never raises."""
     name = scope.temporary()
     guards = (*(behind.guards if behind else ()), f"({name} := {raw}) is not None")
     return Term(kind, text, name, guards, raw=raw, safe=total and (behind is None or behind.safe))
@@ -310,21 +310,7 @@ _EXAMPLES: Final = {
 
 _PYTHON: Final = {"=": "==", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 FLIPPED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_ORDERED: Final = frozenset(
-    {
-        "boolean",
-        "string",
-        "binary",
-        "timestamp",
-        "timestamp_ntz",
-        "date",
-        "decimal",
-        "float",
-        "double",
-        "void",
-        *BITS,
-    }
-)
+_ORDERED: Final = frozenset({"boolean", "string", "binary", "decimal", "float", "double", "void", *_TIMES, *BITS})
 
 
 def is_ordered(kind: SqlType) -> bool:
@@ -406,3 +392,39 @@ def negative(scope: Scope, term: Term) -> Term:
         return literal(scope, term.type, minus)
     kind, value = typed_number(-int(term.const))
     return literal(scope, kind, value)
+
+
+Build = Callable[[Scope, str, Sequence[Term]], Term]
+"""Makes the term of a call out of its arguments, whose number was checked before."""
+
+
+def call_text(name: str, arguments: Sequence[Term]) -> str:
+    return f"{name}({', '.join(argument.text for argument in arguments)})"
+
+
+def expect(name: str, term: Term, *kinds: SqlType) -> Term:
+    """The argument itself if its type is one of these; a NULL literal is of every type."""
+    if term.type in (*kinds, VOID):
+        return term
+    raise wrong(name, term, " or ".join(map(str, kinds)))
+
+
+def expect_number(name: str, term: Term) -> Term:
+    if term.type.numeric:
+        return term
+    if term.type == VOID:
+        return Term(DOUBLE, term.text, term.source, term.guards, const=term.const)
+    raise wrong(name, term, "a number")
+
+
+def wrong(name: str, term: Term, wanted: str) -> BadQueryError:
+    return BadQueryError(
+        f"'{name}' needs {wanted}, but {term.text} is {term.type}.", hint="CAST(x AS type) converts a value."
+    )
+
+
+def expect_whole(name: str, term: Term) -> Term:
+    """An integer, or NULL."""
+    if term.type.integral or term.type == VOID:
+        return term
+    raise wrong(name, term, "an integer")

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.change import Change, Column
 from penstock.views.query import evaluate, parse_query
-from penstock.views.top import TopState, told_between
+from penstock.views.top_rows import TopState, delta_between
 
 COLUMNS = [Column("k", "string"), Column("v", "bigint")]
 
@@ -33,7 +33,7 @@ def test_top_rows_stay_exact_through_random_batches(seed: int, reserve: int) -> 
         told = state.apply(changes)
         if told is None:
             state, rebuilt = TopState(query, rows, reserve), rebuilt + 1
-            told = told_between(shown, state.shown())
+            told = delta_between(shown, state.shown())
         for gone in told[1]:
             del shown[gone]
         shown |= {(row[0],): row for row in told[0]}

@@ -1,9 +1,9 @@
 """Finds all ranges that a value lies in, among thousands, without looking at each.
 
 Ranges with one end are sorted by it: what a value hits is one side of the list. Those with two ends are in balanced
-trees by their lower end, each node knowing how far up its part reaches; a new range makes a tree of its own, and trees
-of one size become one, so that a range is moved a logarithmic number of times. What a lookup costs grows with the hits
-and with the logarithm of the number of ranges.
+trees by their lower end, where each node knows how far up its part reaches. A new range makes a tree of its own, and
+trees of one size become one, so a range is moved a logarithmic number of times. A lookup costs the hits and the
+logarithm of the number of ranges.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ class Intervals(Generic[T]):
 
     def at(self, value: Any) -> list[T]:
         """Whose ranges hold this value, which is not None."""
-        found: list[Any] = [cell.item for cell in self._open]
+        items: list[Any] = [cell.item for cell in self._open]
         if value != value:
-            return found + [cell.item for cell in self._above]
+            return items + [cell.item for cell in self._above]
         if self._above:
-            found += [cell.item for cell in self._above.irange_key(None, value)]
+            items += [cell.item for cell in self._above.irange_key(None, value)]
         if self._below:
-            found += [cell.item for cell in self._below.irange_key(value, None)]
+            items += [cell.item for cell in self._below.irange_key(value, None)]
         for tree in self._trees:
-            tree.at(value, found)
-        return found
+            tree.add_at(value, items)
+        return items
 
     def _grow(self, cells: list[Cell[T]]) -> None:
         while self._trees and len(self._trees[-1]) <= len(cells):
@@ -121,7 +121,7 @@ class _Tree(Generic[T]):
         self._top[middle] = top
         return top
 
-    def at(self, value: Any, found: list[Any]) -> None:
+    def add_at(self, value: Any, items: list[Any]) -> None:
         parts = [(0, len(self.cells))]
         while parts:
             start, end = parts.pop()
@@ -133,4 +133,4 @@ class _Tree(Generic[T]):
             if cell.low <= value:
                 parts.append((middle + 1, end))
                 if value <= cell.high and cell.item is not None:
-                    found.append(cell.item)
+                    items.append(cell.item)

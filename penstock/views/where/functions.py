@@ -2,6 +2,7 @@
 
 Each entry takes the scope and the argument terms and returns the term of the call; the argument count is
 checked before. What a row needs at run time (substring, rounding) is a plain function of non-NULL values.
+Functions of times stand in `time_functions`.
 """
 
 from __future__ import annotations
@@ -13,25 +14,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, Final
 
 from penstock.errors import BadQueryError
-from penstock.views.where_arguments import Build, call_text, expect, expect_number, expect_whole, wrong
-from penstock.views.where_distance import distance
-from penstock.views.where_implied import has_element, has_prefix
-from penstock.views.where_implied import is_null as null_implied
-from penstock.views.where_terms import (
-    Scope,
-    Term,
-    coerced,
-    common_type,
-    comparable,
-    compare,
-    is_null,
-    is_ordered,
-    negated,
-    nullable,
-    strict,
-)
-from penstock.views.where_times import TIME_FUNCTIONS
-from penstock.views.where_types import (
+from penstock.views.where.comparison_needs import expression, has_element, has_prefix
+from penstock.views.where.comparison_needs import is_null as null_implied
+from penstock.views.where.sql_types import (
     BIGINT,
     BINARY,
     BOOLEAN,
@@ -45,6 +30,26 @@ from penstock.views.where_types import (
     fit_integer,
     single,
 )
+from penstock.views.where.terms import (
+    Build,
+    Scope,
+    Term,
+    call_text,
+    coerced,
+    common_type,
+    comparable,
+    compare,
+    expect,
+    expect_number,
+    expect_whole,
+    is_null,
+    is_ordered,
+    negated,
+    nullable,
+    strict,
+    wrong,
+)
+from penstock.views.where.time_functions import TIME_FUNCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,18 +181,17 @@ def _abs(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     return strict(number.type, call_text(name, arguments), source, number, total=not number.type.integral)
 
 
-def _sign(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
-    number = coerced(scope, expect_number(name, arguments[0]), DOUBLE)
-    return strict(DOUBLE, call_text(name, arguments), f"{scope.reference(sign)}({number.source})", number, total=True)
+def _of_double(function: Callable[[float], float]) -> Build:
+    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+        number = coerced(scope, expect_number(name, arguments[0]), DOUBLE)
+        source = f"{scope.reference(function)}({number.source})"
+        return strict(DOUBLE, call_text(name, arguments), source, number, total=True)
+
+    return build
 
 
 def sign(value: float) -> float:
     return value if value != value or value == 0 else math.copysign(1.0, value)
-
-
-def _sqrt(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
-    number = coerced(scope, expect_number(name, arguments[0]), DOUBLE)
-    return strict(DOUBLE, call_text(name, arguments), f"{scope.reference(sqrt)}({number.source})", number, total=True)
 
 
 def sqrt(value: float) -> float:
@@ -352,16 +356,14 @@ def array_contains(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     if kept.source != "e":
         raise BadQueryError(f"Cannot look for {wanted.text} ({wanted.type}) in {array.text} ({array.type}).")
     text = call_text(name, [array, wanted])
-    found = _found(scope, array, wanted)
-    guards = (*array.guards, *wanted.guards)
-    missing = f"({found} or (None if None in {array.source} else False))"
-    answer = nullable(scope, BOOLEAN, text, missing, strict(BOOLEAN, text, "", array, wanted))
-    yes = f"({' and '.join((*guards, found))})"
-    needs = has_element(array, wanted)
-    return replace(answer, raw=answer.raw, yes=yes, safe=array.safe and wanted.safe, needs=needs)
+    contains = _contains(scope, array, wanted)
+    raw = f"({contains} or (None if None in {array.source} else False))"
+    answer = nullable(scope, BOOLEAN, text, raw, strict(BOOLEAN, text, "", array, wanted))
+    yes = f"({' and '.join((*array.guards, *wanted.guards, contains))})"
+    return replace(answer, yes=yes, safe=array.safe and wanted.safe, needs=has_element(array, wanted))
 
 
-def _found(scope: Scope, array: Term, wanted: Term) -> str:
+def _contains(scope: Scope, array: Term, wanted: Term) -> str:
     if wanted.type.floating and not (wanted.is_const and wanted.const == wanted.const):
         return f"{scope.reference(holds_double)}({array.source}, {wanted.source})"
     return f"({wanted.source} in {array.source})"
@@ -381,6 +383,39 @@ def _size(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
 # The table
 
 MANY: Final = 100  # more arguments than a filter of 500 parts has reason to pass
+
+
+EARTH_KM: Final = 6371.0088
+"""Mean radius (IUGG)."""
+KM_PER_DEGREE: Final = EARTH_KM * math.pi / 180
+
+
+def distance(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    """The term of a call. With one place written out, a bound on the distance bounds the other's latitude."""
+    terms = [coerced(scope, expect_number(name, argument), DOUBLE) for argument in arguments]
+    source = f"{scope.reference(great_circle_km)}({', '.join(term.source for term in terms)})"
+    term = strict(DOUBLE, call_text(name, terms), source, *terms)
+    for there, here in ((terms[:2], terms[2:]), (terms[2:], terms[:2])):
+        on = expression(there[0])
+        if on and here[0].is_const and not here[0].is_null:
+            return replace(term, centre=(on, here[0].const, KM_PER_DEGREE))
+    return term
+
+
+def great_circle_km(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
+    """Raises `ValueError` for what is not a place.
+
+    >>> round(great_circle_km(59.9139, 10.7522, 60.3913, 5.3221))
+    305
+    """
+    if lat1 != lat1 or lon1 != lon1 or lat2 != lat2 or lon2 != lon2:
+        return math.nan
+    if not (-90 <= lat1 <= 90 and -180 <= lon1 <= 180 and -90 <= lat2 <= 90 and -180 <= lon2 <= 180):
+        raise ValueError("not a latitude and a longitude")
+    one, two = math.radians(lat1), math.radians(lat2)
+    across = math.sin(math.radians(lon2 - lon1) / 2) ** 2
+    part = math.sin((two - one) / 2) ** 2 + math.cos(one) * math.cos(two) * across
+    return 2 * EARTH_KM * math.asin(math.sqrt(min(1.0, part)))
 
 
 MAX_TEXT: Final = 65_536
@@ -406,8 +441,8 @@ def _table() -> dict[str, Function]:
         Function("contains", 2, 2, _of_two_strings(BOOLEAN, "{1} in {0}")),
         Function("instr", 2, 2, _of_two_strings(INT, "{}.find({}) + 1")),
         Function("abs", 1, 1, _abs),
-        Function("sign", 1, 1, _sign),
-        Function("sqrt", 1, 1, _sqrt),
+        Function("sign", 1, 1, _of_double(sign)),
+        Function("sqrt", 1, 1, _of_double(sqrt)),
         Function("round", 1, 2, _round),
         Function("floor", 1, 1, _whole(down=True)),
         Function("ceil", 1, 1, _whole(down=False)),

@@ -12,15 +12,24 @@ from typing import Any, Final
 from sqlglot import exp
 
 from penstock.errors import BadQueryError
-from penstock.views.where_arithmetic import arithmetic, minus
-from penstock.views.where_functions import array_contains, choice, concatenated, find_function, unified
-from penstock.views.where_implied import implied
-from penstock.views.where_implied import is_null as null_implied
-from penstock.views.where_like import like
-from penstock.views.where_needs import NEVER, all_of, any_of
-from penstock.views.where_parameters import typed_list, typed_parameter
-from penstock.views.where_syntax import HINT, chain, plain, quoted_name
-from penstock.views.where_terms import (
+from penstock.views.where.bound_values import typed_list, typed_parameter
+from penstock.views.where.comparison_needs import implied
+from penstock.views.where.comparison_needs import is_null as null_implied
+from penstock.views.where.functions import array_contains, choice, concatenated, find_function, unified
+from penstock.views.where.needs import NEVER, all_of, any_of
+from penstock.views.where.operators import arithmetic, like, minus
+from penstock.views.where.sql_types import (
+    BINARY,
+    BOOLEAN,
+    STRING,
+    VOID,
+    SqlType,
+    cast,
+    number_literal,
+    parse_type,
+)
+from penstock.views.where.syntax import HINT, chain, plain, quoted_name
+from penstock.views.where.terms import (
     Scope,
     Term,
     both,
@@ -36,16 +45,6 @@ from penstock.views.where_terms import (
     once,
     same,
     strict,
-)
-from penstock.views.where_types import (
-    BINARY,
-    BOOLEAN,
-    STRING,
-    VOID,
-    SqlType,
-    cast,
-    number_literal,
-    parse_type,
 )
 
 
@@ -117,8 +116,8 @@ class Compiler:
         if not isinstance(name, str) or not name:
             raise BadQueryError("A parameter needs a name.", hint='Write `rsvps > :least` and params={"least": 10}.')
         if name not in self._params:
-            given = ", ".join(f"':{known}'" for known in self._params) or "none"
-            raise BadQueryError(f"There is no value for the parameter ':{name}'.", hint=f"Parameters given: {given}.")
+            names = ", ".join(f"':{given}'" for given in self._params) or "none"
+            raise BadQueryError(f"There is no value for the parameter ':{name}'.", hint=f"Parameters given: {names}.")
         return name, self._params[name]
 
     def _column(self, node: Any) -> Term:
@@ -130,9 +129,9 @@ class Compiler:
 
     def _top_column(self, name: str) -> Term:
         index = resolve(name, self._names)
-        found = self._names[index]
-        self.used.add(found)
-        return nullable(self.scope, parse_type(self._types[index]), quoted_name(found), f"r[{index}]", total=True)
+        name = self._names[index]
+        self.used.add(name)
+        return nullable(self.scope, parse_type(self._types[index]), quoted_name(name), f"r[{index}]", total=True)
 
     def _field(self, node: Any) -> Term:
         return self._field_of(self.term(node.this), _name(node.expression))
@@ -285,11 +284,11 @@ class Compiler:
         return replace(both(self.scope, _chained("AND", operands), operands), needs=NEVER)
 
     def _in_set(self, text: str, value: Term, items: Sequence[Any]) -> Term:
-        found = self.scope.reference(frozenset(items))
-        term = strict(BOOLEAN, text, f"({value.source} in {found})", value, total=True)
+        members = self.scope.reference(frozenset(items))
+        term = strict(BOOLEAN, text, f"({value.source} in {members})", value, total=True)
         if not value.raw or value.type.kind in ("struct", "array", "map"):
             return term
-        yes = " and ".join((*value.guards[:-1], f"{value.raw} in {found}"))
+        yes = " and ".join((*value.guards[:-1], f"{value.raw} in {members}"))
         return replace(term, yes=f"({yes})")
 
     def _escape(self, node: Any) -> Term:
@@ -399,11 +398,16 @@ def _described(node: Any) -> str:
 
 def _struct_field(base: Term, kind: SqlType, name: str) -> tuple[str, SqlType]:
     fields = dict(zip(kind.names, kind.args, strict=False))
-    for field in (name, *(known for known in fields if known.lower() == name.lower())):
-        if field in fields:
-            return field, fields[field]
-    known = ", ".join(f"'{field}'" for field in fields) or "none"
-    raise BadQueryError(f"{base.text} ({base.type}) has no field '{name}'.", hint=f"Fields: {known}.")
+    if field := field_of(kind, name):
+        return field, fields[field]
+    names = ", ".join(f"'{field}'" for field in fields) or "none"
+    raise BadQueryError(f"{base.text} ({base.type}) has no field '{name}'.", hint=f"Fields: {names}.")
+
+
+def field_of(kind: SqlType, name: str) -> str | None:
+    """The field of a struct by its exact name, else by its name in another case."""
+    alike = [field for field in kind.names if field.lower() == name.lower()]
+    return name if name in alike else next(iter(alike), None)
 
 
 def _hashable(item: Term) -> bool:
@@ -490,11 +494,10 @@ _VISITS: Final[dict[Any, Callable[[Compiler, Any], Term]]] = {
 
 def resolve(name: str, names: Sequence[str]) -> int:
     """The index of a column by its exact name, else by its name in another case, as Spark finds it."""
-    for found in (
-        [index for index, known in enumerate(names) if known == name],
-        [index for index, known in enumerate(names) if known.lower() == name.lower()],
-    ):
-        if len(found) == 1:
-            return found[0]
-    known_names = ", ".join(f"'{known}'" for known in names)
-    raise BadQueryError(f"There is no column '{name}'.", hint=f"Columns: {known_names}.")
+    same = [index for index, column in enumerate(names) if column == name]
+    alike = [index for index, column in enumerate(names) if column.lower() == name.lower()]
+    for indexes in (same, alike):
+        if len(indexes) == 1:
+            return indexes[0]
+    listed = ", ".join(f"'{column}'" for column in names)
+    raise BadQueryError(f"There is no column '{name}'.", hint=f"Columns: {listed}.")

@@ -7,9 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from penstock.errors import BadQueryError
-from penstock.views.where_arguments import Build, call_text, expect, expect_whole
-from penstock.views.where_terms import Scope, Term, coerced, strict
-from penstock.views.where_types import BIGINT, DATE, INT, LOCAL, STRING, TIMESTAMP, SqlType
+from penstock.views.where.sql_types import BIGINT, DATE, INT, LOCAL, STRING, TIMESTAMP, SqlType
+from penstock.views.where.terms import Build, Scope, Term, call_text, coerced, expect, expect_whole, strict
 
 _ALL: Final = (TIMESTAMP, LOCAL, DATE)
 _CLOCK: Final = (TIMESTAMP, LOCAL)
@@ -56,9 +55,9 @@ def _to(target: SqlType) -> Build:
     def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
         (value,) = arguments
         expect(name, value, STRING, DATE, TIMESTAMP, LOCAL)
-        made = coerced(scope, value, target)
-        text = made.text if made.is_const else f"CAST({value.text} AS {target})"
-        return Term(target, text, made.source, made.guards, const=made.const, safe=made.safe and value.type != STRING)
+        term = coerced(scope, value, target)
+        text = term.text if term.is_const else f"CAST({value.text} AS {target})"
+        return Term(target, text, term.source, term.guards, const=term.const, safe=term.safe and value.type != STRING)
 
     return build
 

@@ -11,7 +11,7 @@ from fake_flows import FakeFlows, small_app, topic
 from penstock.config import Limits
 from penstock.errors import OverBudgetError
 from penstock.log.log import Stream
-from penstock.views.loader import Changelog
+from penstock.views.changelog import Changelog
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from penstock.change import Change, Key, Row
-from penstock.views.query import Query, QueryState, ascending
+from penstock.views.query import Delta, Query, QueryState, ascending
 
 RESERVE_ROWS = 2_000
 """Rows ranked beyond the limit: so many may leave before the view is scanned again."""
@@ -22,8 +22,6 @@ _GROWTH = 8
 
 _SORT_AT = 1_000
 """Candidates gathered before the worst of them are let go."""
-
-Told = tuple[list[Row], list[Key]]
 
 
 class Rows(Protocol):
@@ -77,17 +75,17 @@ class TopState:
         limit = self.query.limit or 0
         return {key: self.query.project(row) for _, key, row in best_rows(self.query, self._ranked, limit)}
 
-    def apply(self, changes: Sequence[Change]) -> Told | None:
-        """Upserts and deletes that a subscriber must be told, or None: too few rows may be left, build again."""
+    def apply(self, changes: Sequence[Change]) -> Delta | None:
+        """What a subscriber must be told, or None: too few rows may be left, build again."""
         if self.query.limit is None:
             return self._state.apply(changes)
         inside = [change for change in map(self._inside, changes) if change is not None]
         leaving = sum(1 for change in inside if change.after is None)
         if self._bound is not None and len(self._ranked) - leaving < self.query.limit:
             return None
-        told = self._state.apply(inside)
+        delta = self._state.apply(inside)
         self._note(inside)
-        return told
+        return delta
 
     def _inside(self, change: Change) -> Change | None:
         """The change as it looks above the bound."""
@@ -110,16 +108,16 @@ class TopState:
             self._rank(best_rows(self.query, self._ranked, most + 1))
 
     def _rank(self, best: list[tuple[Any, Key, Row]]) -> None:
-        """Keep the best; when there was one more than wanted, the last wanted one is the bound."""
-        wanted = (self.query.limit or 0) + self._reserve
-        if len(best) > wanted:
-            best = best[:wanted]
+        """Keep the best; where there is one more than will be ranked, the last ranked one is the bound."""
+        count = (self.query.limit or 0) + self._reserve
+        if len(best) > count:
+            best = best[:count]
             self._bound = best[-1][0]
         self._ranked = {key: row for _, key, row in best}
         self._state = QueryState.build(self.query, self._ranked)
 
 
-def told_between(before: Mapping[Key, Row], after: Mapping[Key, Row]) -> Told:
+def delta_between(before: Mapping[Key, Row], after: Mapping[Key, Row]) -> Delta:
     """What a subscriber that shows `before` must be told to show `after`."""
     upserts = [row for key, row in after.items() if key not in before or before[key] != row]
     return upserts, [key for key in before if key not in after]

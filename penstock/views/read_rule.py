@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -18,10 +18,12 @@ from typing import Any, Protocol
 from sqlglot import exp
 
 from penstock.change import Column
+from penstock.declaration import Application, ChannelDef, Place, Problem
 from penstock.errors import BadQueryError, ForbiddenError
+from penstock.schema import simple_type
 from penstock.views.query import DEFAULT, Limit, Names, Query, parse_query
-from penstock.views.where import Where, compile_where
-from penstock.views.where_syntax import parse
+from penstock.views.where.filter import Where, compile_where
+from penstock.views.where.syntax import parse
 
 _SCALARS = (str, int, float, bool)
 Bound = tuple[tuple[str, Any], ...]
@@ -113,10 +115,10 @@ def claims_in(text: str) -> tuple[str, ...]:
 
 def _bound(reader: Reader, name: str, text: str) -> Bound:
     try:
-        wanted = claims_in(text)
+        claims = claims_in(text)
     except BadQueryError as error:
         raise _undecided(error) from None
-    return tuple((claim, _value(reader, name, claim)) for claim in wanted)
+    return tuple((claim, _value(reader, name, claim)) for claim in claims)
 
 
 def _value(reader: Reader, name: str, claim: str) -> Any:
@@ -177,9 +179,9 @@ def parse_ruled(
     """What a reader asks, under its rule. Raises `BadQueryError` for what cannot be read, else `ForbiddenError`."""
     shown = rule.shown(columns, key)
     names = frozenset(column.name for column in shown)
-    there = [item for item in defaults[0] if item.removeprefix("-").split(".")[0] in names]
+    order = [item for item in defaults[0] if item.removeprefix("-").split(".")[0] in names]
 
-    def asked(among: Sequence[Column], chosen: Names) -> Query:
+    def over(among: Sequence[Column], chosen: Names) -> Query:
         return parse_query(
             among,
             key,
@@ -188,32 +190,34 @@ def parse_ruled(
             select=chosen,
             order_by=order_by,
             limit=limit,
-            defaults=(there, defaults[1]),
+            defaults=(order, defaults[1]),
             errors=errors,
         )
 
     if len(shown) < len(columns):
-        select = _narrowed(asked, shown, columns, select)
-    query = asked(columns, select)
+        select = _narrowed(over, shown, columns, select)
+    query = over(columns, select)
     if not query.reads <= names:
         raise _hidden(query.reads - names)
     return replace(query, rule=rule.tests(columns, errors)) if rule.conditions else query
 
 
-def _narrowed(asked: Any, shown: Sequence[Column], columns: Sequence[Column], select: Names) -> tuple[str, ...]:
-    """The columns to give. It is read over the visible columns first, so that no error tells of the others."""
+def _narrowed(
+    over: Callable[[Sequence[Column], Names], Query], shown: Sequence[Column], columns: Sequence[Column], select: Names
+) -> tuple[str, ...]:
+    """The columns to give. The query is read over the visible columns first, so that no error tells of the others."""
     try:
-        found: Query = asked(shown, select)
+        query = over(shown, select)
     except BadQueryError as error:
         names = {column.name for column in shown}
         try:
-            everything: Query = asked(columns, select or [column.name for column in shown])
+            everything = over(columns, select or [column.name for column in shown])
         except BadQueryError:
             raise error from None
         if everything.reads <= names:
             raise
         raise _hidden(everything.reads - names) from None
-    return tuple(column.name for column in found.output)
+    return tuple(column.name for column in query.output)
 
 
 def _hidden(names: frozenset[str]) -> ForbiddenError:
@@ -221,3 +225,45 @@ def _hidden(names: frozenset[str]) -> ForbiddenError:
         f"the right to read does not include {_quoted(sorted(names))}",
         hint="leave it out of select, where and order_by, or use a credential that may read it",
     )
+
+
+# What `check` says of the app's own rules
+
+
+def stream_columns(application: Application) -> dict[str, list[Column]]:
+    """Those of the door's streams, which are known without Spark."""
+    return {s.name: [Column(f.name, simple_type(f.type)) for f in s.stored] for s in application.streams}
+
+
+def rule_problems(application: Application, columns: Mapping[str, Sequence[Column]]) -> Iterator[Problem]:
+    """What is wrong with `visible_where=` and channels, with the user's line; only of what `columns` has."""
+    for thing in (*application.streams, *application.nodes):
+        if thing.visible_where is not None and thing.name in columns:
+            what = f"visible_where= of '{thing.name}'"
+            yield from _condition(what, thing.visible_where, columns[thing.name], thing.place)
+    for channel in application.channels:
+        if channel.target in columns:
+            yield from _channel(channel, columns[channel.target])
+
+
+def _channel(channel: ChannelDef, columns: Sequence[Column]) -> Iterator[Problem]:
+    if channel.where is not None:
+        yield from _condition(f"where= of the channel '{channel.name}'", channel.where, columns, channel.place)
+    names = [column.name for column in columns]
+    for name in channel.select or ():
+        if name not in names:
+            message = f"select= of the channel '{channel.name}' names '{name}', which '{channel.target}' does not have"
+            yield Problem("error", "unknown_column", message, channel.place, f"its columns are {', '.join(names)}")
+
+
+def _condition(what: str, text: str, columns: Sequence[Column], place: Place) -> Iterator[Problem]:
+    try:
+        compile_where(text, columns, params=_any_claims(text))
+    except BadQueryError as error:
+        yield Problem("error", "bad_filter", f"{what}: {error.message}", place, error.hint or error.detail)
+
+
+def _any_claims(text: str) -> dict[str, Any]:
+    """Values that are of every type: what a claim will be is not known before somebody reads."""
+    lists = {node.this for call in parse(text).find_all(exp.Any) for node in call.find_all(exp.Placeholder)}
+    return {claim: [] if claim in lists else None for claim in claims_in(text)}

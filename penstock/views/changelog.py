@@ -9,16 +9,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from penstock.change import OP, Column, Key, Row
 from penstock.config import Limits
-from penstock.declaration import ViewDef
+from penstock.declaration import Application, ViewDef
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Block, Commit, LogReader, Stream
 from penstock.schema import simple_type
-from penstock.views.budget import over_budget
-from penstock.views.store import SWAP_CHANGES, Content
+from penstock.views.store import SWAP_CHANGES, Content, over_budget
 from penstock.views.unpack import ops_of
 
 COMMITS_AT_ONCE = 64
@@ -124,3 +124,19 @@ def _described(name: str, stream: Stream, memory: Mapping[str, Any]) -> tuple[tu
     if build is not None and build.epoch == stream.epoch:
         return build.columns, build.proof
     return tuple(Column(f.name, simple_type(f.type)) for f in stream.schema if f.name != OP), None
+
+
+def shown_epoch(epoch: str, application: Application, view: ViewDef) -> str:
+    """The epoch in the positions that readers get, so that nobody resumes into rows that were chosen otherwise.
+
+    The default limit and order of a view, its `visible_where` and its channels decide which rows a subscriber holds,
+    and editing them builds nothing anew. So a digest of them is part of the epoch: a position that was given on other
+    terms is one of another build, and going back to old terms makes old positions good again. The epoch stays as it is
+    where the app leaves nothing out of a view.
+    """
+    top = (view.order_by, view.limit) if view.limit is not None else None
+    channels = sorted((c.name, c.where or "", c.select or ()) for c in application.channels if c.target == view.name)
+    if top is None and view.visible_where is None and not channels:
+        return epoch
+    terms = repr((top, view.visible_where, channels))
+    return f"{epoch}.{blake2b(terms.encode(), digest_size=4).hexdigest()}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from penstock.views.where_needs import NEVER, Holds, Is, Needs, On, Within, all_of
-from penstock.views.where_terms import FLIPPED, Scope, Term, comparable
-from penstock.views.where_types import VOID, SqlType
+from penstock.views.where.needs import NEVER, Holds, Is, Needs, On, Within, all_of
+from penstock.views.where.sql_types import VOID, SqlType
+from penstock.views.where.terms import FLIPPED, Scope, Term, comparable
 
 _POINTS: Final = frozenset({"boolean", "string", "binary", "timestamp", "timestamp_ntz", "date"})
 _LAST_CHAR: Final = chr(0x10FFFF)
@@ -34,12 +34,12 @@ def implied(scope: Scope, operator: str, left: Term, right: Term) -> Needs:
     if not right.is_const:
         return ()
     left, right = comparable(scope, "=" if operator == "<=>" else operator, left, right)
-    found = expression(left)
     if right.is_null:
         return NEVER if operator != "<=>" else is_null(left)
     if right.const != right.const:
         return ()  # NaN is no key
-    return all_of([_by_operator(found, operator, right) if found else (), _nearby(left, operator, right)])
+    on = expression(left)
+    return all_of([_by_operator(on, operator, right) if on else (), _nearby(left, operator, right)])
 
 
 def _by_operator(on: On, operator: str, right: Term) -> Needs:

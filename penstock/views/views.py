@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ from penstock.declaration import Application, FlowDef, ViewDef
 from penstock.errors import (
     BadRequestError,
     FlowError,
+    ForbiddenError,
     NotYetError,
     OverBudgetError,
     PenstockError,
@@ -41,10 +43,12 @@ from penstock.log.log import LogReader
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import BatchApplied, FollowFailed, ViewLoaded, ViewOverBudget
 from penstock.position import Frontier, Position, frontier_body
+from penstock.protocol import wire_row
+from penstock.views.changelog import COMMITS_AT_ONCE, Changelog, Decoded, shown_epoch
 from penstock.views.frontier import FrontierComposer
-from penstock.views.loader import COMMITS_AT_ONCE, Changelog, Decoded
-from penstock.views.reading_terms import shown_epoch
+from penstock.views.read_rule import Reader, ReadRule, parse_ruled, read_rule
 from penstock.views.store import SWAP_CHANGES, Content, View
+from penstock.views.unpack import frozen
 
 T = TypeVar("T")
 
@@ -96,11 +100,11 @@ class Views:
 
     def view(self, name: str) -> View:
         """The view of that name."""
-        found = self._views.get(name)
-        if found is None:
+        view = self._views.get(name)
+        if view is None:
             names = ", ".join(self._views) or "none"
             raise UnknownViewError(f"there is no view '{name}'", hint=f"the app has: {names}")
-        return found
+        return view
 
     def flow_state(self, name: str) -> FlowState:
         """How the flow of a view or of a flow stream is; what an earlier run left behind does not count."""
@@ -111,7 +115,7 @@ class Views:
         failures = self._failures.get(name, [])
         if len(failures) < _STAYS:
             return state
-        return msgspec.structs.replace(state, state="retrying", error=_told(name, failures[-1]).body())
+        return msgspec.structs.replace(state, state="retrying", error=_follow_error(name, failures[-1]).body())
 
     @property
     def ready(self) -> bool:
@@ -121,8 +125,8 @@ class Views:
         )
 
     def absorbed(self, name: str) -> tuple[Frontier, bool]:
-        """What a view has absorbed of the door's streams, and whether its lag is one of load: nothing is known of a
-        view that is not loaded, and the lag of a flow that is starting, being rebuilt or held up is none."""
+        """What a view has absorbed of the door's streams, and whether it lags because of load: not where it is not
+        loaded, and not where a flow on its way is starting, being rebuilt or held up."""
         view = self.view(name)
         above, waiting = {name}, [name]
         while waiting:
@@ -153,18 +157,22 @@ class Views:
 
     async def wait_after(self, view: View, position: Position, timeout_s: float) -> None:
         """Return when `view` has absorbed `position`. Raises `NotYetError` with the frontier when time is up."""
-        roots = self.application.roots(view.name)
-        if position.name not in roots:
-            raise BadRequestError(
-                f"the view '{view.name}' does not read the stream '{position.name}'",
-                detail=f"it reads {', '.join(sorted(roots))}",
-                hint="pass the ack of an event that this view is made from",
-            )
+        self.check_reads(view.name, position.name, hint="pass the ack of an event that this view is made from")
         if not await view.until(lambda: covers(view.frontier, position), timeout_s):
             raise NotYetError(
                 f"the view '{view.name}' has not absorbed this event within {timeout_s:g} s",
                 detail=f"its frontier is {frontier_body(view.frontier)}",
                 hint="ask again with a longer wait=, or look at `penstock status` for the state of its flow",
+            )
+
+    def check_reads(self, view: str, stream: str, hint: str) -> None:
+        """Raises `BadRequestError` when a view does not read a stream, directly or through flows."""
+        roots = self.application.roots(view)
+        if stream not in roots:
+            raise BadRequestError(
+                f"the view '{view}' does not read the stream '{stream}'",
+                detail=f"it reads {', '.join(sorted(roots))}",
+                hint=hint,
             )
 
     # Following
@@ -250,15 +258,15 @@ class Views:
 
     def _read(self, name: str, changelog: Changelog, content: Content) -> list[tuple[Decoded, Frontier]]:
         """In a thread: the next commits, each with the frontier behind it."""
-        found, meta = [], content.meta
+        news, meta = [], content.meta
         for commit in changelog.more(content.offset):
             meta = commit.meta or meta
-            found.append((commit, self._composer.compose(name, meta)))
-        return found
+            news.append((commit, self._composer.compose(name, meta)))
+        return news
 
     async def _apply_all(self, view: View, content: Content, news: list[tuple[Decoded, Frontier]]) -> None:
-        """Small ones in one step of the loop, so that those who are told of them get them together; but history lets
-        none of them go before that."""
+        """Small commits in one step of the loop, so that subscribers get them together; the history keeps all of
+        them until then."""
         began, applied = content.offset, 0
         for commit, frontier in news:
             if commit.merged:
@@ -335,10 +343,75 @@ def covers(frontier: Frontier, position: Position) -> bool:
     return reached is not None and reached.covers(position)
 
 
-def _told(view: str, error: Exception) -> PenstockError:
+def _follow_error(view: str, error: Exception) -> PenstockError:
     if isinstance(error, PenstockError):
         return error
     return FlowError(
         f"the view '{view}' cannot be brought up to date: {type(error).__name__}: {error}",
         hint="it is tried again every second, and what it had absorbed is served; logs/edge.log has more",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RowAt:
+    """A view's row in JSON's types, and the view's position."""
+
+    row: Mapping[str, Any] | None
+    position: str
+
+
+class RowsAfter:
+    """Finds the row that an event has led to, for senders that wait for a view's answer. Belongs to the edge's loop."""
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+
+    def key(self, name: str, stream: str) -> tuple[str, ...]:
+        """The columns by which a view's rows are found. Raises `UnknownViewError`, and `BadRequestError` when the view
+        does not read the stream."""
+        view = self._views.view(name)
+        self._views.check_reads(name, stream, hint="ask for a view that is made from these events")
+        return view.content.key if view.content else view.definition.key
+
+    def rule(self, view: str, reader: Reader) -> ReadRule:
+        """What `reader` may see of a view. Raises `ForbiddenError` for who lacks a claim, `UnknownViewError`."""
+        return read_rule(reader, view, self._views.view(view).definition.visible_where)
+
+    async def after(
+        self, name: str, key: Mapping[str, Any], position: Position, wait_s: float, reader: Reader
+    ) -> RowAt | None:
+        """The row at the first commit that has absorbed `position`; None when that was not within `wait_s`.
+
+        A row that is hidden from `reader` is None. Raises `ForbiddenError` where nothing is visible to it.
+        """
+        view = self._views.view(name)
+        answer: asyncio.Future[RowAt] = asyncio.get_running_loop().create_future()
+
+        def look() -> None:
+            """Called inside the step that makes a commit visible, so that no later one can be seen."""
+            if not answer.done() and covers(view.frontier, position):
+                try:
+                    answer.set_result(_row(view, key, rule))
+                except ForbiddenError as error:
+                    answer.set_exception(error)
+
+        rule = self.rule(name, reader)
+        stop = view.listen(look)
+        try:
+            look()
+            async with asyncio.timeout(wait_s):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            stop()
+
+
+def _row(view: View, key: Mapping[str, Any], rule: ReadRule) -> RowAt:
+    content = view.content
+    assert content is not None  # it has a frontier
+    query = parse_ruled(rule, content.columns, content.key, errors=view.filter_errors)
+    row = content.rows.get(tuple(frozen(key.get(name)) for name in content.key))
+    names = [column.name for column in query.output]
+    visible = row is not None and query.passes(row)
+    return RowAt(wire_row(names, query.project(row)) if visible and row else None, content.position.token())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from where_columns import COLUMNS, NOON, row, where
 
 from penstock.errors import BadQueryError
-from penstock.views.where import Where, compile_where
+from penstock.views.where.filter import Where, compile_where
 
 PARAMS: list[tuple[str, dict[str, Any]]] = [
     ("rsvps = :n", {"n": 42}),

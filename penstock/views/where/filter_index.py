@@ -1,13 +1,13 @@
 """Stored filters, passing rows: finds the few among thousands of filters that a change can matter to.
 
-Each filter is filed under one of its needs (`where_needs`): equal values in hash maps, elements of arrays likewise,
-ranges in `intervals`. A row is looked up by each expression that some filter is filed under, and that expression is
-computed once for all of them.
+Each filter is filed under one of its needs (`needs`): equal values and elements of arrays in hash maps, ranges in
+`intervals`. A row is looked up by each expression that some filter is filed under, and that expression is computed
+once for all of them.
 
-1. Who is not found for a row does not pass it: `touched` leaves out only what cannot matter. Who is found is tested in
-   full, on the row before and the row after.
-2. Of several needs the one with the fewest others under it is chosen: a thousand filters for one country and each for
-   another user are filed by user.
+1. A filter that the index does not find for a row does not let it pass: `touched` leaves out only what cannot matter.
+   One that it finds is still tested in full, on the row before and the row after.
+2. Of several needs the one with the fewest others under it is chosen: a thousand filters for one country, each for
+   another user, are filed by user.
 3. A filter without a need is in `everywhere`: it has to be tested on every change.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from penstock.change import Change, Row
-from penstock.views.intervals import Cell, Intervals
-from penstock.views.where import Where
-from penstock.views.where_needs import Entry, Holds, Is, Need, Within, rank
+from penstock.views.where.filter import Where
+from penstock.views.where.intervals import Cell, Intervals
+from penstock.views.where.needs import Entry, Holds, Is, Need, Within, rank
 
 T = TypeVar("T", bound=Hashable)
 
@@ -28,7 +28,7 @@ class FilterIndex(Generic[T]):
     """Whose filters, over the columns of one view, a change can matter to.
 
     >>> from penstock.change import Column
-    >>> from penstock.views.where import compile_where
+    >>> from penstock.views.where.filter import compile_where
     >>> index = FilterIndex[str]()
     >>> columns = [Column("city", "string"), Column("rsvps", "int")]
     >>> for city in ("Oslo", "Bergen"):
@@ -75,24 +75,24 @@ class FilterIndex(Generic[T]):
         self._reading = tuple(self._lookups.values())
 
     def touched(
-        self, changes: Iterable[Change], found: dict[T, Sequence[Change]] | None = None
+        self, changes: Iterable[Change], by_item: dict[T, Sequence[Change]] | None = None
     ) -> dict[T, Sequence[Change]]:
-        """The changes that can matter to each item, in order, added to `found`. Those of `everywhere` are left out.
+        """The changes that can matter to each item, in order, added to `by_item`. Those of `everywhere` are left out.
 
-        Items that are found for one change alone share its sequence.
+        Items to which one change alone matters share its sequence.
         """
-        found = {} if found is None else found
+        by_item = {} if by_item is None else by_item
         for change in changes:
             alone = (change,)
             for item in self._hits(change):
-                known = found.setdefault(item, alone)
-                if known[-1] is change:
+                earlier = by_item.setdefault(item, alone)
+                if earlier[-1] is change:
                     continue
-                if isinstance(known, list):
-                    known.append(change)
+                if isinstance(earlier, list):
+                    earlier.append(change)
                 else:
-                    found[item] = [*known, change]
-        return found
+                    by_item[item] = [*earlier, change]
+        return by_item
 
     def _hits(self, change: Change) -> Iterable[T]:
         hits: list[T] = []

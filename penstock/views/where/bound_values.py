@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from penstock.errors import BadQueryError
-from penstock.views.where_types import (
+from penstock.views.where.sql_types import (
     BINARY,
     BOOLEAN,
     DATE,

@@ -95,12 +95,12 @@ def parse_type(text: str) -> SqlType:
     text = text.strip()
     if atomic := _ATOMIC.get(text.lower()):
         return atomic
-    if found := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", text, re.IGNORECASE):
-        return SqlType("decimal", precision=int(found[1]), scale=int(found[2]))
+    if match := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", text, re.IGNORECASE):
+        return SqlType("decimal", precision=int(match[1]), scale=int(match[2]))
     if re.fullmatch(r"(var)?char\(\d+\)|string collate \w+", text, re.IGNORECASE):
         return STRING
-    if found := re.fullmatch(r"(array|map|struct)<(.*)>", text, re.IGNORECASE | re.DOTALL):
-        return _nested_type(found[1].lower(), list(_split(found[2])))
+    if match := re.fullmatch(r"(array|map|struct)<(.*)>", text, re.IGNORECASE | re.DOTALL):
+        return _nested_type(match[1].lower(), list(_split(match[2])))
     return SqlType(text)
 
 
@@ -143,10 +143,10 @@ _TIME = re.compile(
 
 def parse_timestamp(text: str) -> datetime:
     """Spark's forms, from '2024' to '2024-05-01T10:00:00.123456+02:00'; without a zone it is UTC."""
-    found = _TIME.fullmatch(_bare(text))
-    if not found:
+    match = _TIME.fullmatch(_bare(text))
+    if not match:
         raise ValueError(f"{text!r} is not a timestamp")
-    year, month, day, hour, minute, second, fraction, zone = found.groups()
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
     micros = int((fraction or "0").ljust(6, "0")[:6])
     day_start = datetime(int(year), int(month or 1), int(day or 1), tzinfo=_zone(zone or ""))
     moment = day_start.replace(
@@ -176,10 +176,10 @@ def _zone(text: str) -> timezone:
 
 def parse_date(text: str) -> date:
     """'2024', '2024-5' or '2024-05-01'. Spark ignores a time of day behind it; in a filter's text it is an error."""
-    found = re.fullmatch(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?", _bare(text), re.ASCII)
-    if not found:
+    match = re.fullmatch(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?", _bare(text), re.ASCII)
+    if not match:
         raise ValueError(f"{text!r} is not a date")
-    return date(*(int(part or 1) for part in found.groups()))
+    return date(*(int(part or 1) for part in match.groups()))
 
 
 def cut_date(text: str) -> date:

@@ -12,9 +12,9 @@ import pytest
 from fake_flows import FakeFlows, small_app, topic
 
 from penstock.errors import CorruptBlockError
-from penstock.views import current
-from penstock.views.current import Views
+from penstock.views import views as views_module
 from penstock.views.store import Content
+from penstock.views.views import Views
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def flows(tmp_path: Path) -> AsyncIterator[FakeFlows]:
 
 @pytest.fixture
 async def views(flows: FakeFlows, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Views]:
-    monkeypatch.setattr(current, "RETRY_S", 0.02)
+    monkeypatch.setattr(views_module, "RETRY_S", 0.02)
     made = Views(small_app().declared(), flows.log)
     yield made
     await made.stop()

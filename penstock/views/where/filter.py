@@ -1,11 +1,11 @@
 """A reader asks for some rows of a view in SQL, so this file compiles that condition into one function.
 
-`compile_where` parses the text (`where_syntax`), checks every node against an allow-list (`where_nodes`) and
-every operand against its type (`where_types`), writes Python source in three-valued logic (`where_terms`) and
-evaluates it once. Semantics are Spark's in ANSI mode, in the time zone UTC.
+`compile_where` parses the text (`syntax`), checks every node against an allow-list (`compiler`) and every operand
+against its type (`sql_types`), writes Python source in three-valued logic (`terms`) and compiles it once. It means
+what Spark means in ANSI mode, in the time zone UTC.
 
-1. A row passes only if the condition is TRUE. FALSE, NULL and a row that raises (a division by zero, an index
-   past the end of an array) do not pass; the last are counted in `errors`, which all filters of a view share.
+1. A row passes only if the condition is TRUE. It does not where that is FALSE or NULL, or where it raises (a division
+   by zero, an index past the end of an array): such rows are counted in `errors`, which all filters of a view share.
 2. Whatever the text, the outcome is a `Where` or a `BadQueryError`.
 3. Equal texts over equal columns are equal filters: whoever serves many readers evaluates each once per row. The
    text is canonical: a parameter's value stands in it as a literal, and the order of AND, OR and IN does not count.
@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from penstock.change import Column, Row
 from penstock.errors import BadQueryError
-from penstock.views.where_needs import On
-from penstock.views.where_nodes import Compiler
-from penstock.views.where_parameters import check_params
-from penstock.views.where_syntax import parse
-from penstock.views.where_terms import Scope, Term
+from penstock.views.where.bound_values import check_params
+from penstock.views.where.compiler import Compiler
+from penstock.views.where.needs import On
+from penstock.views.where.syntax import parse
+from penstock.views.where.terms import Scope, Term
 
 __all__ = ["Column", "Where", "compile_where"]
 
@@ -51,7 +51,7 @@ class Where:
 
     @property
     def errors(self) -> int:
-        """How many rows raised, and so did not pass; those of other filters with the same count are among them."""
+        """How many rows raised, and so did not pass, with those of the filters that share the count."""
         return self._errors[0]
 
     def reader(self, on: On) -> Callable[[Row], Any]:
@@ -77,7 +77,7 @@ def compile_where(
 ) -> Where:
     """Compiles one SQL condition over these columns; a text that is not one raises `BadQueryError`.
 
-    `errors` is a count that several filters may share: of rows on which one could not be evaluated. `params` are the
+    `errors` counts the rows on which it could not be evaluated, and several filters may share it. `params` are the
     values of parameters such as `:least`; they are never read as part of the text.
 
     >>> columns = [Column("city", "string"), Column("rsvps", "bigint")]

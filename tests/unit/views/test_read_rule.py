@@ -10,7 +10,7 @@ import pytest
 from penstock.change import Column
 from penstock.errors import BadQueryError, ForbiddenError
 from penstock.views.query import evaluate
-from penstock.views.rule import EVERYTHING, Condition, ReadRule, claims_in, parse_ruled, read_rule
+from penstock.views.read_rule import EVERYTHING, Condition, ReadRule, claims_in, parse_ruled, read_rule
 
 COLUMNS = [Column("id", "bigint"), Column("owner", "string"), Column("secret", "string"), Column("Secret2", "bigint")]
 ROWS: dict[Any, Any] = {(1,): (1, "ann", "x", 5), (2,): (2, "bob", "y", 0), (3,): (3, None, "z", 7)}

@@ -1,6 +1,6 @@
 """Thousands of filters must not be tried one by one on each row, so each says what must hold of a row that passes.
 
-A *need* is a set of entries of which at least one must hold; a filter has several, and an index (`where_index`) files
+A *need* is a set of entries of which at least one must hold; a filter has several, and the index (`filter_index`) files
 it under the one that it judges best. A need follows from the filter and says no more: a row without it cannot pass, a
 row with it is tested in full.
 
@@ -87,15 +87,15 @@ def rank(need: Need) -> tuple[int, int]:
 def all_of(parts: Iterable[Needs]) -> Needs:
     """The needs of a conjunction: those of every part; ranges of one expression are cut to what they share."""
     ranges: dict[tuple[str, str], Within] = {}
-    found: list[Need] = []
+    others: list[Need] = []
     for need in (need for needs in parts for need in needs):
         if len(need) == 1 and isinstance(entry := need[0], Within):
-            known = ranges.get(entry.on.name)
-            ranges[entry.on.name] = entry if known is None else _shared(known, entry)
+            earlier = ranges.get(entry.on.name)
+            ranges[entry.on.name] = entry if earlier is None else _shared(earlier, entry)
         else:
-            found.append(need)
-    found += [(entry,) for entry in ranges.values()]
-    return tuple(sorted(dict.fromkeys(found), key=rank)[:MAX_NEEDS])
+            others.append(need)
+    others += [(entry,) for entry in ranges.values()]
+    return tuple(sorted(dict.fromkeys(others), key=rank)[:MAX_NEEDS])
 
 
 def _shared(one: Within, two: Within) -> Within:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from penstock.change import Change, Column
 from penstock.errors import BadQueryError
-from penstock.views.intervals import Intervals
-from penstock.views.where import Where, compile_where
-from penstock.views.where_index import FilterIndex
+from penstock.views.where.filter import Where, compile_where
+from penstock.views.where.filter_index import FilterIndex
+from penstock.views.where.intervals import Intervals
 from tests.filter_worlds import COLUMNS, Filters, Rows
 
 SMALL = (
