@@ -433,6 +433,8 @@ def _names(names: Names) -> tuple[str, ...]:
         found = (None,)
     if not all(isinstance(name, str) for name in found):
         raise DeclarationError(f"{names!r} names no columns", hint="write their names as texts: 'a', or ['a', 'b']")
+    if twice := next((name for name in found if found.count(name) > 1), None):
+        raise DeclarationError(f"{names!r} names '{twice}' twice", hint="name it once")
     return found
 
 

@@ -103,6 +103,8 @@ def status(body: Mapping[str, Any]) -> RenderableType:
     for table in (_processes(body), _streams(body), _pulls(body), _flows(body)):
         if table.row_count:
             parts += [Text(), table]
+    hints = [(s["stream"], s["hint"]) for s in body.get("streams") or () if s.get("hint")]
+    parts += [Text.assemble(("\n! ", "bold yellow"), f"'{name}': {hint}") for name, hint in hints]
     parts += [_flow_error(flow["error"]) for flow in body.get("flows") or () if flow.get("error")]
     return Group(*parts)
 

@@ -42,9 +42,11 @@ def why_rebuilt(memory: Memory, made: Planned, inputs: Mapping[str, str]) -> str
     if stored is None:
         return None
     build = build_of(stored)
-    if build.fingerprint != made.fingerprint:
-        return "its code or schema changed"
-    return "what it reads begins anew" if build.inputs != dict(inputs) else None
+    anew = [f"'{name}'" for name, epoch in inputs.items() if build.inputs.get(name, epoch) != epoch]
+    if anew:  # whose columns may be others, so that the fingerprint differs too
+        return f"{' and '.join(anew)}, which it reads, begins anew"
+    same = build.fingerprint == made.fingerprint and build.inputs == dict(inputs)
+    return None if same else "its code or schema changed"
 
 
 def new_build(made: Planned, inputs: Mapping[str, str], starts: Mapping[str, Any], clock: Clock) -> Build:

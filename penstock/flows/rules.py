@@ -320,7 +320,7 @@ def column_problems(node: Node, frame: DataFrame) -> Iterator[Problem]:
             )
         return
     for name in node.order_by:
-        if name.lstrip("-").split(".")[0] not in types:
+        if name.removeprefix("-").split(".")[0] not in types:
             yield _error("unknown_column", f"order_by='{name}' of '{node.name}' is not a column", node, has)
     if node.keep_us is not None and row_time(types) is None:
         yield _error(

@@ -178,6 +178,7 @@ SCHEMAS: Spec = {
         },
         rates=record(accepted={"type": ["number", "null"]}),
         position=_NULLABLE,
+        hint=_NULLABLE | {"description": "What to do about something odd in its events."},
     ),
     "Flow": record(
         flow=text(),

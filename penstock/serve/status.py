@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from penstock.clock import Clock, rfc3339
 from penstock.config import Folder
@@ -32,6 +33,7 @@ from penstock.views.views import Views
 
 SAMPLE_S = 1.0
 PATIENCE_S = 0.5
+_THESE_YEARS_US = 10 * 365 * 86_400_000_000
 _UNITS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000))
 
 
@@ -262,6 +264,7 @@ class Status:
             },
             "horizon": self._horizon(definition) if definition and definition.id else None,
             "position": self._log.position_end(name).token() if bounds else None,
+            "hint": _in_seconds(definition, bounds.max_us, self._clock.now_us()) if definition and bounds else None,
         }
 
     def _horizon(self, stream: StreamDef) -> dict[str, Any]:
@@ -298,6 +301,15 @@ class Status:
         except (OSError, msgspec.DecodeError):
             return {}
         return stored.get("processes", stored) if isinstance(stored, dict) else {}
+
+
+def _in_seconds(stream: StreamDef, newest_us: int | None, now_us: int) -> str | None:
+    """What to do where all times of a stream lie in January 1970, and would be of these years if they were seconds."""
+    if stream.time is None or newest_us is None or not pa.types.is_integer(stream.events.arrow.field(stream.time).type):
+        return None
+    if abs(newest_us * 1000 - now_us) > _THESE_YEARS_US:
+        return None
+    return f"the newest time is {rfc3339(newest_us)[:10]}: '{stream.time}' looks like seconds; send milliseconds"
 
 
 def _batch_ms(meta: BatchMeta | None) -> float | None:

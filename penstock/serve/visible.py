@@ -93,7 +93,9 @@ class Shown:
         body = self._narrowed(body, body["stream"])
         if body["stream"] not in self._filtered:
             return body
-        return body | {part: dict.fromkeys(body[part]) for part in ("totals", "rates")} | {"horizon": None}
+        return (
+            body | {part: dict.fromkeys(body[part]) for part in ("totals", "rates")} | {"horizon": None, "hint": None}
+        )
 
     def _narrowed(self, body: Body, name: str) -> Body:
         """Without the names of columns that are hidden."""

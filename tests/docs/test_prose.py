@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.log.evolving import WAY_OUT
 from penstock.run.app_file import load
 from tests.docs.pages import PACKAGE, ROOT, Block, blocks, documents, page, without_code
 
@@ -93,6 +94,10 @@ def test_the_readmes_app_declares_what_the_readme_says(tmp_path: Path) -> None:
 def test_the_tutorials_app_is_the_readmes() -> None:
     (readme,) = blocks(ROOT / "README.md", "python")
     assert blocks(ROOT / "docs/tutorial/first-app.md", "python")[0].code == readme.code
+
+
+def test_the_tutorial_shows_the_hints_of_today() -> None:
+    assert WAY_OUT in (ROOT / "docs/tutorial/first-app.md").read_text()
 
 
 @pytest.mark.parametrize("name", DOCTESTED)

@@ -55,6 +55,11 @@ def test_status_shows_processes_streams_and_flows():
     assert "flow_failed: bad [cast]\n  batch 3" in text
 
 
+def test_status_shows_what_is_odd_about_a_stream():
+    stream = STATUS["streams"][0] | {"hint": "'at' looks like seconds"}
+    assert "! 'orders': 'at' looks like seconds" in printed(reports.status(STATUS | {"streams": [stream]}))
+
+
 def test_status_shows_poisoned_events_apart_from_dead_ones_where_there_are_any():
     stream = STATUS["streams"][0]
     text = printed(reports.status(STATUS | {"streams": [stream | {"totals": stream["totals"] | {"poisoned": 3}}]}))

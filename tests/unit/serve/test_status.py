@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from edge import DEADLINE_S, Door, eventually, flows_and_edge
@@ -18,13 +20,16 @@ from fake_flows import BATCH_US, topic
 
 from penstock import App, Event
 from penstock.clock import SystemClock
+from penstock.collect.stream_specs import stream_spec
 from penstock.config import Folder
 from penstock.errors import DiskFullError, PenstockError
 from penstock.log.folder import FolderLog
-from penstock.log.log import KnownIds
+from penstock.log.log import Append, KnownIds
+from penstock.log.logs.sqlite import SqliteLog
 from penstock.serve.assets import add_page
 from penstock.serve.rates import Rates
 from penstock.serve.status import Status
+from penstock.testing.contracts.log_events import ManualClock
 from penstock.views.views import Views
 
 
@@ -259,6 +264,43 @@ async def test_status_says_how_many_ids_are_known_and_since_when(tmp_path: Path)
         assert (horizon["known"], horizon["since"]) == (7, "2023-11-14T22:13:20.000Z")
     finally:
         await status.stop()
+        log.close()
+
+
+class Timed(Event):
+    n: int
+    at: int
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "says"),
+    [
+        (1_750_000_000, "the newest time is 1970-01-21: 'at' looks like seconds; send milliseconds"),
+        (1_750_000_000_000, None),
+        (86_400_000, None),
+        (0, None),
+    ],
+)
+async def test_times_in_seconds_where_milliseconds_are_meant_are_told(
+    tmp_path: Path, newest_ms: int, says: str | None
+) -> None:
+    clock = ManualClock()
+    clock.us = 1_760_000_000_000_000
+    app = App("timed")
+    app.stream("timed", Timed, time="at")
+    application = app.declared()
+    log = SqliteLog.open(Folder(tmp_path).edge_db, app="timed")
+    stream = log.create(stream_spec(application.streams[0]))
+    row = {"n": 1, "at": newest_ms, "_time": newest_ms * 1000, "_received": 0, "_id": "1"}
+    log.append([Append(stream, pa.RecordBatch.from_pylist([row], schema=stream.schema))])
+    reader = FolderLog(Folder(tmp_path))
+    status = Status(application, Views(application, reader.flows), reader, clock)
+    try:
+        await status.refresh()
+        assert status.streams()[0]["hint"] == says
+    finally:
+        await status.stop()
+        reader.close()
         log.close()
 
 
