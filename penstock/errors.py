@@ -207,6 +207,13 @@ class LeaseLostError(PenstockError):
     retry = True
 
 
+class ConditionError(PenstockError):
+    """An append was made under a condition that does not hold; nothing of it was taken."""
+
+    code = "condition_failed"
+    status = 412
+
+
 class FencedError(PenstockError):
     """A producer wrote with an epoch that a newer instance of it has replaced."""
 

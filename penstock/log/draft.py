@@ -1,7 +1,10 @@
 """Works out one commit before anything of it is written: whose events are taken, where they will stand, what is kept.
 
-Nothing here touches the disk or changes what a writer knows, so a commit that fails leaves nothing to undo but the
-staged ids.
+Nothing here writes to the disk or changes what a writer knows, so a commit that fails leaves nothing to undo but the
+staged ids and rows.
+
+Appends are screened in their order. What those before have changed is worked out when a condition asks for it, and at
+the end: ids of many appends are looked up at once, and an append without conditions costs nothing for theirs.
 """
 
 from __future__ import annotations
@@ -16,12 +19,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import FencedError, SequenceGapError
+from penstock.errors import ConditionError, FencedError, SequenceGapError
 from penstock.evolution import adapt
 from penstock.log import control
 from penstock.log.control import Mark, Producers, producer_key
 from penstock.log.ids import IdIndex
-from penstock.log.log import Append, Appended, Commit, Stream
+from penstock.log.log import (
+    Append,
+    Appended,
+    Commit,
+    Condition,
+    Count,
+    EndsAt,
+    KeyIs,
+    LogReader,
+    OutcomeKey,
+    RowIs,
+    Rows,
+    Share,
+    Stream,
+)
+from penstock.log.rows import Place, RowIndex
 from penstock.position import Position
 from penstock.schema import ID, KEY, TIME, TIMESTAMP
 
@@ -166,16 +184,17 @@ class Plan:
 
     results: list[Appended | Exception]
     drafts: list[Draft]
+    """The last one is the control stream's, if anything is remembered."""
     memory: dict[str, Any | None]
-    staged: list[IdIndex]
+    taken: list[_Taken]
 
     def commit(self) -> None:
-        for index in self.staged:
-            index.commit()
+        for taken in self.taken:
+            taken.commit()
 
     def discard(self) -> None:
-        for index in self.staged:
-            index.discard()
+        for taken in self.taken:
+            taken.discard()
 
 
 @dataclass(slots=True)
@@ -183,158 +202,317 @@ class _Taken:
     """The appends to one stream that are new, and where the stream ends with them."""
 
     tail: Tail
+    rows: RowIndex | None
     indices: list[int]
+    staged: int
+    """How many of these have been looked through for duplicates."""
+    fresh: list[pa.RecordBatch]
+    """Their events without the duplicates."""
     duplicates: dict[int, tuple[int, ...]]
     after: Tail
-    behind: Position
+
+    def commit(self) -> None:
+        if self.tail.ids is not None:
+            self.tail.ids.commit()
+        if self.rows is not None:
+            self.rows.commit(placed for batch in self.fresh for placed in _placed(self.tail, batch))
+
+    def discard(self) -> None:
+        for staged in (self.tail.ids, self.rows):
+            if staged is not None:
+                staged.discard()
 
 
 class Planner:
-    """Plans commits against what a writer knows."""
+    """Plans commits against what a writer knows: the ends of its streams, its memory, its producers."""
 
-    def __init__(self, tails: Callable[[Stream], Tail], producers: Producers) -> None:
-        self._tails = tails
-        self._producers = producers
+    def __init__(
+        self,
+        log: LogReader,
+        tails: Callable[[Stream], Tail],
+        control_stream: Stream,
+        memory: Mapping[str, Any],
+        producers: Producers,
+    ) -> None:
+        self.log, self.tails, self.control = log, tails, control_stream
+        self.memory, self.producers = memory, producers
+        self._rows: dict[tuple[str, str], RowIndex] = {}
 
     def plan(self, appends: Sequence[Append], remember: Mapping[str, Any | None], now_us: int) -> Plan:
-        """What these appends become; the ids of their events are staged."""
-        attempt = _Attempt(appends, now_us, self._tails, self._producers)
+        """What these appends become; the ids of their events, and rows that somebody asks for, are staged."""
+        attempt = _Attempt(self, appends, now_us)
         try:
             return attempt.run(remember)
         except BaseException:
             attempt.discard()
             raise
 
+    def loaded_rows(self, stream: Stream) -> RowIndex | None:
+        """The rows of a compacted stream, if somebody has asked for them; a stream that was trimmed, dropped or given
+        another schema since then has to be loaded anew."""
+        key = (stream.name, stream.epoch)
+        if key in self._rows and not self._rows[key].is_of(stream):
+            del self._rows[key]
+        return self._rows.get(key)
+
+    def rows(self, stream: Stream) -> RowIndex:
+        index = self._rows[stream.name, stream.epoch] = RowIndex(self.log, stream)
+        return index
+
 
 class _Attempt:
     """One attempt to plan a commit."""
 
-    def __init__(
-        self,
-        appends: Sequence[Append],
-        now_us: int,
-        tails: Callable[[Stream], Tail],
-        producers: Producers,
-    ) -> None:
+    def __init__(self, planner: Planner, appends: Sequence[Append], now_us: int) -> None:
+        self._planner = planner
         self._appends = appends
         self._now_us = now_us
-        self._tails = tails
-        self._producers = producers
         self._taken: dict[tuple[str, str], _Taken] = {}
         self._heard: dict[str, tuple[int, int, int]] = {}
         self._repeats: dict[int, Mark | None] = {}
-        self._results: list[Appended | Exception | None] = [None] * len(appends)
-        self._drafts: list[Draft] = []
+        self._refused: list[Exception | None] = [None] * len(appends)
+        self._unsettled: list[int] = []
+        self._memory: dict[str, Any | None] = {}
+        self._unsigned: list[tuple[int, dict[str, Any]]] = []
+        """Outcomes of appends, by their number, that have no token yet."""
 
     def run(self, remember: Mapping[str, Any | None]) -> Plan:
+        self._memory |= remember
         for index, append in enumerate(self._appends):
             self._screen(index, append)
-        for taken in self._taken.values():
-            if taken.indices:
-                self._draft(taken)
-        memory = dict(remember)
+        self._settle()
+        drafts = [made for taken in self._taken.values() if taken.indices and (made := self._draft(taken))]
+        self._sign()
+        self._memory |= self._marks()
         for index, append in enumerate(self._appends):
-            if self._results[index] is None:
-                self._results[index] = self._appended(index, append)
-                memory |= self._remembered(index, append)
-        memory |= self._marks()
-        results = [result for result in self._results if result is not None]
-        return Plan(results, self._drafts, memory, self._staged())
+            if append.remember is not None and self._refused[index] is None and append.stream is not None:
+                self._memory |= append.remember(self._appended(index, self._share_of(append.stream).after))
+        last = self._planner.tails(self._planner.control)
+        if self._memory:
+            drafts.append(draft(last, control.rows(self._memory), None, self._now_us))
+            last = drafts[-1].after
+        results = [refused or self._appended(index, last) for index, refused in enumerate(self._refused)]
+        return Plan(results, drafts, self._memory, list(self._taken.values()))
 
     def discard(self) -> None:
-        for index in self._staged():
-            index.discard()
+        for taken in self._taken.values():
+            taken.discard()
 
-    def _staged(self) -> list[IdIndex]:
-        return [taken.tail.ids for taken in self._taken.values() if taken.tail.ids is not None]
+    # Who is taken
 
     def _screen(self, index: int, append: Append) -> None:
-        """Sort out what is refused; the rest goes to its stream's share of the commit."""
-        tail = self._tails(append.stream)
-        try:
-            new = self._may_follow(index, append) and (append.producer is None or self._is_new(index, append))
-        except (FencedError, SequenceGapError) as error:
-            self._results[index] = error
-            return
-        key = (append.stream.name, append.stream.epoch)
-        if key not in self._taken:
-            self._taken[key] = _Taken(tail, [], {}, tail, tail.position)
-        if new:
-            self._taken[key].indices.append(index)
-
-    def _may_follow(self, index: int, append: Append) -> bool:
-        if append.follows and (index - 1 in self._repeats or self._results[index - 1] is not None):
+        """Sort out what is refused or repeated; the rest goes to its stream's share of the commit."""
+        taken = None if append.stream is None else self._share_of(append.stream)
+        if append.follows and (index - 1 in self._repeats or self._refused[index - 1] is not None):
             self._repeats[index] = None
-            return False
-        return True
+            return
+        try:
+            new = append.producer is None or self._is_new(index, append)
+            for condition in append.requires if new else ():
+                self._require(condition)
+        except (ConditionError, FencedError, SequenceGapError) as error:
+            self._refused[index] = error
+            return
+        self._unsettled.append(index)
+        if new and taken is not None:
+            taken.indices.append(index)
+        if new and append.producer is not None and append.stream is not None:
+            producer = append.producer
+            self._heard[producer_key(append.stream, producer)] = (producer.epoch, producer.sequence, index)
+
+    def _share_of(self, stream: Stream) -> _Taken:
+        key = (stream.name, stream.epoch)
+        if key not in self._taken:
+            tail = self._planner.tails(stream)
+            self._taken[key] = _Taken(tail, self._planner.loaded_rows(tail.stream), [], 0, [], {}, tail)
+        return self._taken[key]
 
     def _is_new(self, index: int, append: Append) -> bool:
-        producer = append.producer
+        producer, stream = append.producer, append.stream
         assert producer is not None
-        key = producer_key(append.stream, producer)
-        mark = self._producers.known(append.stream, producer)
+        if stream is None:
+            raise ValueError("an append with a producer's number needs a stream")
+        key = producer_key(stream, producer)
+        mark = self._planner.producers.known(stream, producer)
         epoch, sequence = (mark.epoch, mark.sequence) if mark else (None, -1)
         if key in self._heard:
             epoch, sequence, _ = self._heard[key]
         if control.judge(producer, epoch, sequence) == "repeated":
             self._repeats[index] = None if key in self._heard else mark
             return False
-        self._heard[key] = (producer.epoch, producer.sequence, index)
         return True
 
-    def _draft(self, taken: _Taken) -> None:
-        """One stream's share: its appends as one batch, without the duplicates."""
+    def _require(self, condition: Condition) -> None:
+        """Raises `ConditionError` unless it holds behind all appends that were screened before."""
+        self._settle()
+        if isinstance(condition, KeyIs):
+            self._require_key(condition)
+        elif isinstance(condition, EndsAt):
+            self._require_end(condition)
+        else:
+            self._require_row(condition)
+
+    def _require_key(self, wanted: KeyIs) -> None:
+        if self._value(wanted.key) != wanted.value:
+            raise ConditionError(
+                f"the key '{wanted.key}' of the control stream has another value than was required",
+                hint="look again, and decide anew",
+            )
+
+    def _require_end(self, wanted: EndsAt) -> None:
+        taken = self._share_of(wanted.stream)
+        if taken.indices or taken.tail.next_commit != wanted.commit:
+            raise ConditionError(
+                f"something was appended to '{wanted.stream.name}' before",
+                detail=f"its next commit was to be {wanted.commit} and is {taken.tail.next_commit}",
+                hint="read it to its end, and decide anew",
+            )
+
+    def _require_row(self, wanted: RowIs) -> None:
+        taken = self._share_of(wanted.stream)
+        if taken.rows is None:
+            taken.rows = self._planner.rows(taken.tail.stream)
+            for batch in taken.fresh:
+                taken.rows.stage(batch)
+        taken.rows.check(wanted)
+
+    # What they change
+
+    def _settle(self) -> None:
+        """Work out what the appends change that were screened since the last call."""
+        unsettled, self._unsettled = self._unsettled, []
+        for taken in self._taken.values():
+            if taken.staged < len(taken.indices):
+                self._stage(taken)
+        for index in unsettled:
+            append = self._appends[index]
+            if index not in self._repeats:
+                self._memory |= append.sets
+            for count in append.counts:
+                self._count(index, count)
+            for outcome in append.outcomes:
+                self._note(index, outcome)
+
+    def _stage(self, taken: _Taken) -> None:
+        """The newest appends of one stream as one batch, without the duplicates."""
+        indices = taken.indices[taken.staged :]
+        taken.staged = len(taken.indices)
+        batch = _joined([self._appends[index].batch for index in indices], taken.tail.stream.schema)
+        fresh = self._deduplicated(taken, indices, batch)
+        taken.fresh.append(fresh)
+        if taken.rows is not None:
+            taken.rows.stage(fresh)
+
+    def _deduplicated(self, taken: _Taken, indices: Sequence[int], batch: pa.RecordBatch) -> pa.RecordBatch:
+        column = batch.schema.get_field_index(ID)
+        if taken.tail.ids is None or column < 0 or not batch.num_rows:
+            return batch
+        known = taken.tail.ids.stage(batch.column(column), self._now_us)
+        if not known.any():
+            return batch
+        at = 0
+        for index in indices:
+            rows = self._appends[index].batch.num_rows
+            taken.duplicates[index] = tuple(np.flatnonzero(known[at : at + rows]).tolist())
+            at += rows
+        return batch.filter(pa.array(~known))
+
+    def _value(self, key: str) -> Any | None:
+        return self._memory[key] if key in self._memory else self._planner.memory.get(key)
+
+    def _count(self, index: int, count: Count) -> None:
+        if count.repeated != (index in self._repeats):
+            return
+        by = self._share(index, count.by) if isinstance(count.by, Share) else count.by
+        if by:
+            numbers = dict(self._value(count.key) or {})
+            self._memory[count.key] = numbers | {count.number: numbers.get(count.number, 0) + by}
+
+    def _note(self, index: int, outcome: OutcomeKey) -> None:
+        value = dict(outcome.value)
+        value["accepted"] = self._share(index, Share("accepted", outcome.rows))
+        value["duplicates"] = self._share(index, Share("duplicates", outcome.rows))
+        if index in self._repeats:
+            value["repeated"] = True
+        self._memory[outcome.key] = value
+        self._unsigned.append((index, value))
+
+    def _share(self, index: int, share: Share) -> int:
+        append = self._appends[index]
+        rows: Rows = range(append.batch.num_rows) if share.rows is None else share.rows
+        if index in self._repeats:
+            return 0 if share.what == "accepted" else len(rows)
+        duplicates = self._duplicates(index)
+        among = set(rows) if duplicates and isinstance(rows, tuple) else rows
+        known = sum(row in among for row in duplicates)
+        return known if share.what == "duplicates" else len(rows) - known
+
+    def _duplicates(self, index: int) -> tuple[int, ...]:
+        stream = self._appends[index].stream
+        return () if stream is None else self._share_of(stream).duplicates.get(index, ())
+
+    # What is written
+
+    def _draft(self, taken: _Taken) -> Draft | None:
+        """One stream's share of the commit, unless it is nothing but duplicates."""
         appends = [self._appends[index] for index in taken.indices]
         metas = [append.meta for append in appends if append.meta is not None]
         if len(metas) > 1:
             raise ValueError(f"two appends to '{taken.tail.stream.name}' in one commit carry meta")
-        batch = _joined([append.batch for append in appends], taken.tail.stream.schema)
-        fresh = self._deduplicated(taken, batch)
-        if fresh.num_rows or metas or any(not append.batch.num_rows for append in appends):
-            made = draft(taken.tail, fresh, metas[0] if metas else None, self._now_us)
-            taken.after, taken.behind = made.after, made.after.position
-            self._drafts.append(made)
+        fresh = taken.fresh[0] if len(taken.fresh) == 1 else pa.concat_batches(taken.fresh)
+        taken.fresh = [fresh]
+        if not (fresh.num_rows or metas or any(not append.batch.num_rows for append in appends)):
+            return None
+        made = draft(taken.tail, fresh, metas[0] if metas else None, self._now_us)
+        taken.after = made.after
+        return made
 
-    def _deduplicated(self, taken: _Taken, batch: pa.RecordBatch) -> pa.RecordBatch:
-        index = batch.schema.get_field_index(ID)
-        if taken.tail.ids is None or index < 0 or not batch.num_rows:
-            return batch
-        known = taken.tail.ids.stage(batch.column(index), self._now_us)
-        if not known.any():
-            return batch
-        at = 0
-        for append in taken.indices:
-            rows = self._appends[append].batch.num_rows
-            taken.duplicates[append] = tuple(np.flatnonzero(known[at : at + rows]).tolist())
-            at += rows
-        return batch.filter(pa.array(~known))
-
-    def _appended(self, index: int, append: Append) -> Appended:
-        taken = self._taken[append.stream.name, append.stream.epoch]
-        commit = taken.after.next_commit - 1
+    def _appended(self, index: int, control_tail: Tail) -> Appended:
+        append = self._appends[index]
+        after = control_tail if append.stream is None else self._share_of(append.stream).after
+        commit = after.next_commit - 1
         if index in self._repeats:
-            mark = self._repeats[index]
-            return Appended(taken.behind if mark is None else mark.position, commit, 0, repeated=True)
-        duplicates = taken.duplicates.get(index, ())
-        return Appended(taken.behind, commit, append.batch.num_rows - len(duplicates), duplicates)
+            return Appended(self._behind(index, after), commit, 0, repeated=True)
+        duplicates = self._duplicates(index)
+        return Appended(after.position, commit, append.batch.num_rows - len(duplicates), duplicates)
 
-    def _remembered(self, index: int, append: Append) -> Mapping[str, Any | None]:
-        result = self._results[index]
-        if append.remember is None or not isinstance(result, Appended):
-            return {}
-        return append.remember(result)
+    def _behind(self, index: int, after: Tail) -> Position:
+        mark = self._repeats.get(index)
+        return after.position if mark is None else mark.position
+
+    def _sign(self) -> None:
+        """Now that it is known where the commit ends."""
+        tokens: dict[Position, str] = {}
+        for index, value in self._unsigned:
+            stream = self._appends[index].stream
+            if stream is None:
+                raise ValueError("an append whose outcome is remembered needs a stream")
+            behind = self._behind(index, self._share_of(stream).after)
+            if behind not in tokens:
+                tokens[behind] = behind.token()
+            value["ack"] = tokens[behind]
 
     def _marks(self) -> dict[str, Any | None]:
         """What is stored of the producers that this commit heard, and of those it forgets."""
         marks: dict[str, Any | None] = {}
         for key, (epoch, sequence, index) in self._heard.items():
-            append = self._appends[index]
-            behind = self._taken[append.stream.name, append.stream.epoch].behind
-            marks[key] = [epoch, sequence, behind.token()]
+            stream = self._appends[index].stream
+            assert stream is not None
+            marks[key] = [epoch, sequence, self._share_of(stream).after.position.token()]
         if marks:
-            forgotten = self._producers.to_forget(self._now_us)
+            forgotten = self._planner.producers.to_forget(self._now_us)
             marks = dict.fromkeys(key for key in forgotten if key not in marks) | marks
         return marks
+
+
+def _placed(tail: Tail, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Place]]]:
+    """The rows of a commit, and the place of each."""
+    if tail.stream.counts == "commits":
+        yield batch, [(0, tail.next_commit)] * batch.num_rows
+        return
+    for partition, part in enumerate(split(batch, tail.stream.partitions)):
+        start = tail.ends[partition]
+        yield part, [(partition, offset) for offset in range(start, start + part.num_rows)]
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -47,7 +47,7 @@ _SHARED = (DiskFullError, LogUnavailableError, StaleTermError)
 class _Waiting:
     """One submission on its way to the log, and who waits for it: a thread, or a task of `loop`."""
 
-    __slots__ = ("appends", "future", "loop", "remember", "size")
+    __slots__ = ("appends", "future", "hidden", "loop", "size")
 
     def __init__(
         self,
@@ -56,8 +56,9 @@ class _Waiting:
         future: Future[Results] | asyncio.Future[Results],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.appends = appends
-        self.remember = remember
+        self.appends = [Append(sets=remember), *appends] if remember else appends
+        self.hidden = len(self.appends) - len(appends)
+        """Of these, how many at the beginning its caller does not know of."""
         self.future = future
         self.loop = loop
         self.size = sum(append.batch.get_total_buffer_size() for append in appends)  # `nbytes` takes 40 times as long
@@ -190,7 +191,9 @@ class GroupCommit:
         size = 0
         metas: set[tuple[str, str]] = set()
         while self._queue and (not batch or size + self._queue[0].size <= self._commit_bytes):
-            theirs = {(a.stream.name, a.stream.epoch) for a in self._queue[0].appends if a.meta is not None}
+            theirs = {
+                (a.stream.name, a.stream.epoch) for a in self._queue[0].appends if a.meta is not None and a.stream
+            }
             if metas & theirs:
                 break
             metas |= theirs
@@ -210,13 +213,13 @@ class GroupCommit:
 
     def _try_again(self) -> None:
         """See whether a commit works again, for want of a caller who would."""
-        self._append([], {_TRIED: time.time_ns() // 1000})
+        self._append([Append(sets={_TRIED: time.time_ns() // 1000})])
 
-    def _append(self, appends: Sequence[Append], remember: Mapping[str, Any | None]) -> Results:
+    def _append(self, appends: Sequence[Append]) -> Results:
         """`Log.append`, and what it says of the log itself."""
         self._began = time.monotonic()
         try:
-            results = self._log.append(appends, remember)
+            results = self._log.append(appends)
         except _SHARED as error:
             self._failure = error
             raise
@@ -233,10 +236,7 @@ class GroupCommit:
 
     def _commit(self, batch: Sequence[_Waiting]) -> None:
         try:
-            results = self._append(
-                [append for waiting in batch for append in waiting.appends],
-                {key: value for waiting in batch for key, value in waiting.remember.items()},
-            )
+            results = self._append([append for waiting in batch for append in waiting.appends])
         except Exception as error:
             if len(batch) == 1 or isinstance(error, _SHARED):
                 self._settle([(waiting, None, error) for waiting in batch])
@@ -272,7 +272,7 @@ def _ended() -> LogUnavailableError:
 def _shared_out(batch: Sequence[_Waiting], results: Results) -> Iterator[_Outcome]:
     at = 0
     for waiting in batch:
-        yield waiting, results[at : at + len(waiting.appends)], None
+        yield waiting, results[at + waiting.hidden : at + len(waiting.appends)], None
         at += len(waiting.appends)
 
 

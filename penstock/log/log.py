@@ -18,8 +18,10 @@ Invariants, each of which `penstock.testing.contracts.log` tries to break:
 7. A reader below the start of a stream gets `PositionGoneError`, never a silent skip.
 8. One writer at a time: opening for writing raises the log's *term*, and a writer of an older term gets
    `StaleTermError` from its next append.
-9. A power cut leaves every commit whose `append` returned, with its keys, ids and producers' numbers, and of the one
-   that was under way all or nothing.
+9. What an append requires is judged inside its commit, and what it sets and counts is written there: no other
+   commit, and no other append of the same commit, comes between.
+10. A power cut leaves every commit whose `append` returned, with its keys, ids and producers' numbers, and of the one
+    that was under way all or nothing.
 
 A writer lives in one process and is called from one thread at a time (see `group.py` for many callers). Readers
 live in any process, in any number, and may be called from any thread.
@@ -28,7 +30,7 @@ live in any process, in any number, and may be called from any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
@@ -40,6 +42,8 @@ Counts = Literal["events", "commits"]
 
 CONTROL = "_control"
 """The compacted stream in which a writer keeps what it must remember; see `control.py`."""
+NOTHING = pa.record_batch([], schema=pa.schema([]))
+"""The batch of an append that has no events and no stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +104,97 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
-    """Events for one stream. The log splits them over partitions by a hash of `_key`."""
+class KeyIs:
+    """A condition: this key of the control stream has this value; None: there is no such key."""
+
+    key: str
+    value: Any | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowIs:
+    """A condition on the row of a `compact_by` key in a compacted stream: its newest event that is no tombstone."""
 
     stream: Stream
-    batch: pa.RecordBatch
+    key: tuple[Any, ...]
+    """Values of the columns of `compact_by`, in their order."""
+    exists: bool = True
+    version: int | None = None
+    """The row's offset; None: any."""
+    values: Mapping[str, Any] | None = None
+    """Columns that have these values. Judging it may read the stream: a version is cheaper."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndsAt:
+    """A condition: the next commit of this stream has this number, and this append is the first to it in that commit.
+    So nobody has appended since whoever requires it has looked."""
+
+    stream: Stream
+    commit: int
+
+
+Condition = KeyIs | RowIs | EndsAt
+Rows = range | tuple[int, ...]
+"""Numbers of rows of an append's batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of an append's rows, or of these, were `accepted`, or were `duplicates`."""
+
+    what: Literal["accepted", "duplicates"]
+    rows: Rows | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Adds to one of the numbers that a key of the control stream holds by their names."""
+
+    key: str
+    number: str
+    by: int | Share
+    repeated: bool = False
+    """Counted if the append is `repeated`; else if it is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeKey:
+    """A key of the control stream that gets what became of an append: `value`, and beside it `ack` (the token of
+    `Appended.position`), `accepted` and `duplicates` (of these rows), and `repeated` where it is true."""
+
+    key: str
+    value: Mapping[str, Any]
+    rows: Rows | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Events for one stream, and what else the commit does with them. All of it is data: a log may write it down.
+
+    The log splits the events over partitions by a hash of `_key`. What is required, set and counted is worked out
+    append after append, in their order, so that each one sees what those before it in the same commit have changed.
+    """
+
+    stream: Stream | None = None
+    """None: no events, only keys of the control stream; the position of the result is then that stream's."""
+    batch: pa.RecordBatch = field(default_factory=lambda: NOTHING)
     meta: Mapping[str, Any] | None = None
     """JSON that is stored with the commit and comes back in `Commit.meta`; at most one per stream and commit."""
     producer: Producer | None = None
-    remember: Callable[[Appended], Mapping[str, Any | None]] | None = None
-    """Called inside the commit with what became of this append, also when it is `repeated`; the keys it returns (None:
-    forget) go into the control stream in the same commit. Not called for one that failed."""
-    undo: Callable[[], None] | None = None
-    """Called before `Log.append` raises, in its thread: the commit is not made, and what `remember` was asked for it
-    must not leak into the next one. It may be called without `remember` having been."""
     follows: bool = False
     """Taken only if the append before it in the same call is: if that one failed or is `repeated`, this is
     `repeated` too, and leaves nothing."""
+    requires: tuple[Condition, ...] = ()
+    """Taken only if all of these hold. Otherwise the result is a `ConditionError`, and it leaves nothing. A producer's
+    number is judged first: a repetition is `repeated`, although it has itself changed what it requires."""
+    sets: Mapping[str, Any | None] = field(default_factory=dict)
+    """Keys of the control stream and their values (None: forget), if it is taken."""
+    outcomes: tuple[OutcomeKey, ...] = ()
+    """Set if it is taken, and if it is `repeated` by its producer's number."""
+    counts: tuple[Count, ...] = ()
+    remember: Callable[[Appended], Mapping[str, Any | None]] | None = None
+    undo: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +339,11 @@ class Log(LogReader, Protocol):
     ) -> list[Appended | Exception]:
         """One commit with all of them, durable when it returns; one result each, in order.
 
-        A producer's `FencedError` or `SequenceGapError` is returned in its place and holds up nothing else. What
-        fails the whole commit is raised: `DiskFullError` (later appends may succeed), `StaleTermError` (stop).
-        An append whose batch has no rows still makes a commit of its stream (a frontier moved, a position was
-        stored). `remember` puts keys (None: forget) into the control stream in the same commit. Appends whose every
-        event is a duplicate and which carry no `meta` make none.
+        A `ConditionError`, and a producer's `FencedError` or `SequenceGapError`, is returned in its place and holds
+        up nothing else. What fails the whole commit is raised: `DiskFullError` (later appends may succeed),
+        `StaleTermError` (stop). An append whose batch has no rows still makes a commit of its stream (a frontier
+        moved, a position was stored). Appends whose every event is a duplicate and which carry no `meta` make none.
+        `remember` is the same as a first append that only sets these keys.
         """
 
     def trim(self, stream: Stream, before: int) -> int:

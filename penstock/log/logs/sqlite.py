@@ -30,7 +30,7 @@ from penstock.evolution import changes_refused
 from penstock.horizon import Horizon
 from penstock.log import control
 from penstock.log.control import Memory, Producers
-from penstock.log.draft import Draft, Plan, Planner, Tail, draft
+from penstock.log.draft import Draft, Plan, Planner, Tail
 from penstock.log.ids import IdIndex
 from penstock.log.log import Append, Appended, KnownIds, Stream, StreamSpec
 from penstock.log.logs.sqlite_file import (
@@ -64,10 +64,10 @@ class SqliteLog(SqliteReader):
         self._places: dict[tuple[str, str], tuple[int, int]] = {}
         self._values: dict[str, Any] = {}
         self._producers = Producers()
-        self._planner = Planner(self._tail, self._producers)
         self._payload = self._last_payload()
         self._removal = Removal(self, connection, self._transaction, self._next_payload)
         self._control = self.create(control.SPEC)
+        self._planner = Planner(self, self._tail, self._control, self._values, self._producers)
         self._load_control()
 
     @classmethod
@@ -162,31 +162,26 @@ class SqliteLog(SqliteReader):
     ) -> list[Appended | Exception]:
         now_us = self._clock.now_us()
         try:
-            plan, drafts = self._written(appends, remember or {}, now_us)
+            plan = self._written(appends, remember or {}, now_us)
         except BaseException:
             for append in appends:
                 if append.undo is not None:
                     append.undo()
             raise
-        plan.commit()
-        for made in drafts:
+        for made in plan.drafts:
             self._tails[made.after.stream.name, made.after.stream.epoch] = made.after
+        plan.commit()
         self._take_over(plan.memory, now_us)
         return plan.results
 
-    def _written(
-        self, appends: Sequence[Append], remember: Mapping[str, Any | None], now_us: int
-    ) -> tuple[Plan, list[Draft]]:
+    def _written(self, appends: Sequence[Append], remember: Mapping[str, Any | None], now_us: int) -> Plan:
         plan = self._planner.plan(appends, remember, now_us)
         try:
-            drafts = list(plan.drafts)
-            if plan.memory:
-                drafts.append(draft(self._tail(self._control), control.rows(plan.memory), None, now_us))
-            self._write(drafts)
+            self._write(plan.drafts)
         except BaseException:
             plan.discard()
             raise
-        return plan, drafts
+        return plan
 
     def _take_over(self, changed: Mapping[str, Any | None], written_us: int) -> None:
         control.apply(self._values, changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -49,10 +49,10 @@ def test_a_commit_that_hangs_is_a_problem(log: SqliteLog, stream: Stream, monkey
     seen: list[Any] = []
 
     class Hanging:
-        def append(self, appends: Sequence[Append], remember: Mapping[str, Any]) -> Any:
+        def append(self, appends: Sequence[Append]) -> Any:
             eventually(lambda: group.problem is not None)
             seen.append(group.problem)
-            return log.append(appends, remember)
+            return log.append(appends)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(log, name)
@@ -67,7 +67,7 @@ def test_a_commit_that_hangs_is_a_problem(log: SqliteLog, stream: Stream, monkey
 
 def test_a_writer_that_died_is_a_problem_and_takes_nothing(log: SqliteLog, stream: Stream) -> None:
     class Dying:
-        def append(self, appends: Sequence[Append], remember: Mapping[str, Any]) -> Any:
+        def append(self, appends: Sequence[Append]) -> Any:
             raise SystemExit
 
         def __getattr__(self, name: str) -> Any:
