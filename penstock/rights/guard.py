@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Container
 from typing import Any, Literal, NoReturn, TypeVar
 
 from aiohttp import web
@@ -23,7 +23,6 @@ from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.scope import Verb
 from penstock.rights.signals import AccessRefused, Signals
-from penstock.rights.signatures import Signatures
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 H = TypeVar("H", bound=Callable[..., Any])
@@ -96,14 +95,15 @@ class Guard:
         rights: Rights,
         *,
         origins: Origins | None = None,
-        signatures: Signatures | None = None,
+        signatures: Container[str] = (),
         signals: Signals = lambda signal: None,
         on_refused: Callable[[str, str], None] = lambda stream, code: None,
         filtered: Collection[str] = (),
     ) -> None:
         """`on_refused` hears of every write that was turned away: the stream's name as it was asked for, and why.
 
-        `filtered` are the streams of which each reader sees its own events only.
+        `signatures` are the streams that take signed requests, `filtered` those of which each reader sees its own
+        events only.
         """
         self.rights = rights
         self._filtered = frozenset(filtered)
@@ -161,7 +161,7 @@ class Guard:
     def writer(self, stream: str, host: str, authorization: str | None) -> Credential | None:
         """Who writes to a stream with a request that has no `Origin` and comes from no browser; None when that is not
         certain: then the middleware must say what is wrong, and count it."""
-        if self._signatures and stream in self._signatures:
+        if stream in self._signatures:
             return None
         if self.rights.is_open:
             return ANONYMOUS if self._origins.is_here(host) else None
@@ -188,7 +188,7 @@ class Guard:
             return self._known_or_nobody(request)
         wanted = need(request.method, resource.canonical)
         self._origins.check(request, anonymous=self.rights.is_open, writes=wanted == "write")
-        if wanted == "write" and self._signatures and request.match_info["stream"] in self._signatures:
+        if wanted == "write" and request.match_info["stream"] in self._signatures:
             credential = self._signed(request)
         else:
             credential = self._identify(request)

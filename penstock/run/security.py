@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.config import Folder
+from penstock.config import Folder, Limits
 from penstock.errors import BadRequestError, NoKeyError, PenstockError
 from penstock.log.logs.sqlite import SqliteLog
 from penstock.overload import Rate, parse_rate
@@ -65,6 +65,10 @@ class Security:
     @property
     def scheme(self) -> str:
         return "https" if self.tls or self.tls_cert else "http"
+
+    @property
+    def limits(self) -> Limits:
+        return Limits() if self.max_connections is None else Limits(connections=self.max_connections)
 
     def certificate(self, folder: Folder, host: str) -> Certificate | None:
         """The certificate to serve with; a self-made one is made here if need be."""

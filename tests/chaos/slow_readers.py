@@ -300,11 +300,11 @@ _SET = ("subscriber_bytes", "subscriber_stall_s", "subscriber_cut_s")
 
 def run_edge(port: int, data: Path, limits: str) -> None:
     """The edge as `penstock edge` runs it, with these limits."""
-    from penstock.run import edge
+    from penstock.run import edge, security
     from tests.chaos.slow_app import app
 
     made = replace(Limits(), **json.loads(limits))
-    edge.Limits = lambda: made  # type: ignore[assignment, misc]
+    security.Limits = lambda: made  # type: ignore[assignment, misc]
     edge.run(app.declared(), Folder(data), "127.0.0.1", port)
 
 

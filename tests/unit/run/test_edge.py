@@ -17,8 +17,8 @@ import pytest
 from penstock.declaration import Application
 from penstock.log.builds import FlowState
 from penstock.log.logs.sqlite import SqliteLog
-from penstock.run.edge import Started
 from penstock.run.exit_codes import USER_ERROR
+from penstock.run.reading_half import Started
 
 SHOP = """
 from penstock import App, Event

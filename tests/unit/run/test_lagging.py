@@ -17,7 +17,8 @@ from penstock import App, Event
 from penstock.config import Folder
 from penstock.log.log import Stream
 from penstock.position import Position
-from penstock.run.edge import _open
+from penstock.run.edge import open_edge
+from penstock.run.reading_half import Setting
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "views"))
 from fake_flows import FakeFlows, topic
@@ -86,7 +87,7 @@ class World:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     folder = Folder(tmp_path)
     async with AsyncExitStack() as opened:
-        served = await _open(app().declared(), folder, opened)
+        served = await open_edge(Setting(app().declared(), folder), opened)
         async with TestServer(served) as server, ClientSession(base_url=server.make_url("/")) as http:
             made = World(folder, http)
             yield made

@@ -37,7 +37,8 @@ from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
 from penstock.rights.rights import Rights
 from penstock.rights.tickets import Tickets
-from penstock.run.edge import _open, _remember
+from penstock.run.edge import open_edge
+from penstock.run.reading_half import Setting
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
 from penstock.serve.webhooks import webhook_registry
@@ -89,16 +90,15 @@ class Edge:
             rows=RowsAfter(self.views),
         )
         checks = {"collect": lambda: self.group.problem or True}
-        remember = _remember(self.group)
         self.rights = Rights()  # keys are made when the log is gone; tickets need it
-        self.rights.tickets = Tickets({}, clock, remember)
+        self.rights.tickets = Tickets({}, clock, self._remember)
         self.serving = Serving(
             self.application,
             self.views,
             self.reader,
             folder=folder,
             checks=checks,
-            remember=remember,
+            remember=self._remember,
             rights=self.rights,
             memory=self.log.memory(),
             webhooks=WebhookOptions(AddressRules(anywhere=True)),
@@ -119,6 +119,9 @@ class Edge:
         self.replies: list[tuple[str, str, int, str, Any]] = []
         """Method, path, status, content type and body of everything that was asked."""
         self.http: ClientSession
+
+    async def _remember(self, values: Mapping[str, Any]) -> None:
+        await asyncio.wrap_future(self.group.submit([], values))
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
         """One request, whose status is noted."""
@@ -181,7 +184,7 @@ async def test_it_is_valid(tmp_path: Path) -> None:
 
 async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> None:
     async with AsyncExitStack() as opened:
-        app = await _open(described_app().declared(), Folder(tmp_path), opened)
+        app = await open_edge(Setting(described_app().declared(), Folder(tmp_path)), opened)
         async with TestClient(TestServer(app)) as client, client.get("/openapi.json") as reply:
             described = await reply.json()
             async with client.get("/asyncapi.json") as reply:
@@ -204,7 +207,7 @@ async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> No
 
 async def test_both_documents_name_the_parameters_that_are_taken_and_no_other(tmp_path: Path) -> None:
     async with AsyncExitStack() as opened:
-        app = await _open(described_app().declared(), Folder(tmp_path), opened)
+        app = await open_edge(Setting(described_app().declared(), Folder(tmp_path)), opened)
         async with TestClient(TestServer(app)) as client:
             spec, others = [await (await client.get(path)).json() for path in DOCUMENTS]
         described: dict[str, set[str]] = defaultdict(set)

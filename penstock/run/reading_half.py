@@ -1,0 +1,147 @@
+"""The half of an edge that reads: both logs, rights, views and data access. Any number of edges of a folder have it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from penstock.clock import Clock, SystemClock
+from penstock.collect.signals import SIGNALS, RequestRefused
+from penstock.collect.ways.connections import Connections
+from penstock.config import Folder, Limits
+from penstock.declaration import Application
+from penstock.log.folder import FolderLog
+from penstock.observe.metrics import Observer
+from penstock.rights.guard import Guard
+from penstock.rights.origins import Origins
+from penstock.rights.rights import Rights
+from penstock.rights.signals import SIGNALS as RIGHTS_SIGNALS
+from penstock.run.security import OPEN, PROBE, Security, refuse_open, request_rate
+from penstock.serve.health import Checks
+from penstock.serve.noise import quieten
+from penstock.serve.replies import errors_as_json
+from penstock.serve.routes import Serving
+from penstock.views.views import Views
+
+if TYPE_CHECKING:
+    from penstock.rights.tokens import Tokens
+    from penstock.run.writing_half import Writer
+
+CONNECTIONS = web.AppKey("connections", Connections)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both halves of an edge are made from."""
+
+    application: Application
+    folder: Folder
+    host: str = "127.0.0.1"
+    security: Security = field(default_factory=Security)
+    limits: Limits = field(default_factory=Limits)
+    clock: Clock = field(default_factory=SystemClock)
+    observer: Observer = field(default_factory=Observer)
+
+    def __post_init__(self) -> None:
+        self.observer.declare((*SIGNALS, *RIGHTS_SIGNALS))
+
+
+class ReadingHalf:
+    """Follows what is written and shows it; `writer` is the edge's own, if it has one."""
+
+    def __init__(self, setting: Setting, writer: Writer | None) -> None:
+        self.setting = setting
+        application, clock, observer = setting.application, setting.clock, setting.observer
+        self.rights = Rights(
+            writer.memory if writer else None,
+            tokens=_tokens(setting),
+            inbox=writer.inbox if writer else None,
+            remember=writer.remember if writer else None,
+            supervisor=os.environ.get(PROBE),
+            clock=clock,
+            signals=observer.emit,
+            rate=request_rate(setting.security.key_rate),
+            connections=setting.security.key_connections,
+        )
+        self.log = FolderLog(setting.folder)
+        run = os.environ.get("PENSTOCK_RUN")
+        self.views = Views(application, self.log.flows, limits=setting.limits, clock=clock, observer=observer, run=run)
+        checks: Checks = {"flows": Started(application, self.views)}
+        self.serving = Serving(
+            application,
+            self.views,
+            self.log,
+            folder=setting.folder,
+            clock=clock,
+            checks={"collect": writer.is_well, **checks} if writer else checks,
+            remember=writer.remember if writer else None,
+            memory=writer.memory if writer else None,
+            rights=self.rights,
+            webhooks=setting.security.webhooks(setting.host),
+        )
+        self.connections = Connections(setting.limits, clock, observer.emit)
+
+    async def open(self, opened: AsyncExitStack) -> None:
+        """Begin to follow; raises `NoKeyError` when everybody could come in from other machines."""
+        opened.callback(self.log.close)
+        await self.rights.start()
+        opened.push_async_callback(self.rights.close)
+        refuse_open(self.setting.host, self.rights.is_open)
+        if self.rights.is_open:
+            _log.info(OPEN)
+        await self.views.start()
+        opened.push_async_callback(self.views.stop)
+
+    def application(self, opened: AsyncExitStack) -> tuple[web.Application, Guard]:
+        """What answers requests, without a route, and what stands before its handlers."""
+        observer, application = self.setting.observer, self.setting.application
+        names = frozenset(stream.name for stream in application.streams)
+
+        def refused(name: str, code: str) -> None:
+            observer.emit(RequestRefused(name if name in names else "", code))
+
+        opened.callback(quieten(lambda: refused("", "bad_request")))
+        web_app = web.Application(middlewares=[errors_as_json(observer)])
+        guard = Guard(
+            self.rights,
+            origins=Origins(self.setting.security.cors),
+            signatures=frozenset(stream.name for stream in application.streams if stream.signed),
+            signals=observer.emit,
+            on_refused=refused,
+            filtered=application.filtered(),
+        )
+        guard.add_to(web_app)
+        web_app[CONNECTIONS] = self.connections
+        self.connections.start()
+        opened.push_async_callback(self.connections.close)
+        return web_app, guard
+
+
+class Started:
+    """Whether every query of this run has started once: the last part of being ready.
+
+    It stays true from then on: flows that are started again later must not close a healthy door.
+    """
+
+    def __init__(self, application: Application, views: Views) -> None:
+        self._names = [node.name for node in application.nodes]
+        self._views = views
+        self._done = False
+
+    def __call__(self) -> bool:
+        self._done = self._done or all(self._views.flow_state(name).state != "starting" for name in self._names)
+        return self._done
+
+
+def _tokens(setting: Setting) -> Tokens | None:
+    if not setting.security.tokens:
+        return None
+    from penstock.rights.tokens import Tokens  # with cryptography, which takes a while to import
+
+    return Tokens(setting.security.tokens, setting.clock, setting.observer.emit)
