@@ -15,7 +15,7 @@ from penstock.collect.stream_specs import stream_spec
 from penstock.config import Folder
 from penstock.log.builds import batch_meta
 from penstock.log.log import Append, Commit
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log, open_reader
 from penstock.run.app_file import load
 
 COMMIT = 2_000
@@ -47,7 +47,7 @@ def _fill(folder: Folder, events: int) -> Figure:
     application = load(str(APP)).application
     declared = application.stream("readings")
     assert declared is not None
-    log = SqliteLog.open(folder.edge_db, app=application.name)
+    log = open_log(folder.edge_log, app=application.name)
     began = time.monotonic()
     try:
         stream = log.create(stream_spec(declared))
@@ -60,7 +60,7 @@ def _fill(folder: Folder, events: int) -> Figure:
 
 def _level(folder: Folder, events: int) -> list[Commit]:
     """The commits of the view, once it has absorbed everything."""
-    log = SqliteLog.reader(folder.flows_db)
+    log = open_reader(folder.flows_log)
     deadline = time.monotonic() + PATIENCE_S
     try:
         while time.monotonic() < deadline:

@@ -13,8 +13,8 @@ import pyarrow as pa
 from penstock.change import OP, UPSERT, Column
 from penstock.config import Folder
 from penstock.log.builds import BatchMeta, Build
-from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Append, Log, StreamSpec
+from penstock.log.opening import open_log
 from penstock.schema import TIMESTAMP, simple_type
 
 VIEW = "quotes"
@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 class Changelog:
     """A build of the view `quotes` that is live, and grows."""
 
-    def __init__(self, log: SqliteLog) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self.commits = 0
         changelog = SCHEMA.append(pa.field(OP, pa.int8()))
@@ -67,7 +67,7 @@ class Changelog:
 def changelog(folder: Folder, symbols: int) -> Iterator[Changelog]:
     """A changelog with one row for each symbol."""
     folder.root.mkdir(parents=True, exist_ok=True)
-    log = SqliteLog.open(folder.flows_db, app="bench_quotes")
+    log = open_log(folder.flows_log, app="bench_quotes")
     try:
         made = Changelog(log)
         made.commit(range(symbols))

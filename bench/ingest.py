@@ -15,7 +15,7 @@ from bench import disk, server
 from bench.options import Options
 from bench.percentile import spread
 from bench.results import Figure, Result, of_spread
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 
 BATCH = 500
 BATCH_CONNECTIONS = 8
@@ -136,7 +136,7 @@ _AROUND_BYTES = 3 * 8192
 
 def _written(edge: server.Server, stream: str) -> tuple[int, int]:
     """Commits and bytes of a stream until now."""
-    with contextlib.closing(SqliteLog.reader(edge.folder.edge_db)) as log:
+    with contextlib.closing(open_reader(edge.folder.edge_log)) as log:
         found = log.find(stream)
         assert found is not None
         bounds = log.bounds(found)

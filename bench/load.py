@@ -15,7 +15,7 @@ from penstock.change import OP, UPSERT, Column
 from penstock.config import Folder
 from penstock.log.builds import BatchMeta, Build
 from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.run.app_file import load
 from penstock.schema import TIMESTAMP, simple_type
 
@@ -56,7 +56,7 @@ def run(options: Options) -> Result:
 def _write(folder: Folder, rows: int) -> None:
     """A build of the view that is live, as the flows leave it."""
     name = load(str(server.APPS / "narrow.py")).application.name
-    log = SqliteLog.open(folder.flows_db, app=name)
+    log = open_log(folder.flows_log, app=name)
     try:
         changelog = SCHEMA.append(pa.field(OP, pa.int8()))
         spec = StreamSpec(

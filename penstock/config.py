@@ -132,6 +132,15 @@ class Limits:
     history_bytes_most: int = 512 * 1024**2
 
 
+def sqlite_place(path: Path) -> str:
+    """The place of a log that is an SQLite file.
+
+    >>> sqlite_place(Path("/data/my shop/edge.db"))
+    'sqlite:///data/my%20shop/edge.db'
+    """
+    return "sqlite" + path.absolute().as_uri().removeprefix("file")
+
+
 @dataclass(frozen=True)
 class Folder:
     """The data folder of one app. Whoever wants a path asks here."""
@@ -139,12 +148,14 @@ class Folder:
     root: Path
 
     @property
-    def edge_db(self) -> Path:
-        return self.root / "edge.db"
+    def edge_log(self) -> str:
+        """The place of the log that the edge writes; `log/opening.py` opens it."""
+        return sqlite_place(self.root / "edge.db")
 
     @property
-    def flows_db(self) -> Path:
-        return self.root / "flows.db"
+    def flows_log(self) -> str:
+        """The place of the log that the flows write."""
+        return sqlite_place(self.root / "flows.db")
 
     @property
     def checkpoints(self) -> Path:
@@ -182,6 +193,11 @@ class Folder:
     def run(self) -> Path:
         """Small files by which processes tell each other of themselves, and feeds for Spark's workers."""
         return self.root / "run"
+
+    @property
+    def feeds(self) -> Path:
+        """What a relation of Spark needs to read one stream, a file each."""
+        return self.run / "feeds"
 
     @property
     def scratch(self) -> Path:

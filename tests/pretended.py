@@ -36,7 +36,7 @@ class Pretended:
         self.app.write_text(app)
         self.folder = Folder(root / "data")
         self.folder.root.mkdir(parents=True, exist_ok=True)
-        self.flows = FakeFlows(self.folder.flows_db)
+        self.flows = FakeFlows(self.folder.flows_log)
         self.port = 0
         self._options = list(options)
         self._process: subprocess.Popen[bytes] | None = None

@@ -18,7 +18,7 @@ from penstock.clock import SystemClock, rfc3339
 from penstock.config import Folder, duration_us
 from penstock.declaration import LEDGERS, Application
 from penstock.errors import BadRequestError, KeyMissingError, NotTakenError
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log, open_reader
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import KeyBook, KeyRecord, make_key
 from penstock.rights.rights import Rights
@@ -136,7 +136,7 @@ def _took(folder: Folder, name: str, inbox: Inbox) -> bool:
     with folder.edge_lock.open("a+") as lock:
         if not flock(lock):
             return False
-        with closing(SqliteLog.open(folder.edge_db, app=name)) as log:
+        with closing(open_log(folder.edge_log, app=name)) as log:
 
             async def remember(values: Mapping[str, Any]) -> None:
                 log.append([], values)
@@ -162,7 +162,7 @@ def _folder(target: str, data: Path | None) -> tuple[Loaded, Folder]:
 
 
 def _records(folder: Folder) -> list[KeyRecord]:
-    with closing(SqliteLog.reader(folder.edge_db)) as reader:
+    with closing(open_reader(folder.edge_log)) as reader:
         return KeyBook(reader.memory()).records()
 
 

@@ -14,7 +14,7 @@ from penstock.flows.plan import Planned, Planner, flow_time, served_columns
 from penstock.flows.session import open_session
 from penstock.log.evolving import WAY_OUT, judged
 from penstock.log.log import LogReader
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 from penstock.schema import TIME
 from penstock.views.read_rule import rule_problems, stream_columns
 
@@ -63,8 +63,8 @@ def _unbounded(application: Application, made: Planned) -> Iterator[Problem]:
 
 
 def _against_folder(application: Application, planned: dict[str, Planned], folder: Folder) -> Iterator[Problem]:
-    edge = SqliteLog.reader(folder.edge_db)
-    flows = SqliteLog.reader(folder.flows_db)
+    edge = open_reader(folder.edge_log)
+    flows = open_reader(folder.flows_log)
     try:
         for stream in application.streams:
             yield from stored_problems(stream, edge)

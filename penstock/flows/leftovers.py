@@ -165,7 +165,7 @@ class Leftovers:
 
     def _remove_feeds(self) -> Iterator[int]:
         """Feeds are made again when they are needed; one that was used within a day may belong to a `verify`."""
-        old = [path for path in sorted((self._folder.run / "feeds").glob("*")) if self._is_old(path)]
+        old = [path for path in sorted(self._folder.feeds.glob("*")) if self._is_old(path)]
         for number, path in enumerate(old, 1):
             path.unlink(missing_ok=True)
             if number % _FILES_AT_ONCE == 0:

@@ -49,7 +49,10 @@ class Input:
     """One stream that a node reads, before anything is known of the node's plan."""
 
     name: str
-    path: str
+    place: str
+    """Of the log that holds it."""
+    derived: bool
+    """A flow makes it."""
     schema: pa.Schema
     late_after_us: int | None
     partitions: int
@@ -216,21 +219,21 @@ class Planner:
     def input(self, name: str, planned: Mapping[str, Planned]) -> Input:
         stream = self.application.stream(name)
         if stream is not None:
-            path = str(self.folder.edge_db)
-            return Input(name, path, stream.stored, stream.late_after_us, stream.partitions, bool(stream.id))
+            place = self.folder.edge_log
+            return Input(name, place, False, stream.stored, stream.late_after_us, stream.partitions, bool(stream.id))
         made = planned[name]
         assert isinstance(made.node, FlowDef)
-        path = str(self.folder.flows_db)
-        return Input(name, path, flow_schema(made), flow_late_after(made), made.node.partitions, False)
+        place = self.folder.flows_log
+        return Input(name, place, True, flow_schema(made), flow_late_after(made), made.node.partitions, False)
 
     def _empty(self, source: Input, *, streaming: bool = False) -> DataFrame:
         """The shape of an input, with nothing in it: for looking at plans. Made once: Spark starts a process for it."""
         shape = (source.name, tuple(source.schema.names), streaming)
         if shape in self._shapes:
             return self._shapes[shape]
-        stream = Stream(source.name, "-", source.partitions, source.unique, "events", (), source.schema)
+        stream = Stream(source.name, "-", source.partitions, source.unique, "events", (), source.schema, source.place)
         reader = self.spark.readStream if streaming else self.spark.read
-        self._shapes[shape] = reader.format(FORMAT).options(**Feed(source.path, stream).options()).load()
+        self._shapes[shape] = reader.format(FORMAT).options(**Feed(stream).options(self.folder.feeds)).load()
         return self._shapes[shape]
 
     def _watermarked(self, source: Input) -> DataFrame:
@@ -242,8 +245,8 @@ class Planner:
         """How to read each input of a node: the real streams, with what its plan needs and leaves out."""
         return {
             name: Feed(
-                path=source.path,
                 stream=dataclasses.replace(streams[name], schema=source.schema),
+                derived=source.derived,
                 needed=made.needed,
                 late_after_us=made.late_after[name],
                 skips=skips.get(name, frozenset()),
@@ -256,7 +259,7 @@ class Planner:
         # Spark asks the sources of a query one after the other: the first would keep it from the second's events.
         wait_s = _WAIT_S if len(feeds) == 1 else 0.0
         for name, feed in feeds.items():
-            options = dataclasses.replace(feed, max_rows=max_rows, wait_s=wait_s).options()
+            options = dataclasses.replace(feed, max_rows=max_rows, wait_s=wait_s).options(self.folder.feeds)
             frame = whole(self.spark.readStream.format(FORMAT).options(**options).load(), feed)
             frames[name] = watermarked(frame, made.late_after[name])
         return self.call(made.node, frames)
@@ -264,7 +267,8 @@ class Planner:
     def batch_frame(self, made: Planned, feeds: Mapping[str, Feed], ranges: Ranges) -> DataFrame:
         frames = {}
         for name, feed in feeds.items():
-            frames[name] = whole(self.spark.read.format(FORMAT).options(**feed.options(*ranges[name])).load(), feed)
+            options = feed.options(self.folder.feeds, *ranges[name])
+            frames[name] = whole(self.spark.read.format(FORMAT).options(**options).load(), feed)
         return self.call(made.node, frames)
 
     def call(self, node: Node, frames: Mapping[str, DataFrame]) -> DataFrame:

@@ -28,7 +28,7 @@ from penstock.flows.session import hold, open_session
 from penstock.log.folder import DEAD, LATE
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log, LogReader, Stream, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log, open_reader
 from penstock.views.read_rule import rule_problems
 
 _log = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ def run(
     hold(spark, folder.flows_lock)
     _log.info("Spark is up after %.1f s", clock.monotonic() - began)
     run_first_job(spark)
-    log = SqliteLog.open(folder.flows_db, app=application.name, clock=clock)
-    edge = SqliteLog.reader(folder.edge_db)
+    log = open_log(folder.flows_log, app=application.name, clock=clock)
+    edge = open_reader(folder.edge_log)
     group = GroupCommit(log)
     try:
         planner = Planner(spark, application, folder)

@@ -29,10 +29,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock import schema as columns_
-from penstock.config import Folder
 from penstock.log.follow import INTERVAL_S
 from penstock.log.log import Block, LogReader, Stream
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 
 FORMAT = "penstock"
 _FEED = "feed"
@@ -51,9 +50,10 @@ Skips = frozenset[tuple[int, int]]
 class Feed:
     """All that a relation needs to read one stream; travels to the planner and the executors."""
 
-    path: str
     stream: Stream
     """With the schema that the app declares, whatever was stored."""
+    derived: bool = False
+    """A flow makes the stream: each build of it has other events at its offsets."""
     needed: tuple[str, ...] | None = None
     """Columns that the plan uses; None: all."""
     late_after_us: int | None = None
@@ -66,11 +66,11 @@ class Feed:
     wait_s: float = 0.0
     """How long Spark's question for something new may wait for it."""
 
-    def options(self, start: Sequence[int] = (), end: Sequence[int] = ()) -> dict[str, str]:
-        """The relation's options. The feed itself goes by a file beside the log: Spark matches regular expressions
+    def options(self, folder: Path, start: Sequence[int] = (), end: Sequence[int] = ()) -> dict[str, str]:
+        """The relation's options. The feed itself goes by a file of this folder: Spark matches regular expressions
         against every option, and one of a few kB overflows its stack."""
         packed = pickle.dumps(self)
-        path = Path(self.path).parent / "run" / "feeds" / f"{hashlib.sha256(packed).hexdigest()[:24]}.feed"
+        path = folder / f"{hashlib.sha256(packed).hexdigest()[:24]}.feed"
         try:
             os.utime(path)  # in use: `leftovers.py` leaves it alone
         except FileNotFoundError:
@@ -94,9 +94,8 @@ class Feed:
 
     @property
     def origin(self) -> str:
-        """The stream as a ledger's entry names it: a flow's stream has other events at its offsets in each build."""
-        derived = Path(self.path).name != Folder(Path(self.path).parent).edge_db.name
-        return f"{self.stream.name}@{self.stream.epoch}" if derived else self.stream.name
+        """The stream as a ledger's entry names it, with the build where each has events of its own."""
+        return f"{self.stream.name}@{self.stream.epoch}" if self.derived else self.stream.name
 
     @property
     def whole_schema(self) -> pa.Schema:
@@ -112,7 +111,7 @@ class Feed:
         return pa.schema([field for field in self.whole_schema if field.name in wanted])
 
     def open(self) -> LogReader:
-        return SqliteLog.reader(Path(self.path))
+        return open_reader(self.stream.place)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from penstock.flows.session import OPTIMISED, open_session
 from penstock.flows.sink import flow_events, latest_by_key, with_op
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Commit, LogReader, Stream
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 from penstock.schema import simple_type
 from penstock.views.unpack import dicts_of
 
@@ -83,7 +83,7 @@ def verify(application: Application, folder: Folder, names: Sequence[str] = ()) 
     spark = open_session(f"{application.name} verify", java=[OPTIMISED])
     planner = Planner(spark, application, folder)
     planned, _ = planner.plan_all()
-    edge, flows = SqliteLog.reader(folder.edge_db), SqliteLog.reader(folder.flows_db)
+    edge, flows = open_reader(folder.edge_log), open_reader(folder.flows_log)
     try:
         verifier = Verifier(planner, edge, flows)
         wanted = [made for name, made in planned.items() if not names or name in names]

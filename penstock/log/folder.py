@@ -17,7 +17,7 @@ from penstock.config import Folder
 from penstock.errors import PositionGoneError, UnknownStreamError
 from penstock.evolution import adapt
 from penstock.log.log import Block, Bounds, LogReader, Stream
-from penstock.log.logs.sqlite_reader import SqliteReader
+from penstock.log.opening import open_reader
 from penstock.position import Position
 from penstock.schema import DEFAULT, SENT, SYSTEM, TIMESTAMP
 
@@ -105,8 +105,8 @@ class FolderLog:
     """The streams of a data folder by name; any process, any thread."""
 
     def __init__(self, folder: Folder) -> None:
-        self.edge: LogReader = SqliteReader(folder.edge_db)
-        self.flows: LogReader = SqliteReader(folder.flows_db)
+        self.edge: LogReader = open_reader(folder.edge_log)
+        self.flows: LogReader = open_reader(folder.flows_log)
 
     def close(self) -> None:
         self.edge.close()

@@ -75,6 +75,8 @@ class Stream:
     counts: Counts
     compact_by: tuple[str, ...]
     schema: pa.Schema
+    place: str
+    """Of the log that holds it: `open_reader` of `opening.py` reads it in any process."""
 
     def position(self, offsets: Sequence[int]) -> Position:
         """A position of kind `stream`, or of kind `view` for a changelog."""
@@ -273,6 +275,10 @@ class Bounds:
 
 class LogReader(Protocol):
     """Reading; any process, any thread, any number of times."""
+
+    @property
+    def place(self) -> str:
+        """Where the log lies; `opening.py` opens it there."""
 
     def streams(self) -> list[Stream]:
         """All streams that exist now, also those that another process has just made."""

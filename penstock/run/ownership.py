@@ -13,13 +13,12 @@ import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
 from penstock.config import Folder
 from penstock.errors import FolderHeldError, FolderMismatchError
-from penstock.log.logs.sqlite_file import open_reader, refuse_network
+from penstock.log.opening import check_place
 
 WAIT_S = 15.0
 """How long a new run waits for the children of a run that died: they end within 2 s unless the machine is stuck."""
@@ -43,11 +42,10 @@ _OURS = frozenset(
 
 def check_folder(folder: Folder, app: str) -> None:
     """See that the folder is on a local disk and this app's, or free, and make it. Nothing is touched before."""
-    refuse_network(folder.edge_db)
     if folder.root.is_dir():
         _refuse_strangers(folder.root)
-        for path in (folder.edge_db, folder.flows_db):
-            _refuse_other_app(path, app)
+    for place in (folder.edge_log, folder.flows_log):
+        check_place(place, app)
     _make(folder)
 
 
@@ -60,19 +58,6 @@ def _refuse_strangers(root: Path) -> None:
             f"'{root}' is not a data folder of Penstock",
             detail=f"it holds {', '.join(strangers[:5])}",
             hint="pass an empty or new folder with --data",
-        )
-
-
-def _refuse_other_app(path: Path, app: str) -> None:
-    reader = open_reader(path)
-    if reader is None:
-        return
-    with closing(reader):
-        stored = reader.execute("SELECT value FROM meta WHERE key = 'app'").fetchone()
-    if stored is not None and stored[0] != app:
-        raise FolderMismatchError(
-            f"the folder '{path.parent}' belongs to the app '{stored[0]}', not to '{app}'",
-            hint="pass another folder with --data, or give the app its old name",
         )
 
 

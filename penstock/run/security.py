@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.config import Folder, Limits
 from penstock.errors import BadRequestError, NoKeyError, PenstockError
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 from penstock.overload import Rate, parse_rate
 from penstock.rights.keys import KeyBook
 from penstock.rights.origins import Origins, is_loopback_name
@@ -120,7 +120,7 @@ def request_rate(text: str | None) -> Rate | None:
 
 def has_keys(folder: Folder) -> bool:
     """Whether a key was ever made on this folder; for who does not hold its log."""
-    with closing(SqliteLog.reader(folder.edge_db)) as reader:
+    with closing(open_reader(folder.edge_log)) as reader:
         return len(KeyBook(reader.memory())) > 0
 
 

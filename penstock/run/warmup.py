@@ -27,8 +27,8 @@ from penstock.flows.query import FEW_EVENTS
 from penstock.flows.runner import Runner
 from penstock.flows.session import open_session
 from penstock.log.group import GroupCommit
-from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Append, Log, StreamSpec
+from penstock.log.opening import open_log
 from penstock.run.preflight import check_java
 
 _LONGEST_S = 90.0
@@ -74,7 +74,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         folder, application = Folder(Path(scratch)), _app().declared()
         stream, stop = application.streams[0], threading.Event()
-        edge, flows = (SqliteLog.open(db, app="warm") for db in (folder.edge_db, folder.flows_db))
+        edge, flows = (open_log(db, app="warm") for db in (folder.edge_log, folder.flows_log))
         group = GroupCommit(flows)
         target = edge.create(StreamSpec(stream.name, stream.stored))
         runner = Runner(Planner(spark, application, folder), flows, group, edge, SystemClock(), stop)
@@ -95,7 +95,7 @@ def main() -> int:
     return 0
 
 
-def _committed(flows: SqliteLog, number: int) -> bool:
+def _committed(flows: Log, number: int) -> bool:
     output = flows.find("windows")
     return output is not None and flows.bounds(output).next_commit > number
 

@@ -15,7 +15,7 @@ from penstock.collect.collection import Collect
 from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.errors import PenstockError
 from penstock.log.group import GroupCommit
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.rights.credential import credential_of
 from penstock.rights.guard import Guard
 from penstock.rights.inbox import Inbox
@@ -30,7 +30,7 @@ class Writer:
     """The edge's log in the hands of the one process that writes it."""
 
     def __init__(self, setting: Setting, opened: AsyncExitStack) -> None:
-        self.log = SqliteLog.open(setting.folder.edge_db, app=setting.application.name, clock=setting.clock)
+        self.log = open_log(setting.folder.edge_log, app=setting.application.name, clock=setting.clock)
         opened.callback(self.log.close)
         self.group = GroupCommit(self.log, unwritten_bytes=setting.limits.unwritten_bytes)
         opened.push_async_callback(asyncio.to_thread, self.group.close)

@@ -35,7 +35,7 @@ import pyarrow as pa
 from aiohttp import web
 
 from penstock.config import Folder
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 
 APP = Path(__file__).with_name("counting_app.py")
 POSTED = {
@@ -455,9 +455,7 @@ async def _compare_live(edge: Edge, found: Findings) -> None:
 
 def totals(folder: Folder) -> dict[str, dict[str, int]]:
     """What the log says, read by somebody else than the edge."""
-    if not folder.edge_db.exists():
-        return {}
-    log = SqliteLog.reader(folder.edge_db)
+    log = open_reader(folder.edge_log)
     try:
         memory = log.memory()
         found = {}
@@ -504,7 +502,7 @@ def _reckon_pixels(found: Findings, said: dict[str, int], letters: Counter[str],
 
 
 def _numbers(folder: Folder, name: str) -> set[int]:
-    log = SqliteLog.reader(folder.edge_db)
+    log = open_reader(folder.edge_log)
     try:
         stream = log.find(name)
         assert stream is not None
@@ -535,7 +533,7 @@ def _reckon_attempts(stream: str, found: Findings, said: dict[str, int], letters
 def _letters(folder: Folder) -> dict[str, Counter[str]]:
     """Dead letters by stream and tag; those without one under ''."""
     found: dict[str, Counter[str]] = {stream: Counter() for stream in WAYS}
-    log = SqliteLog.reader(folder.edge_db)
+    log = open_reader(folder.edge_log)
     try:
         stream = log.find("dead")
         assert stream is not None
@@ -552,7 +550,7 @@ def _letters(folder: Folder) -> dict[str, Counter[str]]:
 
 
 def _pulled(folder: Folder) -> int:
-    log = SqliteLog.reader(folder.edge_db)
+    log = open_reader(folder.edge_log)
     try:
         return sum(value.get("events", 0) for key, value in log.memory().items() if key.startswith("pull/pull/"))
     finally:

@@ -16,7 +16,7 @@ from penstock.change import OP, Column
 from penstock.config import Folder
 from penstock.log.builds import Build, FlowState
 from penstock.log.log import StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 
 app = App("counting")
 
@@ -46,7 +46,7 @@ def stuck(shedding: Any) -> Any:
 def pretend(folder: Folder) -> None:
     """Write what a flow would have that has just begun to run, so that the lag of `stuck` counts without Spark."""
     folder.root.mkdir(parents=True, exist_ok=True)
-    with closing(SqliteLog.open(folder.flows_db, app="counting")) as log:
+    with closing(open_log(folder.flows_log, app="counting")) as log:
         if "live/stuck" in log.memory():
             return
         changelog = pa.schema([pa.field("n", pa.int64()), pa.field(OP, pa.int8())])

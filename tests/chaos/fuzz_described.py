@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.config import Folder
 from penstock.log.folder import DEAD, LATE
 from penstock.log.log import StreamSpec
 from tests.chaos.fuzz import APP, Target, _complaints
@@ -33,7 +34,7 @@ LEFT_OUT = "positive_data_acceptance"
 def prepared(data: Path) -> None:
     """What the flows would have written."""
     data.mkdir(parents=True)
-    flows = FakeFlows(data / "flows.db", app="fuzzed")
+    flows = FakeFlows(Folder(data).flows_log, app="fuzzed")
     build = flows.build("kinds", pa.schema([("kind", pa.string()), ("count", pa.int64())]), ("kind",))
     flows.commit(build, [{"kind": "a", "count": 3}, {"kind": "b", "count": 1}])
     flows.flow("made")

@@ -27,7 +27,7 @@ from typing import Any
 import aiohttp
 
 from penstock.config import Folder
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 from penstock.position import Position
 from tests.running import Running
 
@@ -233,7 +233,7 @@ async def settled(
 
 def reckon(found: Findings, data: Path) -> None:
     """What the log and `verify` say afterwards."""
-    log = SqliteLog.reader(Folder(data).edge_db)
+    log = open_reader(Folder(data).edge_log)
     stream = log.find("steps")
     assert stream is not None
     held: list[int] = []

@@ -27,7 +27,7 @@ import aiohttp
 import pyarrow as pa
 
 from penstock.config import Folder
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 
 SENDERS = 8
 DEADLINE_S = 60.0
@@ -156,7 +156,7 @@ async def play(seed: int, kills: int, parent: Path) -> tuple[int, int]:
 
 def check(folder: Folder, sizes: dict[int, int]) -> None:
     """Every event once, and all of each request."""
-    reader = SqliteLog.reader(folder.edge_db)
+    reader = open_reader(folder.edge_log)
     try:
         stream = reader.find("steps")
         assert stream is not None

@@ -31,7 +31,7 @@ from penstock.change import DELETE, OP, UPSERT, Column
 from penstock.config import Folder
 from penstock.log.builds import BatchMeta, Build, FlowState
 from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.position import Position
 from tests.chaos.slow_readers import _free_port
 
@@ -90,7 +90,7 @@ class World:
 
     def __init__(self, folder: Folder, rng: random.Random) -> None:
         folder.root.mkdir(parents=True, exist_ok=True)
-        self.log, self.rng = SqliteLog.open(folder.flows_db, app="model"), rng
+        self.log, self.rng = open_log(folder.flows_log, app="model"), rng
         self.states: dict[tuple[str, int], Rows] = {}
         self.rows: Rows = {}
         self.batches = self.builds = self.offset = 0

@@ -89,7 +89,7 @@ class World:
 
     def __init__(self, folder: Path, random: Random, counts: Counter[str]) -> None:
         self.folder, self.random, self.counts = folder, random, counts
-        self.flows = FakeFlows(Folder(folder).flows_db)
+        self.flows = FakeFlows(Folder(folder).flows_log)
         self.builds: dict[tuple[str, str], Build] = {}
         self.streams: dict[str, Stream] = {}
         self.edge: EdgeWithin

@@ -41,7 +41,7 @@ from penstock.change import OP, UPSERT, Column
 from penstock.config import Folder
 from penstock.log.builds import BatchMeta, Build
 from penstock.log.log import Append, Stream, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.schema import simple_type
 from tests import postgres_server
 from tests.running import Running
@@ -111,7 +111,7 @@ class FakeRoyalties:
 
     def __init__(self, folder: Folder, random: Random, found: Findings) -> None:
         folder.root.mkdir(parents=True, exist_ok=True)
-        self._log = SqliteLog.open(folder.flows_db, app="royalties")
+        self._log = open_log(folder.flows_log, app="royalties")
         self._random, self._found = random, found
         self._rows: list[dict[str, Any]] = []
         self._batch = self._epochs = 0

@@ -34,7 +34,7 @@ from penstock.change import OP, UPSERT, Column
 from penstock.config import Folder, Limits
 from penstock.log.builds import BatchMeta, Build, FlowState
 from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.sockets.delivery import WRITE_HIGH_BYTES
 
 APP = Path(__file__).with_name("slow_app.py")
@@ -85,7 +85,7 @@ class Feed:
 
     def __init__(self, folder: Folder, play: Play) -> None:
         folder.root.mkdir(parents=True, exist_ok=True)
-        self.log = SqliteLog.open(folder.flows_db, app="slow")
+        self.log = open_log(folder.flows_log, app="slow")
         spec = StreamSpec(
             "board", SCHEMA.append(pa.field(OP, pa.int8())), counts="commits", compact_by=("k",), epoch="e"
         )

@@ -109,7 +109,7 @@ async def play(seed: int, kills: int, parent: Path) -> tuple[int, int]:
 
     folder, seeded = Folder(parent / "data"), Random(seed)
     folder.run.mkdir(parents=True)
-    flows = FakeFlows(folder.flows_db)
+    flows = FakeFlows(folder.flows_log)
     build = flows.build()
     edge = Edge(folder)
     endpoints = Endpoints(edge, seeded)

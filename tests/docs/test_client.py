@@ -25,7 +25,7 @@ from penstock.client import AsyncClient, Client
 from penstock.client.async_client import ReadOptions
 from penstock.client.notice import NoticeKind
 from penstock.config import Folder
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 from tests.docs.pages import ROOT, blocks, page, section, table_codes
 
 sys.path.append(str(ROOT / "tests/unit/views"))
@@ -45,8 +45,8 @@ class CountingFlow:
     """The README's view, counted in Python instead of Spark, again and again."""
 
     def __init__(self, data: Path) -> None:
-        self._edge = SqliteLog.reader(Folder(data).edge_db)
-        self._flows = FakeFlows(Folder(data).flows_db, app="shop")
+        self._edge = open_reader(Folder(data).edge_log)
+        self._flows = FakeFlows(Folder(data).flows_log, app="shop")
         self._view = self._flows.build("countries", COUNTRIES, ("country",))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)

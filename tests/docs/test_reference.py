@@ -29,7 +29,7 @@ from penstock.config import Folder, Limits
 from penstock.errors import PenstockError
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import Counts, Observes, Signal
 from penstock.serve.routes import Serving
@@ -211,7 +211,7 @@ def routes(tmp_path: Path) -> Iterator[set[tuple[str, str]]]:
     """What the edge registers: method and path."""
     application = App("empty").declared()
     folder, limits, clock, observer = Folder(tmp_path), Limits(), SystemClock(), Observer()
-    log = SqliteLog.open(folder.edge_db, app="empty")
+    log = open_log(folder.edge_log, app="empty")
     group = GroupCommit(log)
     reader = FolderLog(folder)
     views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)

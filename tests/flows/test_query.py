@@ -17,7 +17,7 @@ from penstock.flows import query
 from penstock.flows.engine import jvm
 from penstock.flows.engine.batch_sink import Handed
 from penstock.flows.query import FEW_EVENTS, state_partitions
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 from tests.flows.world import World
 
 
@@ -54,7 +54,7 @@ def _executions(spark: SparkSession) -> list[tuple[str, int]]:
 
 
 def _commits(there: World) -> int:
-    changelog, log = there.stream("kinds"), SqliteLog.reader(there.folder.flows_db)
+    changelog, log = there.stream("kinds"), open_reader(there.folder.flows_log)
     assert changelog is not None
     try:
         return log.bounds(changelog).next_commit

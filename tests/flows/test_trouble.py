@@ -16,7 +16,7 @@ from penstock import App, Event
 from penstock.flows.building import checkpoint_of
 from penstock.flows.verify import exit_code
 from penstock.log.log import Append
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from tests.flows.world import World
 
 
@@ -247,7 +247,7 @@ def test_verify_sees_a_view_that_was_falsified(world: Callable[[App], World]) ->
     one = world(casting_app())
     one.send("readings", [readings(["1", "2", "3"])])
     one.run()
-    log = SqliteLog.open(one.folder.flows_db, app="cast")
+    log = open_log(one.folder.flows_log, app="cast")
     output = one.stream("counts")
     assert output is not None
     last = log.last_commit(output)

@@ -24,7 +24,7 @@ from penstock.flows.verify import Report, Verifier
 from penstock.log.builds import batch_meta
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Stream, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log, open_reader
 
 
 class World:
@@ -37,7 +37,7 @@ class World:
         self.dropped = 0
         """Rows that Spark's watermark dropped: the log has left out what is late, so there are none."""
         root.mkdir(parents=True, exist_ok=True)
-        self._flows, self._edge = SqliteLog.reader(self.folder.flows_db), SqliteLog.reader(self.folder.edge_db)
+        self._flows, self._edge = open_reader(self.folder.flows_log), open_reader(self.folder.edge_log)
         self.use(app)
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class World:
 
     def door(self) -> _Closing:
         """The door's own log, as long as it is open."""
-        return _Closing(SqliteLog.open(self.folder.edge_db, app=self.app.name))
+        return _Closing(open_log(self.folder.edge_log, app=self.app.name))
 
     def send(self, stream: str, commits: Iterable[Sequence[Any]]) -> None:
         """Append events, one commit for each group of them."""
@@ -68,8 +68,8 @@ class World:
         """Run the flows until they have absorbed everything, or until a condition holds."""
         stop = threading.Event()
         self.runs += 1
-        log = SqliteLog.open(self.folder.flows_db, app=self.app.name)
-        edge = SqliteLog.reader(self.folder.edge_db)
+        log = open_log(self.folder.flows_log, app=self.app.name)
+        edge = open_reader(self.folder.edge_log)
         group = GroupCommit(log)
         planner = Planner(self.spark, self.app, self.folder)
         runner = Runner(planner, log, group, edge, SystemClock(), stop, run=f"run {self.runs}")

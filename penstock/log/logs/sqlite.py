@@ -18,14 +18,13 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from penstock.clock import Clock, SystemClock
-from penstock.errors import DiskFullError, SchemaChangeError, StaleTermError
+from penstock.clock import Clock
+from penstock.errors import DiskFullError, FolderMismatchError, SchemaChangeError, StaleTermError
 from penstock.evolution import changes_refused
 from penstock.horizon import Horizon
 from penstock.log import control
@@ -39,7 +38,10 @@ from penstock.log.logs.sqlite_file import (
     cut_wal,
     failures,
     open_writer,
+    owner_of,
+    path_of,
     prepare,
+    refuse_network,
     transaction,
     translated,
 )
@@ -51,11 +53,36 @@ _IDS_AT_ONCE = 65_536
 """Ids that are taken over together when an index is rebuilt; block by block would take four times as long."""
 
 
+def open_log(place: str, app: str, clock: Clock) -> SqliteLog:
+    path = path_of(place)
+    connection = open_writer(path)
+    try:
+        return SqliteLog(place, connection, prepare(connection, path, app), clock)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def open_reader(place: str) -> SqliteReader:
+    return SqliteReader(place)
+
+
+def check_place(place: str, app: str) -> None:
+    path = path_of(place)
+    refuse_network(path)
+    owner = owner_of(path)
+    if owner not in (None, app):
+        raise FolderMismatchError(
+            f"the folder '{path.parent}' belongs to the app '{owner}', not to '{app}'",
+            hint="pass another folder with --data, or give the app its old name",
+        )
+
+
 class SqliteLog(SqliteReader):
     """The writer of one file; it reads as `SqliteReader` does."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, term: int, clock: Clock) -> None:
-        super().__init__(path)
+    def __init__(self, place: str, connection: sqlite3.Connection, term: int, clock: Clock) -> None:
+        super().__init__(place)
         self._writer = connection
         self._term = term
         self._clock = clock
@@ -69,21 +96,6 @@ class SqliteLog(SqliteReader):
         self._control = self.create(control.SPEC)
         self._planner = Planner(self, self._tail, self._control, self._values, self._producers)
         self._load_control()
-
-    @classmethod
-    def open(cls, path: Path, *, app: str, clock: Clock | None = None) -> SqliteLog:
-        """Become the writer of this file: raises its term, so that any other writer's next append fails."""
-        connection = open_writer(path)
-        try:
-            return cls(path, connection, prepare(connection, path, app), clock or SystemClock())
-        except BaseException:
-            connection.close()
-            raise
-
-    @staticmethod
-    def reader(path: Path) -> SqliteReader:
-        """A reader of this file, which need not exist yet."""
-        return SqliteReader(path)
 
     @property
     def term(self) -> int:

@@ -15,10 +15,10 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from penstock.errors import (
     CorruptBlockError,
@@ -90,6 +90,11 @@ def checksum(
 # Opening
 
 
+def path_of(place: str) -> Path:
+    """The file of a place such as `sqlite:///data/edge.db`."""
+    return Path(os.fsdecode(unquote_to_bytes(urlsplit(place).path)))
+
+
 def open_writer(path: Path) -> sqlite3.Connection:
     """A connection that writes durably: WAL, and an fsync in every commit."""
     refuse_network(path)
@@ -148,6 +153,16 @@ def open_reader(path: Path) -> Reading | None:
         raise _newer(path)
     connection.execute(f"PRAGMA mmap_size = {MMAP_BYTES}").fetchall()
     return Reading(connection)
+
+
+def owner_of(path: Path) -> str | None:
+    """The app whose log this is; None while there is none."""
+    reader = open_reader(path)
+    if reader is None:
+        return None
+    with failures(path), closing(reader):
+        stored = reader.execute("SELECT value FROM meta WHERE key = 'app'").fetchone()
+    return None if stored is None else str(stored[0])
 
 
 def prepare(connection: sqlite3.Connection, path: Path, app: str) -> int:

@@ -16,7 +16,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,7 +26,7 @@ from penstock.errors import CorruptBlockError, PositionGoneError
 from penstock.evolution import adapt
 from penstock.log.control import Recall
 from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream, Version
-from penstock.log.logs.sqlite_file import Reading, checksum, failures, open_reader, translated
+from penstock.log.logs.sqlite_file import Reading, checksum, failures, open_reader, path_of, translated
 
 _PAGE_BLOCKS = 64
 _PAGE_BYTES = 4 * 1024**2
@@ -83,17 +82,15 @@ class _Range(NamedTuple):
 
 
 class SqliteReader:
-    """A reader of one file; it may be pickled, and opens the file by itself where it is unpickled."""
+    """A reader of one file."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.path = path_of(place)
         self._local = threading.local()
         self._memory_lock = threading.Lock()
         self._schemas: dict[tuple[int, int], pa.Schema] = {}
         self._recall = Recall()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SqliteReader, (self.path,)
 
     # Streams
 
@@ -125,7 +122,7 @@ class SqliteReader:
         if (ident, version) not in self._schemas:
             self._schemas[ident, version] = _read_schema(arrow)
         keys = tuple(msgspec.json.decode(compact_by))
-        return Stream(name, epoch, partitions, bool(unique), counts, keys, self._schemas[ident, version])
+        return Stream(name, epoch, partitions, bool(unique), counts, keys, self._schemas[ident, version], self.place)
 
     def versions(self, stream: Stream) -> list[Version]:
         ident = self.ident(stream)

@@ -10,8 +10,10 @@ from random import Random
 from typing import Protocol
 
 from penstock.clock import Clock
+from penstock.config import sqlite_place
 from penstock.log.log import Log, LogReader
 from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log, open_reader
 from penstock.testing.contracts import sqlite_tearing
 
 
@@ -49,10 +51,10 @@ class SqliteBackend:
     """`penstock.log.logs.sqlite`."""
 
     def open(self, place: Path, clock: Clock | None = None) -> Log:
-        return SqliteLog.open(place / "log.db", app="contract", clock=clock)
+        return open_log(sqlite_place(place / "log.db"), app="contract", clock=clock)
 
     def reader(self, place: Path) -> LogReader:
-        return SqliteLog.reader(place / "log.db")
+        return open_reader(sqlite_place(place / "log.db"))
 
     def damage(self, place: Path, what: str) -> None:
         with closing(sqlite3.connect(place / "log.db")) as connection, connection:

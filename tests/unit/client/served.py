@@ -26,7 +26,7 @@ class Served:
 
     def __init__(self, path: Path, limits: Limits | None = None, **options: Any) -> None:
         self.path, self._limits, self._options = path, limits or Limits(), options
-        self.flows = FakeFlows(Folder(path).flows_db)
+        self.flows = FakeFlows(Folder(path).flows_log)
         self.door = Door(path)
         self.edge: Edge
         self.port = 0

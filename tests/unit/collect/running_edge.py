@@ -21,10 +21,10 @@ from penstock.collect.letters.routes import DeadLetterOffice
 from penstock.collect.pulling.pull import Sleep
 from penstock.collect.ways.connections import Connections
 from penstock.collect.ways.short_way import Writers
-from penstock.config import Folder, Limits
+from penstock.config import Folder, Limits, sqlite_place
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log, open_reader
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS, Credential
@@ -64,7 +64,7 @@ class Edge:
     ) -> None:
         self.observer = Observer()
         self.absorbing = absorbing
-        self.log = SqliteLog.open(path, app=app.name)
+        self.log = open_log(sqlite_place(path), app=app.name)
         self.group = GroupCommit(self.log)
         try:
             self.collect = Collect(
@@ -120,7 +120,7 @@ class Edge:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """All that a stream holds."""
-        reader = SqliteLog.reader(self.log.path)
+        reader = open_reader(self.log.place)
         try:
             stream = reader.find(name)
             assert stream is not None

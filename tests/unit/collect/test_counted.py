@@ -14,13 +14,15 @@ import pytest
 
 from penstock.collect.counted import Counted, Tally, write
 from penstock.collect.counts import Counts
+from penstock.config import sqlite_place
+from penstock.log import log as log_
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Appended, Stream, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.position import Position
 from penstock.testing.contracts.log_events import SCHEMA, events
 
-STREAM = Stream("orders", "e", 1, True, "events", (), pa.schema([]))
+STREAM = Stream("orders", "e", 1, True, "events", (), pa.schema([]), "memory://unit")
 TAKEN = Appended(Position("stream", "orders", "e", (1,)), 0, 1, (0, 1))
 
 
@@ -74,18 +76,18 @@ async def test_a_commit_that_fails_counts_nothing() -> None:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[SqliteLog]:
-    with closing(SqliteLog.open(tmp_path / "log.db", app="unit")) as log:
+def log(tmp_path: Path) -> Iterator[log_.Log]:
+    with closing(open_log(sqlite_place(tmp_path / "log.db"), app="unit")) as log:
         yield log
 
 
 @pytest.fixture
-def group(log: SqliteLog) -> Iterator[GroupCommit]:
+def group(log: log_.Log) -> Iterator[GroupCommit]:
     with closing(GroupCommit(log)) as group:
         yield group
 
 
-def hold_the_loop_until_written(log: SqliteLog) -> None:
+def hold_the_loop_until_written(log: log_.Log) -> None:
     while "count/orders" not in log.memory():
         time.sleep(0.001)
 
@@ -101,7 +103,7 @@ def shed(stream: Stream, counts: Counts, number: int, *, breaks: bool = False) -
 
 
 async def test_a_commit_writes_nothing_of_what_the_failed_one_before_it_counted(
-    log: SqliteLog, group: GroupCommit
+    log: log_.Log, group: GroupCommit
 ) -> None:
     stream, counts, let = log.create(StreamSpec("numbers", SCHEMA)), Counts({}), threading.Event()
     held = group.run(lambda: let.wait(60))
@@ -117,9 +119,7 @@ async def test_a_commit_writes_nothing_of_what_the_failed_one_before_it_counted(
     assert log.memory()["count/orders"]["shed"] == counts.of("orders")["shed"] == 3
 
 
-async def test_a_caller_that_has_gone_takes_nothing_back_of_what_was_written(
-    log: SqliteLog, group: GroupCommit
-) -> None:
+async def test_a_caller_that_has_gone_takes_nothing_back_of_what_was_written(log: log_.Log, group: GroupCommit) -> None:
     stream, counts = log.create(StreamSpec("numbers", SCHEMA)), Counts({})
     asked, let = threading.Event(), threading.Event()
 

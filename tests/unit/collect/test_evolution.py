@@ -13,12 +13,13 @@ from typing import Any
 from running_edge import Edge, running
 
 from penstock import App, Event, Struct
+from penstock.config import sqlite_place
 
 READER = """
 import json, sys
 from pathlib import Path
-from penstock.log.logs.sqlite import SqliteLog
-reader = SqliteLog.reader(Path(sys.argv[1]))
+from penstock.log.opening import open_reader
+reader = open_reader(sys.argv[1])
 for line in sys.stdin:
     stream = reader.find("orders")
     rows = [row for block in reader.read(stream, 0, 0) for row in block.batch.to_pylist()]
@@ -88,7 +89,7 @@ class Reader:
     """A process that opened the log before the class changed."""
 
     def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-c", READER, str(path)]
+        command = [sys.executable, "-c", READER, sqlite_place(path)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def read(self, *names: str) -> list[list[Any]]:

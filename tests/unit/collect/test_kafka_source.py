@@ -16,7 +16,8 @@ from pull_crash import environment
 from running_edge import running
 
 from penstock import App, Event
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.config import sqlite_place
+from penstock.log.opening import open_reader
 from tests.certificates import Authority
 from tests.kafka_broker import Broker, running_broker, why_not
 
@@ -57,7 +58,7 @@ def produce(broker: Broker, name: str, numbers: range, **more: Any) -> None:
 
 
 def numbers(path: Path) -> list[int]:
-    reader = SqliteLog.reader(path)
+    reader = open_reader(sqlite_place(path))
     try:
         stream = reader.find("ticks")
         return [n for b in reader.read(stream, 0, 0) for n in b.batch.column("n").to_pylist()] if stream else []

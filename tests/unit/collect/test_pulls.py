@@ -15,9 +15,10 @@ from running_edge import Edge, running
 from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.pulling.lease import LEASE_US, Leases
+from penstock.config import sqlite_place
 from penstock.errors import DeclarationError, LeaseLostError
 from penstock.log.group import GroupCommit
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 
 
@@ -136,7 +137,7 @@ async def test_a_paused_pull_takes_nothing_and_says_why(tmp_path: Path) -> None:
 
 async def test_one_edge_at_a_time_runs_a_pull_and_another_takes_over(tmp_path: Path) -> None:
     clock = ManualClock()
-    log = SqliteLog.open(tmp_path / "edge.db", app="x")
+    log = open_log(sqlite_place(tmp_path / "edge.db"), app="x")
     group = GroupCommit(log)
     try:
         first, second = (Leases(log, group, name, clock) for name in ("first", "second"))
@@ -163,7 +164,7 @@ async def test_one_edge_at_a_time_runs_a_pull_and_another_takes_over(tmp_path: P
 
 async def test_an_edge_that_starts_again_does_not_wait_for_its_former_self(tmp_path: Path) -> None:
     for _ in range(2):
-        log = SqliteLog.open(tmp_path / "edge.db", app="x")
+        log = open_log(sqlite_place(tmp_path / "edge.db"), app="x")
         group = GroupCommit(log)
         assert await Leases(log, group, os.urandom(4).hex(), SystemClock()).take("pull/a") == 0
         group.close()

@@ -19,10 +19,10 @@ from penstock.collect.letters import stored_letters
 from penstock.collect.letters.replay import Replayer, Wish
 from penstock.collect.letters.stored_letters import BLOCK_LETTERS, StoredLetters, Wanted
 from penstock.collect.sender import Sender
-from penstock.config import Folder
+from penstock.config import Folder, sqlite_place
 from penstock.log.folder import DEAD, FolderLog
 from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.private import Private
 
 BAD = b'{"order_id": "two"}'
@@ -202,7 +202,7 @@ async def test_what_was_replayed_is_known_after_a_restart(tmp_path: Path) -> Non
 
 def poison(path: Path, stream: str, raw: bytes) -> None:
     """A letter of a flow, as the runner writes it into its own file."""
-    log = SqliteLog.open(path / "flows.db", app="shop")
+    log = open_log(sqlite_place(path / "flows.db"), app="shop")
     now = SystemClock().now_us()
     row = {"stream": stream, "reason": "poison", "detail": "CAST", "raw": raw, "flow": "large"}
     row |= {"_time": now, "_received": now, "_id": f"large/{stream}/0/0"}

@@ -19,7 +19,8 @@ from penstock.config import Folder, Limits
 from penstock.errors import ReadOnlyStreamError
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Log
+from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.views.views import RowsAfter, Views
@@ -28,7 +29,7 @@ from penstock.views.views import RowsAfter, Views
 class Shop:
     """An edge whose flows are played by hand."""
 
-    def __init__(self, flows: FakeFlows, log: SqliteLog, http: ClientSession) -> None:
+    def __init__(self, flows: FakeFlows, log: Log, http: ClientSession) -> None:
         self.flows, self.log, self.http = flows, log, http
         self.topics = flows.build()
         found = log.find("rsvps")
@@ -54,8 +55,8 @@ class Shop:
 async def running(path: Path, may_read: MayRead = by_credential) -> AsyncIterator[Shop]:
     folder, observer, clock = Folder(path), Observer(), SystemClock()
     application = small_app().declared()
-    flows = FakeFlows(folder.flows_db)
-    log = SqliteLog.open(folder.edge_db, app="small")
+    flows = FakeFlows(folder.flows_log)
+    log = open_log(folder.edge_log, app="small")
     group = GroupCommit(log)
     reader = FolderLog(folder)
     views = Views(application, reader.flows, observer=observer)

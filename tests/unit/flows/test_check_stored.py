@@ -12,11 +12,12 @@ import pytest
 
 from penstock.app import App
 from penstock.collect.stream_specs import stream_spec
+from penstock.config import sqlite_place
 from penstock.declaration import Problem, StreamDef
 from penstock.event import Event
 from penstock.flows.check import stored_problems
-from penstock.log.log import Append
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Append, Log
+from penstock.log.opening import open_log
 
 
 class Order(Event):
@@ -28,8 +29,8 @@ class Changed(Event):
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[SqliteLog]:
-    made = SqliteLog.open(tmp_path / "edge.db", app="shop")
+def log(tmp_path: Path) -> Iterator[Log]:
+    made = open_log(sqlite_place(tmp_path / "edge.db"), app="shop")
     yield made
     made.close()
 
@@ -40,21 +41,21 @@ def declared(kind: type[Event] = Order, partitions: int = 1) -> StreamDef:
     return app.declared().streams[0]
 
 
-def found(log: SqliteLog, stream: StreamDef) -> list[Problem]:
+def found(log: Log, stream: StreamDef) -> list[Problem]:
     return list(stored_problems(stream, log))
 
 
-def test_a_stream_that_is_not_there_yet_may_have_any_number_of_partitions(log: SqliteLog) -> None:
+def test_a_stream_that_is_not_there_yet_may_have_any_number_of_partitions(log: Log) -> None:
     assert found(log, declared(partitions=7)) == []
 
 
-def test_a_stream_as_it_was_made_has_no_problem(log: SqliteLog) -> None:
+def test_a_stream_as_it_was_made_has_no_problem(log: Log) -> None:
     log.create(stream_spec(declared(partitions=3)))
     assert found(log, declared(partitions=3)) == []
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 4])
-def test_another_number_of_partitions_is_told_with_the_users_line(log: SqliteLog, partitions: int) -> None:
+def test_another_number_of_partitions_is_told_with_the_users_line(log: Log, partitions: int) -> None:
     log.create(stream_spec(declared(partitions=3)))
     stream = declared(partitions=partitions)
     (problem,) = found(log, stream)
@@ -63,14 +64,14 @@ def test_another_number_of_partitions_is_told_with_the_users_line(log: SqliteLog
     assert "write partitions=3" in (problem.hint or "")
 
 
-def test_a_class_and_partitions_that_changed_are_both_told(log: SqliteLog) -> None:
+def test_a_class_and_partitions_that_changed_are_both_told(log: Log) -> None:
     stream = log.create(stream_spec(declared()))
     row = pa.RecordBatch.from_pylist([{"amount": 1}], schema=stream.schema)  # an empty stream takes any class
     log.append([Append(stream, row)])
     assert [p.code for p in found(log, declared(Changed, 2))] == ["partitions_changed", "incompatible_schema"]
 
 
-def test_a_narrower_class_is_warned_of(log: SqliteLog) -> None:
+def test_a_narrower_class_is_warned_of(log: Log) -> None:
     class Bounded(Event):
         amount: Annotated[int, msgspec.Meta(ge=0)]
 

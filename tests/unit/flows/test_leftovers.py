@@ -24,7 +24,7 @@ from penstock.log.builds import BatchMeta, Build
 from penstock.log.folder import DEAD, LATE, FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Stream, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.schema import stored_schema
 
 SCHEMA = stored_schema([pa.field("topic", pa.string())])
@@ -56,7 +56,7 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.folder = Folder(root)
-        self.log = SqliteLog.open(self.folder.flows_db, app="small")
+        self.log = open_log(self.folder.flows_log, app="small")
         self.now_us = 1_800_000_000_000_000
         for name, schema in (("late", LATE), ("dead", DEAD)):
             self.log.create(StreamSpec(name, schema, unique=True))
@@ -222,7 +222,7 @@ def test_old_feeds_go_at_the_start_only(world: World) -> None:
 
 
 def test_ledgers_and_the_doors_streams_are_not_touched(world: World) -> None:
-    door = SqliteLog.open(world.folder.edge_db, app="small")
+    door = open_log(world.folder.edge_log, app="small")
     for name in ("rsvps", "undeclared", "dead"):
         stream = door.create(StreamSpec(name, SCHEMA))
         door.append([Append(stream, pa.RecordBatch.from_pylist([{"topic": "a"}], schema=SCHEMA))])
@@ -253,7 +253,7 @@ def test_a_crash_at_any_step_leaves_nothing_that_would_be_continued_and_the_next
         ended = sum(1 for _ in zip(range(steps), cleaning, strict=False)) < steps
         cleaning.close()  # type: ignore[attr-defined]
         world.log.close()
-        world.log = SqliteLog.open(world.folder.flows_db, app="small")
+        world.log = open_log(world.folder.flows_log, app="small")
         if "build/renamed" in world.log.memory() or "live/renamed" in world.log.memory():
             assert {("renamed", "r1")} <= world.streams
             assert "renamed/r1" in world.checkpoints
@@ -272,7 +272,7 @@ def test_a_crash_at_any_step_leaves_nothing_that_would_be_continued_and_the_next
 def test_a_writer_that_was_replaced_removes_nothing(world: World) -> None:
     world.build("topics", "old")
     world.checkpoint("topics", "older")
-    newer = SqliteLog.open(world.folder.flows_db, app="small")
+    newer = open_log(world.folder.flows_log, app="small")
     with pytest.raises(StaleTermError):
         world.clean()
     assert world.checkpoints == {"topics/old", "topics/older"}

@@ -24,7 +24,7 @@ from penstock.flows.plan import Planned
 from penstock.flows.verify import Report, Verifier, exit_code
 from penstock.log.builds import BatchMeta, Build
 from penstock.log.log import Append, LogReader, Stream, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.schema import KEY, stored_schema
 
 TOPICS = StructType([StructField("topic", StringType())])
@@ -79,8 +79,8 @@ class StandIn:
 
 class World:
     def __init__(self, folder: Folder) -> None:
-        self.edge = SqliteLog.open(folder.edge_db, app="small")
-        self.flows = SqliteLog.open(folder.flows_db, app="small")
+        self.edge = open_log(folder.edge_log, app="small")
+        self.flows = open_log(folder.flows_log, app="small")
         self.application = app()
         self.planner = StandIn(self.application, self.log_of)
         self.verifier = Verifier(self.planner, self.edge, self.flows)  # type: ignore[arg-type]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.log import Stream, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.config import sqlite_place
+from penstock.log.log import Log, Stream, StreamSpec
+from penstock.log.opening import open_log
 from penstock.testing.contracts.log_events import SCHEMA, ManualClock
 
 
@@ -17,11 +18,11 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def log(tmp_path: Path, clock: ManualClock) -> Iterator[SqliteLog]:
-    with closing(SqliteLog.open(tmp_path / "log.db", app="unit", clock=clock)) as log:
+def log(tmp_path: Path, clock: ManualClock) -> Iterator[Log]:
+    with closing(open_log(sqlite_place(tmp_path / "log.db"), app="unit", clock=clock)) as log:
         yield log
 
 
 @pytest.fixture
-def stream(log: SqliteLog) -> Stream:
+def stream(log: Log) -> Stream:
     return log.create(StreamSpec("numbers", SCHEMA))

@@ -5,12 +5,11 @@ import pytest
 from penstock.errors import FencedError, SequenceGapError
 from penstock.log import control
 from penstock.log.control import IDLE_US, Memory, Producers, judge
-from penstock.log.log import Append, Appended, Producer, Stream, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Append, Appended, Log, Producer, Stream, StreamSpec
 from penstock.testing.contracts.log_events import ManualClock, events
 
 
-def send(log: SqliteLog, stream: Stream, name: str, sequence: int = 0) -> Appended | Exception:
+def send(log: Log, stream: Stream, name: str, sequence: int = 0) -> Appended | Exception:
     (result,) = log.append([Append(stream, events([1]), producer=Producer(name, 0, sequence))])
     return result
 
@@ -42,14 +41,14 @@ def test_a_producer_is_judged_by_its_epoch_and_sequence(
     assert found == verdict
 
 
-def test_the_key_of_a_producer_holds_epoch_sequence_and_token(log: SqliteLog, stream: Stream) -> None:
+def test_the_key_of_a_producer_holds_epoch_sequence_and_token(log: Log, stream: Stream) -> None:
     result = send(log, stream, "p")
     assert isinstance(result, Appended)
     assert log.memory()["producer/numbers/p"] == [0, 0, result.position.token()]
 
 
 def test_an_idle_producer_is_forgotten_after_a_week_and_not_before(
-    log: SqliteLog, stream: Stream, clock: ManualClock
+    log: Log, stream: Stream, clock: ManualClock
 ) -> None:
     send(log, stream, "idle")
     clock.us += IDLE_US
@@ -64,14 +63,14 @@ def test_an_idle_producer_is_forgotten_after_a_week_and_not_before(
 
 def test_beyond_the_most_producers_the_one_not_heard_longest_goes_first() -> None:
     producers = Producers()
-    token = Stream("s", "e", 1, False, "events", (), control.SCHEMA).position([0]).token()
+    token = Stream("s", "e", 1, False, "events", (), control.SCHEMA, "memory://unit").position([0]).token()
     for name in "abcd":
         producers.apply({f"producer/s/{name}": [0, 0, token]}, 0)
     producers.apply({"producer/s/a": [0, 1, token]}, 1)
     assert producers.to_forget(1, most=2) == ["producer/s/b", "producer/s/c"]
 
 
-def test_a_mark_of_another_epoch_of_the_stream_counts_for_nothing(log: SqliteLog, stream: Stream) -> None:
+def test_a_mark_of_another_epoch_of_the_stream_counts_for_nothing(log: Log, stream: Stream) -> None:
     send(log, stream, "p")
     send(log, stream, "p", 1)
     anew = log.create(StreamSpec("numbers", stream.schema, epoch="another"))

@@ -7,8 +7,7 @@ import pytest
 
 from penstock.log import draft as drafting
 from penstock.log.draft import Tail, draft, split
-from penstock.log.log import Append, Stream
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Append, Log, Stream
 from penstock.schema import KEY
 from penstock.testing.contracts.log_events import CHANGELOG, CHANGES, SCHEMA, changes, events
 
@@ -36,7 +35,7 @@ def test_a_batch_without_keys_is_not_split() -> None:
 
 @pytest.mark.usefixtures("small_pieces")
 def test_a_large_append_is_cut_into_blocks_of_consecutive_offsets() -> None:
-    tail = Tail(Stream("s", "e", 1, False, "events", (), SCHEMA), (10,))
+    tail = Tail(Stream("s", "e", 1, False, "events", (), SCHEMA, "memory://unit"), (10,))
     pieces = draft(tail, events(range(200)), None, 0).pieces
     assert len(pieces) > 5
     assert [p.start for p in pieces] == [10, *(p.stop for p in pieces[:-1])]
@@ -45,7 +44,7 @@ def test_a_large_append_is_cut_into_blocks_of_consecutive_offsets() -> None:
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_large_commit_of_a_changelog_stays_one_offset(log: SqliteLog) -> None:
+def test_a_large_commit_of_a_changelog_stays_one_offset(log: Log) -> None:
     changelog = log.create(CHANGELOG)
     rows = [(f"word-{n:04d}", n) for n in range(300)]
     for _ in range(3):
@@ -60,7 +59,7 @@ def test_a_large_commit_of_a_changelog_stays_one_offset(log: SqliteLog) -> None:
     assert sum(b.batch.num_rows for b in log.read(changelog, 0, 0)) == 600
 
 
-def test_columns_in_another_order_or_narrower_type_are_fitted(log: SqliteLog, stream: Stream) -> None:
+def test_columns_in_another_order_or_narrower_type_are_fitted(log: Log, stream: Stream) -> None:
     batch = events([1, 2])
     turned = batch.select(batch.schema.names[::-1])
     log.append([Append(stream, turned), Append(stream, batch)])
@@ -68,7 +67,7 @@ def test_columns_in_another_order_or_narrower_type_are_fitted(log: SqliteLog, st
     assert block.batch.column("n").to_pylist() == [1, 2, 1, 2]
 
 
-def test_columns_that_the_stream_does_not_have_are_named(log: SqliteLog, stream: Stream) -> None:
+def test_columns_that_the_stream_does_not_have_are_named(log: Log, stream: Stream) -> None:
     odd = events([1]).append_column("odd", pa.array([1]))
     with pytest.raises(ValueError, match="odd"):
         log.append([Append(stream, odd)])

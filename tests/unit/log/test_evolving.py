@@ -15,12 +15,13 @@ import pyarrow as pa
 import pytest
 
 from penstock import App, Event, Struct
+from penstock.config import sqlite_place
 from penstock.declaration import StreamDef
 from penstock.errors import SchemaChangeError
 from penstock.evolution import adapt
 from penstock.log.evolving import class_of, judged, versioned
-from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Append, Log, StreamSpec
+from penstock.log.opening import open_log, open_reader
 
 Fine = Annotated[Decimal, msgspec.Meta(extra={"precision": 20, "scale": 4})]
 Coarse = Annotated[Decimal, msgspec.Meta(extra={"precision": 10, "scale": 2})]
@@ -58,13 +59,13 @@ def declared(kind: Any = None, /, unknown: Any = "ignore", options: Any = None, 
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[SqliteLog]:
-    opened = SqliteLog.open(tmp_path / "edge.db", app="shop")
+def log(tmp_path: Path) -> Iterator[Log]:
+    opened = open_log(sqlite_place(tmp_path / "edge.db"), app="shop")
     yield opened
     opened.close()
 
 
-def stored(log: SqliteLog, stream: StreamDef, *events: bytes) -> None:
+def stored(log: Log, stream: StreamDef, *events: bytes) -> None:
     """Declare the stream, and store events of it."""
     spec = StreamSpec(stream.name, versioned(stream), unique=bool(stream.id))
     made = log.create(spec)
@@ -75,13 +76,13 @@ def stored(log: SqliteLog, stream: StreamDef, *events: bytes) -> None:
         log.append([Append(made, pa.RecordBatch.from_arrays([*columns, *system], schema=stream.stored))])
 
 
-def judgement(log: SqliteLog, stream: StreamDef) -> Any:
+def judgement(log: Log, stream: StreamDef) -> Any:
     there = log.find("orders")
     assert there is not None
     return judged(stream, log.versions(there))
 
 
-def read(log: SqliteLog) -> list[dict[str, Any]]:
+def read(log: Log) -> list[dict[str, Any]]:
     stream = log.find("orders")
     assert stream is not None
     rows = [row for block in log.read(stream, 0, 0) for row in block.batch.to_pylist(maps_as_pydicts="lossy")]
@@ -130,7 +131,7 @@ COMPATIBLE = {
 
 
 @pytest.mark.parametrize("name", COMPATIBLE)
-def test_old_events_are_read_and_old_producers_taken(log: SqliteLog, name: str) -> None:
+def test_old_events_are_read_and_old_producers_taken(log: Log, name: str) -> None:
     before, after, sent, expected = COMPATIBLE[name]
     raw = msgspec.json.encode(sent)
     old, new = declared(**before), declared(**after)
@@ -164,7 +165,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_by_check_and_at_the_start(log: SqliteLog, name: str) -> None:
+def test_what_does_not_fit_is_refused_by_check_and_at_the_start(log: Log, name: str) -> None:
     before, after, why = REFUSED[name]
     old, new = declared(**before), declared(**after)
     stored(log, old)
@@ -178,7 +179,7 @@ def test_what_does_not_fit_is_refused_by_check_and_at_the_start(log: SqliteLog, 
     assert why in str(raised.value.detail)
 
 
-def test_a_field_that_was_removed_does_not_come_back_as_something_else(log: SqliteLog) -> None:
+def test_a_field_that_was_removed_does_not_come_back_as_something_else(log: Log) -> None:
     stored(log, declared(a=int, b=int), b'{"a": 1, "b": 2}')
     stored(log, declared(a=int), b'{"a": 1}')
     back = declared(a=int, b=(str, "x"))
@@ -187,14 +188,14 @@ def test_a_field_that_was_removed_does_not_come_back_as_something_else(log: Sqli
 
 
 @pytest.mark.parametrize("role", ["id", "key"])
-def test_an_id_or_key_keeps_its_type(log: SqliteLog, role: str) -> None:
+def test_an_id_or_key_keeps_its_type(log: Log, role: str) -> None:
     options = {role: "a"}
     stored(log, declared(a=int, b=int, options=options), b'{"a": 1, "b": 1}')
     (said,) = judgement(log, declared(a=float, b=float, options=options)).refused
     assert said.startswith(f"'a' is the {role} and was bigint")
 
 
-def test_undeclared_fields_may_be_kept_from_some_day_on(log: SqliteLog) -> None:
+def test_undeclared_fields_may_be_kept_from_some_day_on(log: Log) -> None:
     stored(log, declared(a=int), b'{"a": 1}')
     kept = declared(a=int, unknown="keep")
     assert judgement(log, kept).refused == ()
@@ -213,7 +214,7 @@ WARNED = {
 
 
 @pytest.mark.parametrize("name", WARNED)
-def test_what_a_narrower_class_rejects_is_warned_of(log: SqliteLog, name: str) -> None:
+def test_what_a_narrower_class_rejects_is_warned_of(log: Log, name: str) -> None:
     before, after, why = WARNED[name]
     stored(log, declared(**before))
     found = judgement(log, declared(**after))
@@ -221,20 +222,20 @@ def test_what_a_narrower_class_rejects_is_warned_of(log: SqliteLog, name: str) -
     assert found.warnings == (why,)
 
 
-def test_a_removed_field_is_warned_of_where_undeclared_ones_are_rejected(log: SqliteLog) -> None:
+def test_a_removed_field_is_warned_of_where_undeclared_ones_are_rejected(log: Log) -> None:
     stored(log, declared(a=int, b=int, unknown="reject"))
     assert judgement(log, declared(a=int)).warnings == ()
     (said,) = judgement(log, declared(a=int, unknown="reject")).warnings
     assert said == "'b': removed, and the stream rejects what is not declared"
 
 
-def test_versions_have_a_number_a_time_and_their_class(log: SqliteLog) -> None:
+def test_versions_have_a_number_a_time_and_their_class(log: Log) -> None:
     stored(log, declared(a=int), b'{"a": 1}')
     stored(log, declared(a=int))
     stored(log, declared(a=float))
     stream = log.find("orders")
     assert stream is not None
-    one, two = SqliteLog.reader(log.path).versions(stream)
+    one, two = open_reader(log.place).versions(stream)
     assert (one.number, one.held, two.number, two.held) == (1, True, 2, True)
     assert one.made_us is not None
     assert two.made_us is not None
@@ -243,7 +244,7 @@ def test_versions_have_a_number_a_time_and_their_class(log: SqliteLog) -> None:
     assert class_of(two.schema)["$defs"]["Order"]["properties"]["a"] == {"type": "number"}  # type: ignore[index]
 
 
-def test_other_words_are_no_other_version(log: SqliteLog) -> None:
+def test_other_words_are_no_other_version(log: Log) -> None:
     class Order(Event):
         """One."""
 
@@ -255,7 +256,7 @@ def test_other_words_are_no_other_version(log: SqliteLog) -> None:
     assert "description" in class_of(versioned(first))["$defs"]["Order"]["properties"]  # type: ignore[index]
 
 
-def test_a_reader_with_the_older_class_reads_what_fits_it_and_says_what_does_not(log: SqliteLog) -> None:
+def test_a_reader_with_the_older_class_reads_what_fits_it_and_says_what_does_not(log: Log) -> None:
     stored(log, declared(a=int, b=int), b'{"a": 1, "b": 1}')
     old = log.find("orders")
     assert old is not None
@@ -291,9 +292,7 @@ def test_slices_and_nulls_are_adapted_in_their_place() -> None:
         ("at", "sold", "its time was 'at' and would be 'sold'"),
     ],
 )
-def test_another_time_is_refused_where_events_have_the_old_one(
-    log: SqliteLog, before: str, after: str, said: str
-) -> None:
+def test_another_time_is_refused_where_events_have_the_old_one(log: Log, before: str, after: str, said: str) -> None:
     def timed(name: str) -> StreamDef:
         return declared(at=int, sold=int, options={"time": name or None})
 

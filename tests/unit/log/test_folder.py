@@ -11,8 +11,8 @@ import pytest
 from penstock.config import Folder
 from penstock.errors import PositionGoneError, UnknownStreamError
 from penstock.log.folder import DEAD, LATE, FolderLog
-from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Append, Log, StreamSpec
+from penstock.log.opening import open_log
 from penstock.position import Position
 from penstock.schema import SENT
 from penstock.testing.contracts.log_events import CHANGELOG, SCHEMA, ManualClock, put
@@ -30,10 +30,10 @@ def both(folder: Folder) -> Iterator[FolderLog]:
 
 
 @pytest.fixture
-def writers(folder: Folder, clock: ManualClock) -> Iterator[tuple[SqliteLog, SqliteLog]]:
+def writers(folder: Folder, clock: ManualClock) -> Iterator[tuple[Log, Log]]:
     with ExitStack() as stack:
-        paths = (folder.edge_db, folder.flows_db)
-        edge, flows = (stack.enter_context(closing(SqliteLog.open(p, app="a", clock=clock))) for p in paths)
+        paths = (folder.edge_log, folder.flows_log)
+        edge, flows = (stack.enter_context(closing(open_log(p, app="a", clock=clock))) for p in paths)
         yield edge, flows
 
 
@@ -60,7 +60,7 @@ def test_a_folder_without_files_has_no_streams(both: FolderLog) -> None:
     assert both.tick() == both.tick()
 
 
-def test_a_stream_is_found_in_the_file_that_has_it(both: FolderLog, writers: tuple[SqliteLog, SqliteLog]) -> None:
+def test_a_stream_is_found_in_the_file_that_has_it(both: FolderLog, writers: tuple[Log, Log]) -> None:
     edge, flows = writers
     put(edge, edge.create(StreamSpec("door", SCHEMA)), [1, 2])
     put(flows, flows.create(StreamSpec("made", SCHEMA)), [3])
@@ -68,7 +68,7 @@ def test_a_stream_is_found_in_the_file_that_has_it(both: FolderLog, writers: tup
     assert both.find("made").parts[0].log is both.flows
 
 
-def test_of_a_flows_stream_the_served_build_is_read(both: FolderLog, writers: tuple[SqliteLog, SqliteLog]) -> None:
+def test_of_a_flows_stream_the_served_build_is_read(both: FolderLog, writers: tuple[Log, Log]) -> None:
     _, flows = writers
     for epoch in ("old", "new"):
         put(flows, flows.create(StreamSpec("made", SCHEMA, epoch=epoch)), [1])
@@ -78,9 +78,7 @@ def test_of_a_flows_stream_the_served_build_is_read(both: FolderLog, writers: tu
     assert both.find("made").epoch == "new"
 
 
-def test_changelogs_and_what_is_internal_are_no_streams_here(
-    both: FolderLog, writers: tuple[SqliteLog, SqliteLog]
-) -> None:
+def test_changelogs_and_what_is_internal_are_no_streams_here(both: FolderLog, writers: tuple[Log, Log]) -> None:
     writers[1].create(CHANGELOG)
     for name in ("words", "_control"):
         with pytest.raises(UnknownStreamError):
@@ -88,7 +86,7 @@ def test_changelogs_and_what_is_internal_are_no_streams_here(
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 1000])
-def test_pages_cover_every_event_once(both: FolderLog, writers: tuple[SqliteLog, SqliteLog], limit: int) -> None:
+def test_pages_cover_every_event_once(both: FolderLog, writers: tuple[Log, Log], limit: int) -> None:
     edge, _ = writers
     stream = edge.create(StreamSpec("door", SCHEMA, partitions=3))
     for first in range(0, 40, 8):
@@ -98,7 +96,7 @@ def test_pages_cover_every_event_once(both: FolderLog, writers: tuple[SqliteLog,
     assert seen == read_all(both, "door", 5)
 
 
-def test_no_partition_waits_for_another(both: FolderLog, writers: tuple[SqliteLog, SqliteLog]) -> None:
+def test_no_partition_waits_for_another(both: FolderLog, writers: tuple[Log, Log]) -> None:
     edge, _ = writers
     stream = edge.create(StreamSpec("door", SCHEMA, partitions=2))
     for n in range(10):
@@ -108,7 +106,7 @@ def test_no_partition_waits_for_another(both: FolderLog, writers: tuple[SqliteLo
     assert {block.commit for block in blocks} == {0}
 
 
-def test_the_end_is_behind_everything(both: FolderLog, writers: tuple[SqliteLog, SqliteLog]) -> None:
+def test_the_end_is_behind_everything(both: FolderLog, writers: tuple[Log, Log]) -> None:
     edge, _ = writers
     stream = edge.create(StreamSpec("door", SCHEMA))
     done = put(edge, stream, [1, 2, 3])
@@ -121,7 +119,7 @@ def test_the_end_is_behind_everything(both: FolderLog, writers: tuple[SqliteLog,
     assert following == stream.position([4])
 
 
-def test_a_position_that_is_gone_is_told(both: FolderLog, writers: tuple[SqliteLog, SqliteLog]) -> None:
+def test_a_position_that_is_gone_is_told(both: FolderLog, writers: tuple[Log, Log]) -> None:
     edge, _ = writers
     stream = edge.create(StreamSpec("door", SCHEMA))
     for n in range(5):
@@ -135,7 +133,7 @@ def test_a_position_that_is_gone_is_told(both: FolderLog, writers: tuple[SqliteL
 
 
 def test_dead_is_one_stream_with_a_partition_in_each_file(
-    both: FolderLog, writers: tuple[SqliteLog, SqliteLog], clock: ManualClock
+    both: FolderLog, writers: tuple[Log, Log], clock: ManualClock
 ) -> None:
     edge, flows = writers
     spec = StreamSpec("dead", DEAD)
@@ -161,7 +159,7 @@ def test_dead_is_one_stream_with_a_partition_in_each_file(
     assert read_all(both, "dead", 1) == [(0, 0), (0, 1), (1, 0), (0, 2)]
 
 
-def test_dead_may_be_in_flows_alone(both: FolderLog, writers: tuple[SqliteLog, SqliteLog]) -> None:
+def test_dead_may_be_in_flows_alone(both: FolderLog, writers: tuple[Log, Log]) -> None:
     _, flows = writers
     dead = flows.create(StreamSpec("dead", DEAD))
     flows.append([Append(dead, letters(["c"]))])
@@ -177,7 +175,7 @@ def test_ledgers_have_the_columns_that_the_wire_contract_names() -> None:
     assert DEAD.names[7:] == LATE.names[5:] == ["_time", "_received", "_id", "_key"]
 
 
-def test_a_tick_differs_when_either_file_changed(both: FolderLog, writers: tuple[SqliteLog, SqliteLog]) -> None:
+def test_a_tick_differs_when_either_file_changed(both: FolderLog, writers: tuple[Log, Log]) -> None:
     ticks = [both.tick()]
     for writer in writers:
         writer.append([], {"a": 1})
@@ -186,9 +184,7 @@ def test_a_tick_differs_when_either_file_changed(both: FolderLog, writers: tuple
 
 
 @pytest.mark.parametrize("newer", [0, 1], ids=["edge", "flows"])
-def test_one_side_of_dead_may_still_have_an_older_schema(
-    both: FolderLog, writers: tuple[SqliteLog, SqliteLog], newer: int
-) -> None:
+def test_one_side_of_dead_may_still_have_an_older_schema(both: FolderLog, writers: tuple[Log, Log], newer: int) -> None:
     """The processes of an app that was updated start one after the other; then the older one adds the column."""
     older = DEAD.remove(DEAD.get_field_index(SENT))
     for writer in writers:

@@ -7,12 +7,11 @@ import time
 import pytest
 
 from penstock.log.follow import Follower
-from penstock.log.log import Stream
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Log, Stream
 from penstock.testing.contracts.log_events import eventually, put
 
 
-def test_each_change_is_told_soon(log: SqliteLog, stream: Stream) -> None:
+def test_each_change_is_told_soon(log: Log, stream: Stream) -> None:
     told = threading.Semaphore(0)
     follower = Follower(log.tick, told.release)
     assert told.acquire(timeout=5)
@@ -57,7 +56,7 @@ def test_a_failure_is_told_once_and_the_following_goes_on(caplog: pytest.LogCapt
     assert len(caplog.records) == 1
 
 
-def test_an_idle_follower_takes_little_of_a_cpu(log: SqliteLog) -> None:
+def test_an_idle_follower_takes_little_of_a_cpu(log: Log) -> None:
     cpu: list[float] = []
 
     def tick() -> int:

@@ -8,17 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.config import sqlite_place
 from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, SequenceGapError
 from penstock.log.group import GroupCommit
-from penstock.log.log import Append, Appended, Producer, Stream
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Append, Appended, Log, Producer, Stream
+from penstock.log.opening import open_log
 from penstock.testing.contracts.log_events import events, everything
 
 
 class Held:
     """A log whose commits wait until they are let through, so that tests decide what waits meanwhile."""
 
-    def __init__(self, log: SqliteLog) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
         self.entered = threading.Semaphore(0)
         self.let = threading.Semaphore(0)
@@ -38,12 +39,12 @@ class Held:
 
 
 @pytest.fixture
-def held(log: SqliteLog) -> Held:
+def held(log: Log) -> Held:
     return Held(log)
 
 
 @pytest.fixture
-def group(log: SqliteLog) -> Iterator[GroupCommit]:
+def group(log: Log) -> Iterator[GroupCommit]:
     group = GroupCommit(log)
     yield group
     group.close()
@@ -66,7 +67,7 @@ def accepted(results: Sequence[Appended | Exception]) -> list[int]:
     return [result.accepted for result in results if isinstance(result, Appended)]
 
 
-def test_an_append_is_written_and_answered(group: GroupCommit, log: SqliteLog, stream: Stream) -> None:
+def test_an_append_is_written_and_answered(group: GroupCommit, log: Log, stream: Stream) -> None:
     (result,) = group.submit([append(stream, 1, 2)], {"a": 1}).result()
     assert isinstance(result, Appended)
     assert (result.accepted, log.memory()["a"]) == (2, 1)
@@ -106,7 +107,7 @@ async def test_what_a_loop_appends_is_on_its_way_before_it_is_awaited(
     assert accepted(await written) == [1]
 
 
-async def test_a_caller_that_has_gone_disturbs_nobody(group: GroupCommit, log: SqliteLog, stream: Stream) -> None:
+async def test_a_caller_that_has_gone_disturbs_nobody(group: GroupCommit, log: Log, stream: Stream) -> None:
     group.append([append(stream, 1)]).cancel()
     assert accepted(await group.append([append(stream, 2)])) == [1]
     assert everything(log, stream) == [1, 2]
@@ -140,7 +141,7 @@ def test_a_bad_append_fails_alone(slow: GroupCommit, held: Held, stream: Stream)
     assert everything(held._log, stream) == [0, 1]
 
 
-def test_a_remember_that_raises_fails_alone(group: GroupCommit, log: SqliteLog, stream: Stream) -> None:
+def test_a_remember_that_raises_fails_alone(group: GroupCommit, log: Log, stream: Stream) -> None:
     def broken(_: Appended) -> dict[str, Any]:
         raise KeyError("broken")
 
@@ -166,7 +167,7 @@ def test_above_the_bound_a_submission_is_refused_at_once(held: Held, stream: Str
     assert everything(held._log, stream) == [0, 1, 2]
 
 
-def test_a_single_append_above_the_bound_is_taken_when_nothing_waits(log: SqliteLog, stream: Stream) -> None:
+def test_a_single_append_above_the_bound_is_taken_when_nothing_waits(log: Log, stream: Stream) -> None:
     group = GroupCommit(log, unwritten_bytes=1)
     assert group.submit([append(stream, *range(100))]).result(10)
     group.close()
@@ -254,7 +255,7 @@ def test_an_error_in_a_slice_comes_back(group: GroupCommit) -> None:
     assert group.run(lambda: 1).result(10) == 1
 
 
-def test_close_writes_what_waits_and_refuses_what_comes_later(log: SqliteLog, stream: Stream) -> None:
+def test_close_writes_what_waits_and_refuses_what_comes_later(log: Log, stream: Stream) -> None:
     group = GroupCommit(log)
     futures = [group.submit([append(stream, n)]) for n in range(20)]
     total = group.sliced(iter([1, 2]))
@@ -268,7 +269,7 @@ def test_close_writes_what_waits_and_refuses_what_comes_later(log: SqliteLog, st
         group.run(lambda: 1)
 
 
-def test_an_idle_log_is_tidied_up(monkeypatch: pytest.MonkeyPatch, log: SqliteLog, stream: Stream) -> None:
+def test_an_idle_log_is_tidied_up(monkeypatch: pytest.MonkeyPatch, log: Log, stream: Stream) -> None:
     from penstock.log import group as grouping
 
     tidied = threading.Event()
@@ -288,7 +289,7 @@ def test_an_idle_log_is_tidied_up(monkeypatch: pytest.MonkeyPatch, log: SqliteLo
 
 
 async def test_a_caller_that_stops_waiting_does_not_take_the_writer_along(tmp_path: Any) -> None:
-    log = SqliteLog.open(tmp_path / "edge.db", app="x")
+    log = open_log(sqlite_place(tmp_path / "edge.db"), app="x")
     group = GroupCommit(log)
     hold = threading.Event()
     first = group.run(hold.wait)

@@ -10,14 +10,14 @@ import pytest
 from penstock.errors import DiskFullError, LogUnavailableError, StaleTermError
 from penstock.log import group as group_
 from penstock.log.group import GroupCommit
-from penstock.log.log import Append, Stream
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Append, Log, Stream
+from penstock.log.opening import open_log
 from penstock.testing.contracts.log_backends import BACKENDS
 from penstock.testing.contracts.log_events import events, eventually, everything
 
 
 @pytest.fixture
-def group(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupCommit]:
+def group(log: Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupCommit]:
     monkeypatch.setattr(group_, "TIDY_S", 0.02)
     group = GroupCommit(log)
     yield group
@@ -25,7 +25,7 @@ def group(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupComm
 
 
 def test_a_full_disk_is_a_problem_until_there_is_room_and_nobody_has_to_send(
-    group: GroupCommit, log: SqliteLog, stream: Stream
+    group: GroupCommit, log: Log, stream: Stream
 ) -> None:
     group.submit([Append(stream, events([0]))]).result(10)
     assert group.problem is None
@@ -37,15 +37,15 @@ def test_a_full_disk_is_a_problem_until_there_is_room_and_nobody_has_to_send(
     assert everything(log, stream) == [0]
 
 
-def test_a_writer_that_was_replaced_stays_a_problem(group: GroupCommit, log: SqliteLog, stream: Stream) -> None:
-    newer = SqliteLog.open(log.path, app="unit")
+def test_a_writer_that_was_replaced_stays_a_problem(group: GroupCommit, log: Log, stream: Stream) -> None:
+    newer = open_log(log.place, app="unit")
     with pytest.raises(StaleTermError):
         group.submit([Append(stream, events([0]))]).result(10)
     assert isinstance(group.problem, StaleTermError)
     newer.close()
 
 
-def test_a_commit_that_hangs_is_a_problem(log: SqliteLog, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_hangs_is_a_problem(log: Log, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     class Hanging:
@@ -65,7 +65,7 @@ def test_a_commit_that_hangs_is_a_problem(log: SqliteLog, stream: Stream, monkey
     group.close()
 
 
-def test_a_writer_that_died_is_a_problem_and_takes_nothing(log: SqliteLog, stream: Stream) -> None:
+def test_a_writer_that_died_is_a_problem_and_takes_nothing(log: Log, stream: Stream) -> None:
     class Dying:
         def append(self, appends: Sequence[Append]) -> Any:
             raise SystemExit

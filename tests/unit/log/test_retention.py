@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.declaration import Retention
-from penstock.log.log import Bounds, Commit, Stream
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.log import Bounds, Commit, Log, Stream
 from penstock.log.retention import Decision, decide, retaining
 from penstock.testing.contracts.log_events import ManualClock, everything, put
 
@@ -81,7 +80,7 @@ def test_a_decision_never_passes_the_floor_in_silence(
 
 
 def test_retaining_trims_in_slices_and_warns(
-    log: SqliteLog, stream: Stream, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    log: Log, stream: Stream, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for n in range(200):
         put(log, stream, [n])

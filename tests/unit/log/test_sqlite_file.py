@@ -7,49 +7,50 @@ from typing import Any
 
 import pytest
 
+from penstock.config import sqlite_place
 from penstock.errors import CorruptBlockError, DiskFullError, FolderMismatchError, LogUnavailableError
-from penstock.log.log import Stream
+from penstock.log.log import Log, Stream
 from penstock.log.logs import sqlite_file
-from penstock.log.logs.sqlite import SqliteLog
-from penstock.log.logs.sqlite_file import checksum, open_reader, refuse_network, translated
+from penstock.log.logs.sqlite_file import checksum, path_of, refuse_network, translated
+from penstock.log.opening import open_log, open_reader
 from penstock.testing.contracts.log_events import put
 
 
-def test_every_commit_is_synced(log: SqliteLog) -> None:
+def test_every_commit_is_synced(log: Log) -> None:
     pragmas = [log._writer.execute(f"PRAGMA {name}").fetchall()[0][0] for name in ("journal_mode", "synchronous")]
     assert pragmas == ["wal", 2]
 
 
-def test_the_file_of_another_app_is_refused(log: SqliteLog) -> None:
+def test_the_file_of_another_app_is_refused(log: Log) -> None:
     with pytest.raises(FolderMismatchError, match="belongs to the app 'unit'"):
-        SqliteLog.open(log.path, app="other")
+        open_log(log.place, app="other")
     assert log.append([], {"a": 1}) == []
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
-    SqliteLog.open(path, app="a").close()
+    open_log(sqlite_place(path), app="a").close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE meta SET value = 99 WHERE key = 'format'")
     with pytest.raises(FolderMismatchError, match="newer"):
-        SqliteLog.open(path, app="a")
+        open_log(sqlite_place(path), app="a")
     with pytest.raises(FolderMismatchError, match="newer"):
-        SqliteLog.reader(path).streams()
+        open_reader(sqlite_place(path)).streams()
 
 
 def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     path.write_bytes(b"not a database, but long enough to look at" * 100)
     with pytest.raises(CorruptBlockError):
-        SqliteLog.open(path, app="a")
+        open_log(sqlite_place(path), app="a")
     with pytest.raises(CorruptBlockError):
-        SqliteLog.reader(path).streams()
+        open_reader(sqlite_place(path)).streams()
 
 
 def test_an_empty_file_is_no_log_yet(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     path.touch()
-    assert open_reader(path) is None
+    assert sqlite_file.open_reader(path) is None
 
 
 def test_network_file_systems_are_refused(tmp_path: Path) -> None:
@@ -87,11 +88,11 @@ def test_a_checksum_covers_every_part_of_a_block() -> None:
 
 
 def test_the_wal_stays_bounded_while_readers_come_and_go(
-    log: SqliteLog, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    log: Log, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log._writer.execute("PRAGMA wal_autocheckpoint = 50").fetchall()
     log._writer.execute("PRAGMA journal_size_limit = 1000000").fetchall()
-    wal = log.path.with_name("log.db-wal")
+    wal = path_of(log.place).with_name("log.db-wal")
     for n in range(200):
         put(log, stream, range(n * 100, n * 100 + 100))
         blocks = log.read(stream, 0, 0)
@@ -103,11 +104,11 @@ def test_the_wal_stays_bounded_while_readers_come_and_go(
 
 
 def test_a_reader_that_stays_is_no_trouble_for_tidying(
-    log: SqliteLog, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    log: Log, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "WAL_BYTES", 1)
     put(log, stream, [1])
-    reader = open_reader(log.path)
+    reader = sqlite_file.open_reader(path_of(log.place))
     assert reader is not None
     with closing(reader):
         reader.execute("BEGIN")

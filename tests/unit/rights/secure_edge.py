@@ -21,7 +21,7 @@ from penstock.collect.signals import RequestRefused
 from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.rights.credential import credential_of
 from penstock.rights.guard import Guard
@@ -94,10 +94,10 @@ class SecureEdge:
         self.application = app.declared()
         self.clock, self.observer = Clock(), Observer()
         self.folder = Folder(path)
-        self.log = SqliteLog.open(self.folder.edge_db, app="small", clock=self.clock)
+        self.log = open_log(self.folder.edge_log, app="small", clock=self.clock)
         self.group = GroupCommit(self.log)
         self.reader = FolderLog(self.folder)
-        self.flows = FakeFlows(self.folder.flows_db)
+        self.flows = FakeFlows(self.folder.flows_log)
         self.inbox = Inbox(self.folder.inbox)
         limits, emit = Limits(), self.observer.emit
         self.views = Views(self.application, self.reader.flows, limits=limits, clock=self.clock, observer=self.observer)

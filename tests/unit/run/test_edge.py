@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.log.builds import FlowState
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_reader
 from penstock.run.exit_codes import USER_ERROR
 from penstock.run.reading_half import Started
 
@@ -124,7 +125,7 @@ def test_flows_and_views_are_rebuilt_by_command_and_by_request(start):
     for name in ("big", "amounts"):
         done = subprocess.run([*command, name], capture_output=True, text=True, check=True)
         assert f"'{name}' is being rebuilt" in done.stderr
-    reader = SqliteLog.reader(edge.folder / "data" / "edge.db")
+    reader = open_reader(Folder(edge.folder / "data").edge_log)
     asked = {name: reader.memory()[f"rebuild/{name}"] for name in ("big", "amounts")}
     assert edge.call("/flows/big/rebuild", {})["rebuild"] > asked["big"]
     assert edge.call("/views/amounts/rebuild", {})["rebuild"] == reader.memory()["rebuild/amounts"] > asked["amounts"]

@@ -49,7 +49,7 @@ class World:
 
     def __init__(self, folder: Folder, http: ClientSession) -> None:
         self.http = http
-        self.flows = FakeFlows(folder.flows_db)
+        self.flows = FakeFlows(folder.flows_log)
         self.yes: Stream = self.flows.flow("yes")
         self.view = self.flows.build("topics")
         for name in ("yes", "topics"):

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config import Folder
 from penstock.errors import FolderHeldError, FolderMismatchError
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.run.ownership import RunLock, check_folder, holder, is_locked, wait_for_children
 
 HOLD = """
@@ -43,7 +43,7 @@ def ended(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_folder_stays_with_its_app(folder):
-    SqliteLog.open(folder.edge_db, app="shop").close()
+    open_log(folder.edge_log, app="shop").close()
     check_folder(folder, "shop")
     with pytest.raises(FolderMismatchError, match="belongs to the app 'shop', not to 'bank'"):
         check_folder(folder, "bank")

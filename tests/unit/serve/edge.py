@@ -18,7 +18,7 @@ from penstock.app import App
 from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving
@@ -86,7 +86,7 @@ async def edge(folder: Folder, limits: Limits | None = None, **options: Any) -> 
 async def flows_and_edge(
     path: Path, limits: Limits | None = None, **options: Any
 ) -> AsyncIterator[tuple[FakeFlows, Edge]]:
-    flows = FakeFlows(Folder(path).flows_db)
+    flows = FakeFlows(Folder(path).flows_log)
     try:
         async with edge(Folder(path), limits, **options) as running:
             yield flows, running
@@ -98,7 +98,7 @@ class Door:
     """The writer of `edge.db`."""
 
     def __init__(self, path: Path) -> None:
-        self.log = SqliteLog.open(Folder(path).edge_db, app="small")
+        self.log = open_log(Folder(path).edge_log, app="small")
         definition = small_app().declared().stream("rsvps")
         assert definition is not None
         self.stream = self.log.create(StreamSpec("rsvps", definition.stored))

@@ -25,7 +25,7 @@ from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.rights.guard import Guard
 from penstock.rights.inbox import Inbox, Instruction
@@ -163,7 +163,7 @@ class Hooked:
     ) -> None:
         self.folder, self.clock, self.observer = Folder(path), clock or SystemClock(), Observer()
         self.application = (app or small_app()).declared()
-        self.log = SqliteLog.open(self.folder.edge_db, app="small")
+        self.log = open_log(self.folder.edge_log, app="small")
         definition = self.application.stream("rsvps")
         assert definition is not None
         self.rsvps = self.log.find("rsvps") or self.log.create(StreamSpec("rsvps", definition.stored))
@@ -302,7 +302,7 @@ async def taking(tls: ssl.SSLContext | None = None) -> AsyncIterator[Taker]:
 
 @asynccontextmanager
 async def flowing(path: Path) -> AsyncIterator[FakeFlows]:
-    flows = FakeFlows(Folder(path).flows_db)
+    flows = FakeFlows(Folder(path).flows_log)
     try:
         yield flows
     finally:

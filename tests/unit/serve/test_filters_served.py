@@ -16,7 +16,7 @@ from penstock.app import App
 from penstock.config import Folder
 from penstock.event import Event, Struct
 from penstock.log.log import Append, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 
 
 class Topic(Struct):
@@ -74,7 +74,7 @@ FILTERS: list[tuple[str, dict[str, Any], list[str]]] = [
 
 class Stream:
     def __init__(self, path: Path) -> None:
-        self.log = SqliteLog.open(Folder(path).edge_db, app="small")
+        self.log = open_log(Folder(path).edge_log, app="small")
         definition = meetup().declared().stream("rsvps")
         assert definition is not None
         self.stream = self.log.create(StreamSpec("rsvps", definition.stored))

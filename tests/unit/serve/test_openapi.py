@@ -28,7 +28,7 @@ from penstock.config import Folder, Limits
 from penstock.errors import UnauthorizedError
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.parameters import TAKEN
 from penstock.position import Position
@@ -73,8 +73,8 @@ class Edge:
     def __init__(self, folder: Folder) -> None:
         self.application = described_app().declared()
         self.observer = Observer()
-        self.flows = FakeFlows(folder.flows_db)
-        self.log = SqliteLog.open(folder.edge_db, app="small")
+        self.flows = FakeFlows(folder.flows_log)
+        self.log = open_log(folder.edge_log, app="small")
         self.group = GroupCommit(self.log)
         self.reader = FolderLog(folder)
         self.views = Views(self.application, self.reader.flows, limits=LIMITS, observer=self.observer)

@@ -114,7 +114,7 @@ async def test_a_client_written_from_the_page_holds_the_servers_rows_through_res
     tmp_path: Path,
 ) -> None:
     chance, port = random.Random(5), unused_port()
-    flows = FakeFlows(Folder(tmp_path).flows_db)
+    flows = FakeFlows(Folder(tmp_path).flows_log)
     stream, offset, held = flows.build(), 0, set[str]()
     async with other(port) as client:
         for number in range(6):

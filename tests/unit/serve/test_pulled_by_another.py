@@ -19,10 +19,10 @@ from fake_flows import topic
 from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.config import Folder, Limits
+from penstock.config import Folder, Limits, sqlite_place
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from tests.certificates import Authority
 
@@ -42,7 +42,7 @@ class Puller:
     """The collecting side of the other Penstock."""
 
     def __init__(self, path: Path, app: App) -> None:
-        self.log = SqliteLog.open(path, app=app.name)
+        self.log = open_log(sqlite_place(path), app=app.name)
         self.group = GroupCommit(self.log)
         self.observer = Observer()
         self.collect = Collect(
@@ -165,7 +165,7 @@ async def test_only_what_is_said_of_the_position_lets_it_go(
 
 def _same_key(path: Path, ports: list[int]) -> None:
     """The position that was stored for the first server, as that of the second."""
-    log = SqliteLog.open(path, app="puller")
+    log = open_log(sqlite_place(path), app="puller")
     moved = {key.replace(str(ports[0]), str(ports[1])): value for key, value in log.memory().items() if "#token" in key}
     log.append([], moved)
     log.close()

@@ -39,7 +39,7 @@ async def poll(folder: Folder, app: App, path: str, since: str | None) -> tuple[
 async def test_a_resume_from_before_an_edit_is_a_reset_and_later_ones_are_none(
     tmp_path: Path, path: str, edited: App
 ) -> None:
-    folder, flows = Folder(tmp_path), FakeFlows(Folder(tmp_path).flows_db)
+    folder, flows = Folder(tmp_path), FakeFlows(Folder(tmp_path).flows_log)
     try:
         build = flows.build()
         flows.commit(build, [topic("jazz", 2), topic("golf", 1)])

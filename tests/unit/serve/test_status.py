@@ -25,7 +25,7 @@ from penstock.config import Folder
 from penstock.errors import DiskFullError, PenstockError
 from penstock.log.folder import FolderLog
 from penstock.log.log import Append, KnownIds
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.serve.assets import add_page
 from penstock.serve.rates import Rates
 from penstock.serve.status import Status
@@ -289,7 +289,7 @@ async def test_times_in_seconds_where_milliseconds_are_meant_are_told(
     app = App("timed")
     app.stream("timed", Timed, time="at")
     application = app.declared()
-    log = SqliteLog.open(Folder(tmp_path).edge_db, app="timed")
+    log = open_log(Folder(tmp_path).edge_log, app="timed")
     stream = log.create(stream_spec(application.streams[0]))
     row = {"n": 1, "at": newest_ms, "_time": newest_ms * 1000, "_received": 0, "_id": "1"}
     log.append([Append(stream, pa.RecordBatch.from_pylist([row], schema=stream.schema))])

@@ -49,7 +49,7 @@ class Writer:
 
 @asynccontextmanager
 async def world(path: Path, limits: Limits | None = None) -> AsyncIterator[tuple[FakeFlows, Edge, Writer]]:
-    flows, writer = FakeFlows(Folder(path).flows_db), Writer(path)
+    flows, writer = FakeFlows(Folder(path).flows_log), Writer(path)
     try:
         async with edge(Folder(path), limits, **writer.options()) as running:
             yield flows, running, writer

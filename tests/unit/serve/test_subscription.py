@@ -86,7 +86,7 @@ async def _follow_to_the_end(running: Edge, replica: Replica, transport: str, pa
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_resume_after_a_restart_of_the_edge_needs_no_reset(tmp_path: Path, transport: str) -> None:
-    flows = FakeFlows(Folder(tmp_path).flows_db)
+    flows = FakeFlows(Folder(tmp_path).flows_log)
     world = World(7, flows, flows.build())
     replica = Replica()
     params = QUERIES["top"]

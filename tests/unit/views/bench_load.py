@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from fake_flows import FakeFlows, small_app
 
-from penstock.config import Limits
-from penstock.log.logs.sqlite_reader import SqliteReader
+from penstock.config import Folder, Limits
+from penstock.log.opening import open_reader
 from penstock.serve.answers import answer, json_parts
 from penstock.serve.messages import RowCodec
 from penstock.views.query import parse_query
@@ -69,13 +69,13 @@ async def measured(what: str, work: Callable[[], Awaitable[Any]]) -> Any:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as path:
-        flows = FakeFlows(Path(path) / "flows.db")
+        flows = FakeFlows(Folder(Path(path)).flows_log)
         stream = flows.build("elsewhere", SCHEMA, ("window", "topic"))
         for low in range(0, ROWS, 10_000):
             flows.append(stream, batch(stream.schema, low, low + 10_000))
         if "compact" in sys.argv:
             flows.log.compact(stream, ROWS // 10_000)
-        views = Views(small_app().declared(), SqliteReader(Path(path) / "flows.db"), limits=Limits())
+        views = Views(small_app().declared(), open_reader(Folder(Path(path)).flows_log), limits=Limits())
         view = views.view("elsewhere")
 
         async def load() -> Content:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from penstock.change import DELETE, OP, UPSERT, Column
 from penstock.event import Event
 from penstock.log.builds import BatchMeta, Build, FlowState
 from penstock.log.log import Append, Stream, StreamSpec
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.opening import open_log
 from penstock.schema import simple_type, stored_schema
 
 TOPICS = pa.schema([("topic", pa.string()), ("rsvps", pa.int64()), ("group", pa.string())])
@@ -56,8 +55,8 @@ BATCH_US = 250_000
 class FakeFlows:
     """The writer of `flows.db`."""
 
-    def __init__(self, path: Path, app: str = "small") -> None:
-        self.log = SqliteLog.open(path, app=app)
+    def __init__(self, place: str, app: str = "small") -> None:
+        self.log = open_log(place, app=app)
         self._batch = 0
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_flows import FakeFlows, small_app, topic
 
-from penstock.config import Limits
+from penstock.config import Limits, sqlite_place
 from penstock.errors import OverBudgetError
 from penstock.log.log import Stream
 from penstock.views.changelog import Changelog
@@ -16,7 +16,7 @@ from penstock.views.changelog import Changelog
 
 @pytest.fixture
 def flows(tmp_path: Path) -> Iterator[FakeFlows]:
-    made = FakeFlows(tmp_path / "flows.db")
+    made = FakeFlows(sqlite_place(tmp_path / "flows.db"))
     yield made
     made.close()
 

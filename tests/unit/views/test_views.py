@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fake_flows import FakeFlows, small_app, topic
 
+from penstock.config import sqlite_place
 from penstock.errors import CorruptBlockError
 from penstock.views import views as views_module
 from penstock.views.store import Content
@@ -19,7 +20,7 @@ from penstock.views.views import Views
 
 @pytest.fixture
 async def flows(tmp_path: Path) -> AsyncIterator[FakeFlows]:
-    made = FakeFlows(tmp_path / "flows.db")
+    made = FakeFlows(sqlite_place(tmp_path / "flows.db"))
     yield made
     made.close()
 
