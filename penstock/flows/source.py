@@ -183,11 +183,11 @@ class LogStreamReader(DataSourceStreamReader):
         """Waits a little for something new: a question and its answer cost more than twenty looks at the log."""
         deadline = time.monotonic() + self.feed.wait_s
         while True:
-            tick = self.log.tick()
+            revision = self.log.revision()
             latest = self._latest(start, limit)
             if latest != start or time.monotonic() >= deadline:
                 return latest
-            while self.log.tick() == tick and time.monotonic() < deadline:
+            while self.log.revision() == revision and time.monotonic() < deadline:
                 time.sleep(INTERVAL_S)
 
     def _latest(self, start: Offset, limit: ReadLimit) -> Offset:

@@ -112,9 +112,9 @@ class FolderLog:
         self.edge.close()
         self.flows.close()
 
-    def tick(self) -> tuple[int, int]:
+    def revision(self) -> tuple[int, int]:
         """Differs when anything was committed in either file since the last call in this thread."""
-        return self.edge.tick(), self.flows.tick()
+        return self.edge.revision(), self.flows.revision()
 
     def find(self, name: str) -> Found:
         """The stream of that name; of a flow's stream the build that is served. Raises `UnknownStreamError`."""

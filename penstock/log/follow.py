@@ -19,14 +19,16 @@ _log = logging.getLogger(__name__)
 
 
 class Follower:
-    """One thread that calls `changed` after each change of `tick`, and once at the start.
+    """One thread that calls `changed` after each change of `revision`, and once at the start.
 
     `changed` is called on that thread and must return quickly: from there an asyncio loop is woken by
     `call_soon_threadsafe`.
     """
 
-    def __init__(self, tick: Callable[[], Any], changed: Callable[[], None], *, interval_s: float = INTERVAL_S) -> None:
-        self._tick = tick
+    def __init__(
+        self, revision: Callable[[], Any], changed: Callable[[], None], *, interval_s: float = INTERVAL_S
+    ) -> None:
+        self._revision = revision
         self._changed = changed
         self._interval_s = interval_s
         self._ended = False
@@ -42,20 +44,20 @@ class Follower:
         last: Any = object()
         idle = 0
         while not self._ended:
-            tick = self._look(last)
-            idle = idle + 1 if tick == last else 0
-            last = tick
+            revision = self._look(last)
+            idle = idle + 1 if revision == last else 0
+            last = revision
             # An Event's wait would cost three times the CPU of a sleep.
             time.sleep(self._interval_s if idle < IDLE_LOOKS else 2 * self._interval_s)
 
     def _look(self, last: Any) -> Any:
-        """The newest tick. A failure is told once and asked over: a follower that died would be silence."""
+        """The newest revision. A failure is told once and asked over: a follower that died would be silence."""
         try:
-            tick = self._tick()
-            if tick != last:
+            revision = self._revision()
+            if revision != last:
                 self._changed()
             self._failed = False
-            return tick
+            return revision
         except Exception:
             if not self._failed:
                 _log.exception("the log cannot be followed; trying on")

@@ -31,12 +31,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
 from penstock.horizon import Horizon
 from penstock.position import Position
+
+if TYPE_CHECKING:
+    from penstock.log.control import ControlMap
 
 Counts = Literal["events", "commits"]
 
@@ -316,10 +319,10 @@ class LogReader(Protocol):
         beginning, or inside what compaction has merged, raises `PositionGoneError`."""
 
     def memory(self) -> Mapping[str, Any]:
-        """What this log's control stream holds now: the newest value of each key. Producers' numbers are kept there
-        too, under keys that begin with `producer/`."""
+        """What this log's control stream holds now: the newest value of each key; `control_keys.py` says which. To be
+        told when one changes, see `ControlFollower`."""
 
-    def tick(self) -> int:
+    def revision(self) -> int:
         """A number that differs when anything was committed since the last call in this thread. Cheap enough to ask
         every 5 ms, and asked no harder than that."""
 
@@ -332,6 +335,9 @@ class Log(LogReader, Protocol):
     @property
     def term(self) -> int:
         """The number of this writer; raised by each opening for writing."""
+
+    def memory(self) -> ControlMap:
+        """The same map at each call, which each commit changes before `append` returns."""
 
     def create(self, spec: StreamSpec) -> Stream:
         """Make a stream, or find it and add a version of its schema. Raises `SchemaChangeError` when the stored

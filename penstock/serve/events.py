@@ -81,7 +81,7 @@ class StreamReads:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._follower = await asyncio.to_thread(Follower, self._log.tick, lambda: self._committed(loop))
+        self._follower = await asyncio.to_thread(Follower, self._log.revision, lambda: self._committed(loop))
 
     async def stop(self) -> None:
         if self._follower is not None:

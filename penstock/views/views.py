@@ -181,7 +181,7 @@ class Views:
         """Begin to load and follow; needs no flows and no file yet."""
         loop = asyncio.get_running_loop()
         self._tasks = [asyncio.create_task(self._follow(view), name=f"follow {view.name}") for view in self]
-        self._follower = await asyncio.to_thread(Follower, self._log.tick, lambda: self._look(loop))
+        self._follower = await asyncio.to_thread(Follower, self._log.revision, lambda: self._look(loop))
 
     async def stop(self) -> None:
         if self._follower is not None:

@@ -28,7 +28,7 @@ from penstock.errors import DiskFullError, FolderMismatchError, SchemaChangeErro
 from penstock.evolution import changes_refused
 from penstock.horizon import Horizon
 from penstock.log import control
-from penstock.log.control import Memory, Producers
+from penstock.log.control import ControlMap, Producers
 from penstock.log.draft import Draft, Plan, Planner, Tail
 from penstock.log.ids import IdIndex
 from penstock.log.log import Append, Appended, KnownIds, Stream, StreamSpec
@@ -89,12 +89,12 @@ class SqliteLog(SqliteReader):
         self._tails: dict[tuple[str, str], Tail] = {}
         self._horizons: dict[tuple[str, str], Horizon] = {}
         self._places: dict[tuple[str, str], tuple[int, int]] = {}
-        self._values: dict[str, Any] = {}
+        self._memory = ControlMap()
         self._producers = Producers()
         self._payload = self._last_payload()
         self._removal = Removal(self, connection, self._transaction, self._next_payload)
         self._control = self.create(control.SPEC)
-        self._planner = Planner(self, self._tail, self._control, self._values, self._producers)
+        self._planner = Planner(self, self._tail, self._control, self._memory, self._producers)
         self._load_control()
 
     @property
@@ -105,8 +105,8 @@ class SqliteLog(SqliteReader):
         super().close()
         self._writer.close()
 
-    def memory(self) -> Mapping[str, Any]:
-        return Memory(self._values)
+    def memory(self) -> ControlMap:
+        return self._memory
 
     # Making streams
 
@@ -196,9 +196,8 @@ class SqliteLog(SqliteReader):
         return plan
 
     def _take_over(self, changed: Mapping[str, Any | None], written_us: int) -> None:
-        control.apply(self._values, changed)
-        marks = {key: value for key, value in changed.items() if key.startswith(control.PRODUCER)}
-        self._producers.apply(marks, written_us)
+        self._memory.apply(changed)
+        self._producers.apply(changed, written_us)
 
     def _write(self, drafts: Sequence[Draft]) -> None:
         if not drafts:
@@ -290,7 +289,7 @@ class SqliteLog(SqliteReader):
         bounds = self.bounds(self._control)
         first = self.commits(self._control, bounds.first_commit, limit=1)
         events = bounds.rows - first[0].total_rows + first[0].rows if first else 0
-        if control.wants_compaction(events, len(self._values)):
+        if control.wants_compaction(events, len(self._memory)):
             yield from self.compacting(self._control, bounds.next_commit)
         yield from self._removal.sweeping()
         cut_wal(self._writer, self.path)

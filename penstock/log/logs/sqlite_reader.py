@@ -313,7 +313,7 @@ class SqliteReader:
             stream = self.find(CONTROL)
             return self._recall.refreshed(self, stream) if stream else {}
 
-    def tick(self) -> int:
+    def revision(self) -> int:
         connection = self._connection()
         if connection is None:
             return -1

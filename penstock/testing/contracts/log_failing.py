@@ -97,19 +97,19 @@ class Failing(LogFixtures):
             stream = reader.find("numbers")
             assert stream is not None
             assert len(everything(reader, stream)) >= acked
-            tick = reader.tick()
+            revision = reader.revision()
             process.stdout.readline()
-            eventually(lambda: reader.tick() != tick)
+            eventually(lambda: reader.revision() != revision)
 
     def test_a_reader_may_come_before_the_log(self, backend: LogBackend, place: Path, reader: LogReader) -> None:
         assert reader.streams() == []
         assert reader.find("numbers") is None
         assert dict(reader.memory()) == {}
-        before = reader.tick()
+        before = reader.revision()
         with closing(backend.open(place)) as log:
             stream = log.create(StreamSpec("numbers", SCHEMA))
             put(log, stream, [1])
-            assert reader.tick() != before
+            assert reader.revision() != before
             assert reader.find("numbers") == stream
             assert numbers(reader, stream) == [1]
 
@@ -120,13 +120,13 @@ class Failing(LogFixtures):
         with closing(backend.reader(place)) as reader:
             assert everything(reader, stream) == [1, 2]
 
-    def test_a_tick_differs_after_every_commit(self, log: Log, reader: LogReader, stream: Stream) -> None:
+    def test_a_revision_differs_after_every_commit(self, log: Log, reader: LogReader, stream: Stream) -> None:
         for log_or_reader in (log, reader):
-            seen = [log_or_reader.tick()]
-            assert log_or_reader.tick() == seen[0]
+            seen = [log_or_reader.revision()]
+            assert log_or_reader.revision() == seen[0]
             for n in range(5):
                 put(log, stream, [n])
-                seen.append(log_or_reader.tick())
+                seen.append(log_or_reader.revision())
             assert len(set(seen)) == 6
 
     def test_many_threads_read_while_one_writes(self, log: Log, reader: LogReader, stream: Stream) -> None:

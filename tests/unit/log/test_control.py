@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import threading
+from contextlib import closing
+from typing import Any
+
 import pytest
 
 from penstock.errors import FencedError, SequenceGapError
-from penstock.log import control
-from penstock.log.control import IDLE_US, Memory, Producers, judge
-from penstock.log.log import Append, Appended, Log, Producer, Stream, StreamSpec
-from penstock.testing.contracts.log_events import ManualClock, events
+from penstock.log import control, control_keys
+from penstock.log.control import IDLE_US, ControlFollower, ControlMap, Producers, judge
+from penstock.log.log import CONTROL, Append, Appended, Log, Producer, Stream, StreamSpec
+from penstock.log.opening import open_reader
+from penstock.testing.contracts.log_events import ManualClock, events, eventually
 
 
 def send(log: Log, stream: Stream, name: str, sequence: int = 0) -> Appended | Exception:
@@ -79,15 +84,76 @@ def test_a_mark_of_another_epoch_of_the_stream_counts_for_nothing(log: Log, stre
     assert not result.repeated
 
 
-def test_the_writers_memory_may_be_walked_while_it_changes() -> None:
-    values = {str(n): n for n in range(100)}
-    memory = Memory(values)
+def test_a_map_may_be_walked_while_it_changes() -> None:
+    memory = ControlMap({str(n): n for n in range(100)})
     for n, key in enumerate(memory):
-        values[f"new-{n}"] = n
-        values.pop(key)
+        memory.apply({f"new-{n}": n, key: None})
     for key, value in memory.items():
-        assert values.pop(key) == value
+        assert memory[key] == value
+        memory.apply({key: None})
     assert len(memory) == 0
+
+
+def test_a_family_is_in_the_order_in_which_its_keys_were_set() -> None:
+    memory = ControlMap({control_keys.key(n): n for n in "abc"} | {"other": 1})
+    memory.apply({control_keys.key("a"): 9, control_keys.key("b"): None})
+    assert memory.family(control_keys.key) == {"key/c": "c", "key/a": 9}
+    assert list(memory.family(control_keys.key)) == ["key/c", "key/a"]
+    assert memory.family(control_keys.key, 1) == {"key/c": "c"}
+    assert (memory.size(control_keys.key), memory.size(control_keys.webhook), len(memory)) == (2, 0, 3)
+
+
+def test_whoever_watches_a_family_hears_of_its_keys_when_a_commit_is_made(log: Log) -> None:
+    heard: list[dict[str, Any]] = []
+
+    def broken(_: object) -> None:
+        raise RuntimeError("the loop has ended")
+
+    log.memory().watch(control_keys.key, broken)
+    log.memory().watch(control_keys.key, lambda changed: heard.append(dict(changed)))
+    log.append([Append(sets={"key/a": 1, "webhook/b": 2})])
+    log.append([Append(sets={"webhook/b": 3})])
+    log.append([Append(sets={"key/a": None, "key/c": 3})])
+    assert heard == [{"key/a": 1}, {"key/a": None, "key/c": 3}]
+
+
+def test_a_process_that_reads_hears_of_the_same_keys(log: Log, stream: Stream) -> None:
+    heard: list[dict[str, Any]] = []
+    log.append([Append(sets={"key/a": 1, "gone": 1})])
+    with closing(open_reader(stream.place)) as reader, closing(ControlFollower(reader, interval_s=0.005)) as follower:
+        assert dict(follower.map) == {"key/a": 1, "gone": 1}
+        follower.map.watch(control_keys.key, lambda changed: heard.append(dict(changed)))
+        log.append([Append(sets={"key/b": 2, "gone": None})])
+        eventually(lambda: heard == [{"key/b": 2}])
+        assert dict(follower.map) == dict(log.memory())
+
+
+def test_a_reader_that_compaction_has_passed_hears_what_is_gone(log: Log, stream: Stream) -> None:
+    class Stopped:
+        """A reader that sees nothing new until it is let."""
+
+        def __init__(self) -> None:
+            self.let = threading.Event()
+
+        def revision(self) -> int:
+            return int(self.let.is_set())
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(reader, name)
+
+    heard: dict[str, Any] = {}
+    log.append([Append(sets={"key/a": 1, "key/b": 1})])
+    with closing(open_reader(stream.place)) as reader:
+        held = Stopped()
+        with closing(ControlFollower(held, interval_s=0.005)) as follower:
+            follower.map.watch(control_keys.key, heard.update)
+            log.append([Append(sets={"key/a": None, "key/c": 3})])
+            (control_stream,) = [stream for stream in log.streams() if stream.name == CONTROL]
+            log.compact(control_stream, log.bounds(control_stream).next_commit)
+            held.let.set()
+            eventually(lambda: dict(follower.map) == dict(log.memory()) == {"key/b": 1, "key/c": 3})
+            assert heard["key/a"] is None
+            assert heard["key/c"] == 3
 
 
 def test_compaction_is_worth_it_when_most_rows_are_out_of_date() -> None:

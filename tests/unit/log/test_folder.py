@@ -57,7 +57,7 @@ def read_all(both: FolderLog, name: str, limit: int, position: Position | None =
 def test_a_folder_without_files_has_no_streams(both: FolderLog) -> None:
     with pytest.raises(UnknownStreamError):
         both.find("numbers")
-    assert both.tick() == both.tick()
+    assert both.revision() == both.revision()
 
 
 def test_a_stream_is_found_in_the_file_that_has_it(both: FolderLog, writers: tuple[Log, Log]) -> None:
@@ -175,12 +175,12 @@ def test_ledgers_have_the_columns_that_the_wire_contract_names() -> None:
     assert DEAD.names[7:] == LATE.names[5:] == ["_time", "_received", "_id", "_key"]
 
 
-def test_a_tick_differs_when_either_file_changed(both: FolderLog, writers: tuple[Log, Log]) -> None:
-    ticks = [both.tick()]
+def test_a_revision_differs_when_either_file_changed(both: FolderLog, writers: tuple[Log, Log]) -> None:
+    revisions = [both.revision()]
     for writer in writers:
         writer.append([], {"a": 1})
-        ticks.append(both.tick())
-    assert len(set(ticks)) == 3
+        revisions.append(both.revision())
+    assert len(set(revisions)) == 3
 
 
 @pytest.mark.parametrize("newer", [0, 1], ids=["edge", "flows"])

@@ -13,7 +13,7 @@ from penstock.testing.contracts.log_events import eventually, put
 
 def test_each_change_is_told_soon(log: Log, stream: Stream) -> None:
     told = threading.Semaphore(0)
-    follower = Follower(log.tick, told.release)
+    follower = Follower(log.revision, told.release)
     assert told.acquire(timeout=5)
     for n in range(5):
         put(log, stream, [n])
@@ -27,14 +27,14 @@ def test_it_is_called_only_when_something_changed() -> None:
     calls: list[int] = []
     ended = threading.Event()
 
-    def tick() -> int:
+    def revision() -> int:
         value = next(ticks, None)
         if value is None:
             ended.set()
             return 2
         return value
 
-    follower = Follower(tick, lambda: calls.append(1), interval_s=0.0001)
+    follower = Follower(revision, lambda: calls.append(1), interval_s=0.0001)
     assert ended.wait(60)
     follower.close()
     assert len(calls) == 2
@@ -43,14 +43,14 @@ def test_it_is_called_only_when_something_changed() -> None:
 def test_a_failure_is_told_once_and_the_following_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     looks, told = [], threading.Event()
 
-    def tick() -> int:
+    def revision() -> int:
         looks.append(1)
         if len(looks) < 5:
             raise OSError("away")
         return 1
 
     with caplog.at_level(logging.ERROR):
-        follower = Follower(tick, told.set, interval_s=0.0001)
+        follower = Follower(revision, told.set, interval_s=0.0001)
         assert told.wait(60)
         follower.close()
     assert len(caplog.records) == 1
@@ -59,12 +59,12 @@ def test_a_failure_is_told_once_and_the_following_goes_on(caplog: pytest.LogCapt
 def test_an_idle_follower_takes_little_of_a_cpu(log: Log) -> None:
     cpu: list[float] = []
 
-    def tick() -> int:
-        value = log.tick()
+    def revision() -> int:
+        value = log.revision()
         cpu.append(time.thread_time())
         return value
 
-    follower = Follower(tick, lambda: None)
+    follower = Follower(revision, lambda: None)
     eventually(lambda: len(cpu) > 60)
     follower.close()
     per_look = (cpu[-1] - cpu[5]) / (len(cpu) - 6)
