@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.client import Changes, Client, Notice, ViewFacts, Watch
-from penstock.client.asking import DEFAULT
+from penstock.client.read_request import DEFAULT
 from penstock.errors import BadRequestError
 from penstock.run.terminal import Terminal
 

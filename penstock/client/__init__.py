@@ -4,19 +4,16 @@
 here imports the server: the wire contract is all that the two share.
 """
 
-from penstock.client.asking import Channel
 from penstock.client.async_client import AsyncClient
-from penstock.client.batch import Receipt
-from penstock.client.calling import AsyncCalling, Calling, RowChange
-from penstock.client.changes import Changes
+from penstock.client.batch import Handle, Receipt
 from penstock.client.conditions import Condition, col, fn, where
-from penstock.client.following import Following
-from penstock.client.handle import Handle
-from penstock.client.live import AsyncLive, Live
-from penstock.client.notice import Notice
+from penstock.client.live_rows import AsyncLive, Live
 from penstock.client.outbox import Status
 from penstock.client.producer import AsyncProducer, Producer
-from penstock.client.rows import Rows, ViewFacts
+from penstock.client.read_request import Channel
+from penstock.client.reader import Following, Notice
+from penstock.client.row_calls import AsyncCalling, Calling, RowChange
+from penstock.client.rows import Changes, Rows, ViewFacts
 from penstock.client.sync_client import Client, Watch
 
 __all__ = [

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Lock
 from typing import Any, Protocol, TypeVar
 
-from penstock.client.changes import Changes
+from penstock.client.rows import Changes
 from penstock.errors import BadPositionError, PositionGoneError, UnreachableError
 from penstock.position import Position
 from penstock.protocol import Message
@@ -109,7 +110,7 @@ class StreamAssembly:
 
 
 def is_newer(position: str, than: str) -> bool:
-    """Whether a position of a view comes behind another; of another build, or of a form of tomorrow, is it anyway."""
+    """Whether a position of a view comes behind another; one of another build, or in a form of tomorrow, does."""
     try:
         new, old = Position.parse(position), Position.parse(than)
     except BadPositionError:
@@ -119,3 +120,26 @@ def is_newer(position: str, than: str) -> bool:
 
 def _garbled(detail: str) -> UnreachableError:
     return UnreachableError("the server's messages do not follow each other", detail=detail, hint="it is tried again")
+
+
+class NewestPositions:
+    """Of each view the newest position that this client has seen, so that its reads never go back. For any thread."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, str] = {}
+        self._lock = Lock()
+
+    def at(self, view: str) -> str | None:
+        return self._newest.get(view)
+
+    def note(self, view: str, position: str) -> None:
+        """One of another build is newer: builds replace each other and never come back."""
+        with self._lock:
+            newest = self._newest.get(view)
+            if newest is None or is_newer(position, newest):
+                self._newest[view] = position
+
+    def forget(self, view: str) -> None:
+        """Its position is of a build that is gone."""
+        with self._lock:
+            self._newest.pop(view, None)

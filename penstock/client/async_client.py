@@ -11,29 +11,23 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from weakref import WeakSet
 
-from penstock.client.asking import DEFAULT, Asking, Channel, Limit, Names, asking
-from penstock.client.assembly import StreamAssembly, ViewAssembly
+from penstock.client.assembly import NewestPositions, StreamAssembly, ViewAssembly
 from penstock.client.backoff import Backoff
 from penstock.client.batch import Receipt
-from penstock.client.calling import AsyncCalling, Calls, RowChange, in_order
-from penstock.client.changes import Changes, Row
 from penstock.client.conditions import Condition
-from penstock.client.following import Following, Means
-from penstock.client.live import AsyncLive, KeyColumns, OnChange
-from penstock.client.notice import Notify, logged
-from penstock.client.parts import Options as ProducerOptions
-from penstock.client.processing.client_feed import ClientFeed
+from penstock.client.live_rows import AsyncLive, KeyColumns, OnChange
+from penstock.client.processing.change_feed import ClientFeed
+from penstock.client.processing.handler_run import in_thread
 from penstock.client.processing.processor import Handler, Options, ProcessOptions, Processor
-from penstock.client.processing.run_context import in_thread
-from penstock.client.processing.stores.choice import LEASE_S, open_store
 from penstock.client.processing.work import Progress
-from penstock.client.processing.work_store import WorkStore
-from penstock.client.producer import AsyncProducer
-from penstock.client.refusing import Passing
-from penstock.client.rows import Rows, ViewFacts, facts_in
-from penstock.client.seen import Seen
+from penstock.client.processing.work_store import LEASE_S, WorkStore, open_store
+from penstock.client.producer import AsyncProducer, ProducerOptions
+from penstock.client.read_request import DEFAULT, Channel, Limit, Names, ReadRequest, read_request
+from penstock.client.reader import Following, Means, Notify, logged
+from penstock.client.row_calls import AsyncCalling, Calls, RowChange, in_order
+from penstock.client.rows import Changes, Row, Rows, ViewFacts, facts_in, key_parameter
 from penstock.client.transport import IDLE_S, FromEnd, Way, transport
-from penstock.client.view_key import key_parameter
+from penstock.client.verdict import TransientFailure
 from penstock.clock import Clock, SystemClock
 from penstock.errors import CertificateError, PositionGoneError, UnknownViewError, UnreachableError
 
@@ -83,7 +77,7 @@ class AsyncClient:
             async for changes in client.watch("topics", where="rsvps > 3"):
                 print(changes.upserts, changes.deletes)
 
-    It connects when it is first asked for something, and belongs to the loop that asked.
+    It connects when it is first request for something, and belongs to the loop that request.
     """
 
     def __init__(
@@ -110,7 +104,7 @@ class AsyncClient:
         self._timeout_s, self._idle_s, self._compress = timeout_s, idle_s, compress
         self._backoff_most_s, self._patience_s, self._notify = backoff_most_s, patience_s, notify
         self._clock, self._random = clock or SystemClock(), random or Random()
-        self._seen = Seen()
+        self._newest = NewestPositions()
         self._open: HttpCalls | None = None
         self._following: WeakSet[Following[Any]] = WeakSet()
 
@@ -136,20 +130,20 @@ class AsyncClient:
         reached a position. Without it, rows are never older than what this client has seen of the view before. Both
         wait for `wait` seconds and then raise `NotYetError`.
         """
-        asked = asking("view", view, where, params, select, order_by, limit)
-        parameters = asked.parameters()
+        request = read_request("view", view, where, params, select, order_by, limit)
+        parameters = request.parameters()
         if key is not None:
             parameters["key"] = key_parameter(key, await self.view(view) if isinstance(key, dict | tuple) else None)
         if after is not None:
             parameters["after"] = after.ack if isinstance(after, Receipt) else after
         if wait is not None:
             parameters["wait"] = f"{wait:g}"
-        return await self._rows(asked, parameters, at_least, _WAIT_S if wait is None else wait)
+        return await self._rows(request, parameters, at_least, _WAIT_S if wait is None else wait)
 
     async def get_row(self, view: str, key: Any, **options: Unpack[RowOptions]) -> Row | None:
         """The row of a key (a value, a tuple in the order of the key's columns, or a dict of them), or None."""
-        found = await self.get(view, key=key, **options)
-        return found.rows[0] if found.rows else None
+        rows = await self.get(view, key=key, **options)
+        return rows[0] if rows else None
 
     async def views(self) -> list[ViewFacts]:
         """What this client may read."""
@@ -160,7 +154,7 @@ class AsyncClient:
         """What the server says of one view, or of a channel of one."""
         try:
             return await self._facts(name)
-        except Passing as failure:
+        except TransientFailure as failure:
             raise failure.why from None
 
     # For ever
@@ -181,8 +175,8 @@ class AsyncClient:
         alone. What the caller does not ask for is not read: a slow reader is conflated or cut by the server, and
         resumes.
         """
-        asked = asking("view", view, where, params, select, order_by, limit)
-        return self._watch(asked, since, transport)
+        request = read_request("view", view, where, params, select, order_by, limit)
+        return self._watch(request, since, transport)
 
     def live(
         self,
@@ -200,8 +194,8 @@ class AsyncClient:
 
         `on_change` is called after each batch, by the client's loop.
         """
-        asked = asking("view", view, where, params, select, order_by, limit)
-        return AsyncLive(self._watch(asked, None, transport), self.key_columns(view), on_change)
+        request = read_request("view", view, where, params, select, order_by, limit)
+        return AsyncLive(self._watch(request, None, transport), self.key_columns(view), on_change)
 
     def stream(
         self,
@@ -217,8 +211,8 @@ class AsyncClient:
 
         Raises `PositionGoneError` where retention has removed events that were not read.
         """
-        asked = asking("stream", name, where, params, select)
-        return self._follow(asked, since, lambda position: StreamAssembly(name, position), transport)
+        request = read_request("stream", name, where, params, select)
+        return self._follow(request, since, lambda position: StreamAssembly(name, position), transport)
 
     def on(
         self,
@@ -236,8 +230,8 @@ class AsyncClient:
         `existing`: also for the rows that meet it at the beginning. A handler that fails ends it. At least once for
         each connection, and nothing is kept over a restart: `process` handles each change exactly once.
         """
-        asked = asking("view", view, where, params, select, limit=None)
-        watch = self._watch(asked, None, transport)
+        request = read_request("view", view, where, params, select, limit=None)
+        watch = self._watch(request, None, transport)
         calls = Calls(watch, self.key_columns(view), in_order(handler, in_thread=False), existing)
         return AsyncCalling(calls, lambda: watch.position)
 
@@ -261,16 +255,19 @@ class AsyncClient:
         repeated.
         Goes on until it is cancelled, `stop` is set, or all is done (`once`); then says how far it is.
         """
-        asked = asking("view", view, where, params, select, limit=None)
-        feed = ClientFeed(asked, lambda: self._key_of(view), lambda since: self._watch(asked, since, None), self._get)
-        opened = partial(open_store, lease_s=lease_s)
-        kept = await in_thread(opened, store, name or view) if isinstance(store, str | PathLike) else store
+        request = read_request("view", view, where, params, select, limit=None)
+        feed = ClientFeed(
+            request, lambda: self._key_of(view), lambda since: self._watch(request, since, None), self._get
+        )
+
+        opening = partial(open_store, lease_s=lease_s)
+        work = await in_thread(opening, store, name or view) if isinstance(store, str | PathLike) else store
         try:
-            processor = Processor(feed, handler, kept, Options(**options))
-            return await processor.run(asked.where, asked.params, asked.select)
+            processor = Processor(feed, handler, work, Options(**options))
+            return await processor.run(request.where, request.params, request.select)
         finally:
-            if kept is not store:
-                await in_thread(kept.close)
+            if work is not store:
+                await in_thread(work.close)
 
     def producer(self, stream: str, **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """A producer to the same server, with the same key."""
@@ -301,32 +298,34 @@ class AsyncClient:
             self._open = HttpCalls(self.url, self._key, self._tls, self._timeout_s)
         return self._open
 
-    async def _rows(self, asked: Asking, parameters: dict[str, str], at_least: str | None, wait_s: float) -> Rows:
-        seen = self._seen.at(asked.name) if self._monotonic and at_least is None else None
-        position = at_least or seen
+    async def _rows(
+        self, request: ReadRequest, parameters: dict[str, str], at_least: str | None, wait_s: float
+    ) -> Rows:
+        newest = self._newest.at(request.name) if self._monotonic and at_least is None else None
+        position = at_least or newest
         try:
-            body = await self._get(asked.path, parameters | ({"at_least": position} if position else {}), wait_s)
+            body = await self._get(request.path, parameters | ({"at_least": position} if position else {}), wait_s)
         except PositionGoneError:
-            if seen is None:
+            if newest is None:
                 raise
-            self._seen.forget(asked.name)  # of a build that was replaced: there is nothing to go back to
-            body = await self._get(asked.path, parameters, wait_s)
-        self._seen.note(asked.name, body["position"])
-        return Rows(asked.name, tuple(body["rows"]), body["position"], body.get("frontier") or {})
+            self._newest.forget(request.name)  # of a build that was replaced: there is nothing to go back to
+            body = await self._get(request.path, parameters, wait_s)
+        self._newest.note(request.name, body["position"])
+        return Rows(request.name, tuple(body["rows"]), body["position"], body.get("frontier") or {})
 
     async def _get(self, path: str, parameters: Mapping[str, str], wait_s: float = 0.0) -> Mapping[str, Any]:
         try:
             return await self._tried(path, parameters, wait_s)
-        except Passing as failure:
+        except TransientFailure as failure:
             raise failure.why from None
 
     async def _tried(self, path: str, parameters: Mapping[str, str], wait_s: float = 0.0) -> Mapping[str, Any]:
-        """A read may be repeated: a broken connection is tried again, a few times. Raises `Passing`."""
+        """A read may be repeated: a broken connection is tried again, a few times. Raises `TransientFailure`."""
         backoff = Backoff(self._backoff_most_s, self._random)
         for left in range(TRIES - 1, -1, -1):
             try:
                 return await self._calls().get(path, parameters, wait_s) or {}
-            except Passing as failure:
+            except TransientFailure as failure:
                 if not left or type(failure.why) is not UnreachableError:
                     raise
                 await asyncio.sleep(backoff.pause_s(failure.why.retry_after_s))
@@ -335,24 +334,26 @@ class AsyncClient:
     async def _facts(self, name: str) -> ViewFacts:
         if isinstance(name, Channel):
             body = await self._tried("/channels", {})
-            known = {one["channel"]: facts_in(one | {"view": one["channel"]}) for one in body["channels"]}
+            facts = {one["channel"]: facts_in(one | {"view": one["channel"]}) for one in body["channels"]}
         else:
             body = await self._tried("/views", {})
-            known = {one["view"]: facts_in(one) for one in body["views"]}
-        if name not in known:
-            raise UnknownViewError(f"there is no view '{name}'", hint=f"there are: {', '.join(known) or 'none'}")
-        return known[name]
+            facts = {one["view"]: facts_in(one) for one in body["views"]}
+        if name not in facts:
+            raise UnknownViewError(f"there is no view '{name}'", hint=f"there are: {', '.join(facts) or 'none'}")
+        return facts[name]
 
-    def _watch(self, asked: Asking, since: str | None, way: Way | None) -> Following[Changes]:
+    def _watch(self, request: ReadRequest, since: str | None, way: Way | None) -> Following[Changes]:
         return self._follow(
-            asked,
+            request,
             since,
-            lambda position: ViewAssembly(asked.name, position),
+            lambda position: ViewAssembly(request.name, position),
             way,
-            lambda position: self._seen.note(asked.name, position),
+            lambda position: self._newest.note(request.name, position),
         )
 
-    def _follow(self, asked: Asking, since: str | None, assembly: Any, way: Way | None, *seen: Any) -> Following[Any]:
+    def _follow(
+        self, request: ReadRequest, since: str | None, assembly: Any, way: Way | None, *seen: Any
+    ) -> Following[Any]:
         calls = self._calls()
         means = Means(
             FromEnd(calls, transport(way or self._way, calls, self._idle_s, self._compress)),
@@ -364,9 +365,9 @@ class AsyncClient:
             self._patience_s,
             calls.is_new_key,
         )
-        made: Following[Any] = Following(asked, since, means, assembly, *seen)
-        self._following.add(made)
-        return made
+        following: Following[Any] = Following(request, since, means, assembly, *seen)
+        self._following.add(following)
+        return following
 
     def key_columns(self, view: str) -> KeyColumns:
         """Asks for the names of the key's columns, each time anew, until somebody answers or patience ends."""
@@ -376,7 +377,7 @@ class AsyncClient:
             while True:
                 try:
                     return await self._key_of(view)
-                except Passing as failure:
+                except TransientFailure as failure:
                     if self._patience_s is not None and self._clock.monotonic() - began >= self._patience_s:
                         raise failure.why from None
                     await asyncio.sleep(backoff.pause_s(failure.why.retry_after_s))
@@ -384,11 +385,11 @@ class AsyncClient:
         return columns
 
     async def _key_of(self, view: str) -> tuple[str, ...]:
-        """Raises `Passing`."""
+        """Raises `TransientFailure`."""
         try:
             return (await self._facts(view)).key
         except UnreachableError as garbled:
-            raise Passing(garbled) from None
+            raise TransientFailure(garbled) from None
 
     def producing(self, options: ProducerOptions) -> ProducerOptions:
         """The options of a producer that is to be known by this client's key."""

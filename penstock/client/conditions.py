@@ -73,12 +73,12 @@ class Expression:
 
     def is_in(self, values: Collection[object]) -> Condition:
         """Equal to one of them; never, if there are none."""
-        found = list(values)
-        if not found:
+        members = list(values)
+        if not members:
             return Condition(lambda p: "FALSE")
-        if any(isinstance(value, Expression) for value in found):
-            return Condition(lambda p: f"{self.build(p)} IN ({', '.join(_text(v, p) for v in found)})")
-        return Condition(lambda p: f"{self.build(p)} = ANY({p.add(found)})")
+        if any(isinstance(member, Expression) for member in members):
+            return Condition(lambda p: f"{self.build(p)} IN ({', '.join(_text(m, p) for m in members)})")
+        return Condition(lambda p: f"{self.build(p)} = ANY({p.add(members)})")
 
     def between(self, low: object, high: object) -> Condition:
         """From `low` to `high`, both included."""
@@ -229,13 +229,13 @@ def spelled(
     condition: str | Condition | None, params: Mapping[str, Any] | None
 ) -> tuple[str | None, dict[str, Any] | None]:
     """Text and parameters as they go over the wire, whichever way the condition was written."""
-    given = {name: wire(value) for name, value in (params or {}).items()}
+    bound = {name: wire(value) for name, value in (params or {}).items()}
     if not isinstance(condition, Condition):
         if isinstance(condition, Expression):
             raise BadQueryError(f"{condition!r} is no condition", hint="compare it with something")
-        return condition or None, given or None
-    text, values = condition.sql(given)
-    return text, (given | values) or None
+        return condition or None, bound or None
+    text, values = condition.sql(bound)
+    return text, (bound | values) or None
 
 
 def _text(value: object, parameters: Parameters) -> str:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from penstock.client.refusing import Passing, refused
+from penstock.client.verdict import TransientFailure, reply_failure
 from penstock.errors import BadRequestError, CertificateError, UnreachableError
 
 Key = str | Callable[[], str] | None
@@ -48,7 +48,7 @@ class HttpCalls:
     ) -> Mapping[str, Any] | None:
         """The body of a 200, or None for a 204; `wait_s` is how long the server may take before its first word.
 
-        Raises `Passing`, or what the server says.
+        Raises `TransientFailure`, or what the server says.
         """
         limit = aiohttp.ClientTimeout(sock_connect=self._timeout_s, sock_read=self._timeout_s + wait_s)
         async with (
@@ -59,7 +59,7 @@ class HttpCalls:
             if reply.status == 204:
                 return None
             if reply.status != 200:
-                raise refused(reply.status, reply.headers, body, f"{self.url}{path}")
+                raise reply_failure(reply.status, reply.headers, body, f"{self.url}{path}")
             return _decoded(body, f"{self.url}{path}")
 
     @asynccontextmanager
@@ -74,7 +74,7 @@ class HttpCalls:
             self._open().get(self.url + path, params=parameters, headers=headers, timeout=limit) as reply,
         ):
             if reply.status != 200:
-                raise refused(reply.status, reply.headers, await reply.read(), f"{self.url}{path}")
+                raise reply_failure(reply.status, reply.headers, await reply.read(), f"{self.url}{path}")
             yield reply.content
 
     @asynccontextmanager
@@ -100,12 +100,12 @@ class HttpCalls:
 
     async def _why(self, path: str, error: aiohttp.WSServerHandshakeError) -> Exception:
         """A refused handshake comes without its body; a plain request to the same path is refused with it."""
-        refusal = refused(error.status, dict(error.headers or {}), b"", f"{self.url}{path}")
-        if isinstance(refusal, Passing):
+        refusal = reply_failure(error.status, dict(error.headers or {}), b"", f"{self.url}{path}")
+        if isinstance(refusal, TransientFailure):
             return refusal
         async with self._open().get(self.url + path, headers=self._headers()) as reply:
             if reply.status == error.status:
-                return refused(reply.status, reply.headers, await reply.read(), f"{self.url}{path}")
+                return reply_failure(reply.status, reply.headers, await reply.read(), f"{self.url}{path}")
         return refusal
 
     def is_new_key(self) -> bool:
@@ -141,17 +141,14 @@ class HttpCalls:
                 detail=f"{type(error).__name__}: {error}".removesuffix(": "),
                 hint="start one with `penstock run app.py`, or see that the address is right",
             )
-            raise Passing(why) from error
+            raise TransientFailure(why) from error
 
 
 def _decoded(body: bytes, where: str) -> Mapping[str, Any]:
     try:
-        found = msgspec.json.decode(body)
+        return msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.MsgspecError:
-        found = None
-    if not isinstance(found, dict):
         raise UnreachableError(
             f"the answer of {where} does not come from a Penstock server",
             hint="see that the address is right and that nothing stands between",
-        )
-    return found
+        ) from None

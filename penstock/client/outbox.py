@@ -15,10 +15,8 @@ from itertools import islice, takewhile
 from threading import Condition, Lock
 from typing import Literal
 
-from penstock.client.batch import Batch, Numbered, Receipt
-from penstock.client.handle import Handle
-from penstock.client.journal import Found, State, raised
-from penstock.client.storer import Storer
+from penstock.client.batch import BatchNumber, Handle, NumberedBatch, Receipt
+from penstock.client.journal import QueueState, StartState, Storer, next_epoch
 from penstock.clock import Clock
 from penstock.errors import EventRejectedError, PenstockError
 
@@ -59,15 +57,15 @@ class _Entry:
 class Outbox:
     """Called by any thread (`put`, `room`, `drained`) and by the one that sends (`next_batch` and what follows)."""
 
-    def __init__(self, found: Found, bounds: Bounds, storer: Storer | None, clock: Clock) -> None:
+    def __init__(self, start: StartState, bounds: Bounds, storer: Storer | None, clock: Clock) -> None:
         self._bounds, self._storer, self._clock = bounds, storer, clock
         self._changed = Condition()
         self._handles = Lock()
-        self._entries = deque(_Entry(n, line, None, 0.0) for n, line in found.events)
-        self._events, self._bytes = len(self._entries), sum(len(line) for _, line in found.events)
+        self._entries = deque(_Entry(n, line, None, 0.0) for n, line in start.events)
+        self._events, self._bytes = len(self._entries), sum(len(line) for _, line in start.events)
         self._last = self._entries[-1].n if self._entries else 0
         self._settled = self._entries[0].n - 1 if self._entries else 0
-        self._batch, self._epoch, self._sequence = found.batch, found.epoch, 0
+        self._batch, self._epoch, self._sequence = start.batch, start.epoch, 0
         self._batch_bytes = bounds.batch_bytes
         self._room: list[Future[None]] = []
         self._drains: list[tuple[int, Future[None]]] = []
@@ -141,7 +139,7 @@ class Outbox:
 
     # The thread that sends
 
-    def next_batch(self) -> Batch | None:
+    def next_batch(self) -> NumberedBatch | None:
         """Wait for the batch that comes next; None when it is over. Raises `DiskFullError`: then it is asked again."""
         with self._changed:
             while self._ended is None and self._batch is None and (wait_s := self._wait_s()) != 0:
@@ -161,7 +159,7 @@ class Outbox:
     def doubt(self) -> None:
         """A try of the open batch may have been taken: from now on its events stay under its number.
 
-        Nothing is written: a batch that is found in a folder is doubtful anyway.
+        Nothing is written: a batch that is start in a folder is doubtful anyway.
         """
         with self._changed:
             self._batch = replace(self._open, doubtful=True)
@@ -182,8 +180,8 @@ class Outbox:
     def renumber(self) -> None:
         """The open batch as the first of a new epoch."""
         with self._changed:
-            self._epoch, self._sequence = raised(self._epoch, self._clock.now_us()), 0
-            number = Numbered(self._epoch, 0, self._open.first, self._open.last)
+            self._epoch, self._sequence = next_epoch(self._epoch, self._clock.now_us()), 0
+            number = BatchNumber(self._epoch, 0, self._open.first, self._open.last)
         self._freeze(number)
 
     def settle(self, receipt: Receipt, rejected: Mapping[int, EventRejectedError]) -> None:
@@ -214,7 +212,7 @@ class Outbox:
                 self._storer.store(self._state(None), lambda failure: None)
         return done
 
-    def _freeze(self, number: Numbered) -> Batch:
+    def _freeze(self, number: BatchNumber) -> NumberedBatch:
         """Make the number the open batch, on the disk before in memory."""
         if self._storer is not None:
             written = _future()
@@ -244,7 +242,7 @@ class Outbox:
     # Within the lock
 
     @property
-    def _open(self) -> Numbered:
+    def _open(self) -> BatchNumber:
         assert self._batch is not None
         return self._batch
 
@@ -279,23 +277,23 @@ class Outbox:
             return 0.0
         return max(0.0, self._entries[0].arrived + bounds.linger_s - self._clock.monotonic())
 
-    def _cut(self) -> Numbered:
+    def _cut(self) -> BatchNumber:
         size, last = 0, 0
         for entry in islice(self._entries, self._bounds.batch_events):
             size += len(entry.line) + 1
             if last and size > self._batch_bytes:
                 break
             last = entry.n
-        return Numbered(self._epoch, self._sequence, self._entries[0].n, last)
+        return BatchNumber(self._epoch, self._sequence, self._entries[0].n, last)
 
-    def _filled(self, number: Numbered) -> Batch:
-        return Batch(number, [entry.line for entry in self._within(number)])
+    def _filled(self, number: BatchNumber) -> NumberedBatch:
+        return NumberedBatch(number, [entry.line for entry in self._within(number)])
 
-    def _within(self, number: Numbered) -> Iterator[_Entry]:
+    def _within(self, number: BatchNumber) -> Iterator[_Entry]:
         return takewhile(lambda entry: entry.n <= number.last, self._entries)
 
-    def _state(self, batch: Numbered | None) -> State:
-        return State(self._settled, batch, self._epoch)
+    def _state(self, batch: BatchNumber | None) -> QueueState:
+        return QueueState(self._settled, batch, self._epoch)
 
 
 def _future() -> Future[None]:

@@ -1,22 +1,48 @@
-"""The rows of one moment, and the key of a row as something that a dict can hold."""
+"""What a reader gets of a view: the rows of one moment, one batch of changes, and the keys of rows."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.client.changes import Row
+from penstock.errors import BadQueryError
+from penstock.protocol import encode, wire
 
 Hashable = Any
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One batch. A snapshot replaces whatever the reader had before; its `upserts` are all rows.
+
+    >>> Changes("topics", "p1", upserts=({"topic": "jazz", "rsvps": 2},), deletes=()).snapshot
+    False
+    """
+
+    view: str
+    position: str
+    """Where to go on from, on any transport, once this batch is dealt with."""
+    upserts: tuple[Row, ...]
+    deletes: tuple[Row, ...]
+    """Each an object of the key's columns."""
+    snapshot: bool = False
+    reset: str | None = None
+    """Of a snapshot that nobody asked for: why changes could not lead here."""
+    accepted: str | None = None
+    """When the newest event in it was taken at the door, as RFC 3339."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows(Sequence[Row]):
     """What `get` gives: a sequence of rows, all of one moment.
 
-    >>> found = Rows("topics", ({"topic": "jazz", "rsvps": 2},), "p1", {"rsvps": "s1"})
-    >>> len(found), found[0]["rsvps"]
+    >>> rows = Rows("topics", ({"topic": "jazz", "rsvps": 2},), "p1", {"rsvps": "s1"})
+    >>> len(rows), rows[0]["rsvps"]
     (1, 2)
     """
 
@@ -91,3 +117,59 @@ def frozen(value: Any) -> Hashable:
     if isinstance(value, list | tuple):
         return tuple(frozen(item) for item in value)
     return value
+
+
+_STRUCT = re.compile(r"struct<(.*)>")
+
+
+def key_parameter(key: Any, facts: ViewFacts | None) -> str:
+    """A value as text; a tuple in the order of the key's columns, or a dict of them (`facts` names them), as JSON.
+
+    >>> key_parameter("jazz", None)
+    'jazz'
+    """
+    if not isinstance(key, dict | tuple):
+        return str(key).lower() if isinstance(key, bool) else str(wire(key))
+    assert facts is not None
+    types = dict(facts.columns)
+    named = _named(key, facts)
+    if len(named) == 1 and not types.get(facts.key[0], "").startswith("struct"):
+        return key_parameter(named[facts.key[0]], None)
+    return encode(wire({name: _thawed(value, types.get(name, "")) for name, value in named.items()})).decode()
+
+
+def _named(key: dict[str, Any] | tuple[Any, ...], facts: ViewFacts) -> dict[str, Any]:
+    """By the names of the key's columns. A struct alone may be meant by its fields."""
+    alone = len(facts.key) == 1
+    if isinstance(key, dict):
+        named = {facts.key[0]: key} if alone and facts.key[0] not in key else key
+    else:
+        whole = alone and dict(facts.columns).get(facts.key[0], "").startswith("struct")
+        named = dict(zip(facts.key, (key,) if whole else key, strict=False))
+    if set(named) != set(facts.key) or (isinstance(key, tuple) and not alone and len(key) != len(facts.key)):
+        raise BadQueryError(
+            f"the key of '{facts.name}' is {', '.join(facts.key)}", hint="give a value for each of them"
+        )
+    return named
+
+
+def _thawed(value: Any, kind: str) -> Any:
+    """A struct as an object again: a live copy has it as a tuple, since that can be hashed."""
+    match = _STRUCT.fullmatch(kind)
+    if match is None or not isinstance(value, tuple):
+        return value
+    names = [name for name, _ in _fields(match[1])]
+    kinds = [inner for _, inner in _fields(match[1])]
+    return {name: _thawed(item, inner) for name, item, inner in zip(names, value, kinds, strict=True)}
+
+
+def _fields(text: str) -> list[tuple[str, str]]:
+    """`a:int,b:struct<c:int,d:int>` in parts."""
+    parts, depth, start = [], 0, 0
+    for index, letter in enumerate(text):
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and not depth:
+            parts.append(text[start:index])
+            start = index + 1
+    parts.append(text[start:])
+    return [(name, kind) for name, _, kind in (part.partition(":") for part in parts)]

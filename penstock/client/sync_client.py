@@ -9,15 +9,14 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
 
-from penstock.client.asking import Names
 from penstock.client.async_client import AsyncClient, ReadOptions
-from penstock.client.background import Background
-from penstock.client.calling import Calling, Calls, RowChange, in_order
 from penstock.client.conditions import Condition
-from penstock.client.following import Following
-from penstock.client.live import AsyncLive, Live
-from penstock.client.parts import Options
-from penstock.client.producer import Producer
+from penstock.client.live_rows import AsyncLive, Live
+from penstock.client.loop_thread import LoopThread
+from penstock.client.producer import Producer, ProducerOptions
+from penstock.client.read_request import Names
+from penstock.client.reader import Following
+from penstock.client.row_calls import Calling, Calls, RowChange, in_order
 from penstock.client.transport import Way
 from penstock.errors import ClientClosedError
 
@@ -28,8 +27,8 @@ P = ParamSpec("P")
 class Watch(Iterator[Item], Generic[Item]):
     """An iterator that waits for what comes next; one thread at a time."""
 
-    def __init__(self, following: Following[Item], background: Background) -> None:
-        self._following, self._background = following, background
+    def __init__(self, following: Following[Item], loop_thread: LoopThread) -> None:
+        self._following, self._loop_thread = following, loop_thread
         self._waiting: Future[Item] | None = None
         self._given: str | None = None
         """The position of the item that the caller got last: the reader may be one ahead, after a wait given up."""
@@ -42,7 +41,7 @@ class Watch(Iterator[Item], Generic[Item]):
         """
         if self._open:
             with suppress(ClientClosedError):
-                self._background.submit(self._following.aclose())
+                self._loop_thread.submit(self._following.aclose())
 
     def __next__(self) -> Item:
         return self.next()
@@ -50,11 +49,11 @@ class Watch(Iterator[Item], Generic[Item]):
     def next(self, timeout_s: float | None = None) -> Item:
         """The next item. Raises `TimeoutError` when time is up: nothing is lost by that.
 
-        A wait that is given up goes on in the background. To cancel it could throw away what came in that moment.
+        A wait that is given up goes on in the loop_thread. To cancel it could throw away what came in that moment.
         """
         waiting = self._waiting
         if waiting is None:
-            waiting = self._waiting = self._background.submit(self._following.__anext__())
+            waiting = self._waiting = self._loop_thread.submit(self._following.__anext__())
         if not wait([waiting], timeout_s).done:
             raise TimeoutError(f"nothing came for {timeout_s:g} s")
         self._waiting = None
@@ -73,7 +72,7 @@ class Watch(Iterator[Item], Generic[Item]):
 
     @property
     def lag_s(self) -> float | None:
-        """How old the newest event was when it came here; while stalled or cut off, growing. None: nobody said."""
+        """How old the newest event was when it came here; it grows while stalled or cut off. None: not known."""
         return self._following.lag_s
 
     @property
@@ -84,7 +83,7 @@ class Watch(Iterator[Item], Generic[Item]):
     def close(self) -> None:
         """End it; `position` stays."""
         self._waiting, self._open = None, False
-        self._background.run(self._following.aclose())
+        self._loop_thread.run(self._following.aclose())
 
     def __enter__(self) -> Watch[Item]:
         return self
@@ -103,7 +102,7 @@ def _waited(
 
     @wraps(method)
     def wait_for(self: Client, /, *args: P.args, **options: P.kwargs) -> Item:
-        return self._background.run(method(self._client, *args, **options))
+        return self._loop_thread.run(method(self._client, *args, **options))
 
     return wait_for
 
@@ -115,7 +114,7 @@ def _iterated(
 
     @wraps(method)
     def iterate(self: Client, /, *args: P.args, **options: P.kwargs) -> Watch[Item]:
-        return Watch(method(self._client, *args, **options), self._background)
+        return Watch(method(self._client, *args, **options), self._loop_thread)
 
     return iterate
 
@@ -125,7 +124,7 @@ def _lived(method: Callable[Concatenate[AsyncClient, P], AsyncLive]) -> Callable
 
     @wraps(method)
     def live(self: Client, /, *args: P.args, **options: P.kwargs) -> Live:
-        return Live(method(self._client, *args, **options), self._background)
+        return Live(method(self._client, *args, **options), self._loop_thread)
 
     return live
 
@@ -141,8 +140,8 @@ class Client:
     def __init__(self, url: str, **options: Unpack[ReadOptions]) -> None:
         self.url = url
         self._client = AsyncClient(url, **options)
-        self._background = Background()
-        self._at_exit = partial(_end, self._background, self._client)
+        self._loop_thread = LoopThread()
+        self._at_exit = partial(_end, self._loop_thread, self._client)
         atexit.register(self._at_exit)
 
     # Once
@@ -173,9 +172,9 @@ class Client:
         """As `AsyncClient.on`; the handler is called in a thread, one change after the other, and may block."""
         watch = self._client.watch(view, where=where, params=params, select=select, limit=None, transport=transport)
         calls = Calls(watch, self._client.key_columns(view), in_order(handler, in_thread=True), existing)
-        return Calling(calls, lambda: watch.position, self._background)
+        return Calling(calls, lambda: watch.position, self._loop_thread)
 
-    def producer(self, stream: str, **options: Unpack[Options]) -> Producer:
+    def producer(self, stream: str, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer to the same server, with the same key."""
         return Producer(self.url, stream, **self._client.producing(options))
 
@@ -193,5 +192,5 @@ class Client:
         self.close()
 
 
-def _end(background: Background, client: AsyncClient) -> None:
-    background.close(client.close())
+def _end(loop_thread: LoopThread, client: AsyncClient) -> None:
+    loop_thread.close(client.close())

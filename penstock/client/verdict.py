@@ -1,9 +1,10 @@
-"""What an answer of the door means for the batch that was sent; no input or output happens here.
+"""What the server's answers mean, to a sender and to a reader; no input or output happens here.
 
 1. A batch is settled only by an answer that proves to come from the door: a page of a hotel's network with status 200
    or 204 settles nothing.
 2. Whatever is not settled is sent again, made smaller, numbered anew, or stops the producer; nothing is dropped.
 3. An answer that leaves open whether the batch was taken makes it doubtful: then its events stay under its number.
+4. A reader's failures either pass if one tries again (`TransientFailure`), or are raised to whoever reads.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ import msgspec
 from penstock.client.backoff import asked_s
 from penstock.client.batch import Receipt
 from penstock.errors import (
+    BadRequestError,
     EventRejectedError,
     FencedError,
+    ForbiddenError,
     LogUnavailableError,
     PenstockError,
+    PositionGoneError,
     SequenceGapError,
+    UnauthorizedError,
+    UnknownPathError,
     UnreachableError,
+    revived,
 )
 
 ACK = "Penstock-Ack"
@@ -89,9 +96,9 @@ def judge(reply: Reply, now_s: float) -> Verdict:
     if reply.status == 204 and reply.headers.get(ACK):
         return Settled(Receipt(reply.headers[ACK], repeated=True))
     if reply.status == 403 and code == FencedError.code:
-        return Fenced(FencedError(**_told(body)))
+        return Fenced(FencedError(**_words(body)))
     if reply.status == 409 and code == SequenceGapError.code:
-        return Forgotten(SequenceGapError(**_told(body), expected=int(reply.headers.get(EXPECTED) or 0)))
+        return Forgotten(SequenceGapError(**_words(body), expected=int(reply.headers.get(EXPECTED) or 0)))
     if reply.status == 413:
         return Smaller(_refusal(reply, body))
     if reply.status in (408, 425, 429) or reply.status >= 500:
@@ -116,10 +123,8 @@ def _refusal(reply: Reply, body: Mapping[str, Any]) -> PenstockError:
     """The server's own words where there are any."""
     kind = LogUnavailableError if reply.status in (429, 503, 507) else UnreachableError
     if _error(body):
-        told = _told(body)
-        return kind(
-            f"{reply.status} {_error(body).get('code')}: {told['message']}", detail=told["detail"], hint=told["hint"]
-        )
+        words = _words(body)
+        return kind(**words | {"message": f"{reply.status} {_error(body).get('code')}: {words['message']}"})
     where = reply.headers.get("Location")
     return kind(
         f"the answer {reply.status} does not come from a Penstock stream",
@@ -128,7 +133,7 @@ def _refusal(reply: Reply, body: Mapping[str, Any]) -> PenstockError:
     )
 
 
-def _told(body: Mapping[str, Any]) -> dict[str, Any]:
+def _words(body: Mapping[str, Any]) -> dict[str, Any]:
     error = _error(body)
     return {"message": str(error.get("message")), "detail": error.get("detail"), "hint": error.get("hint")}
 
@@ -144,3 +149,72 @@ def _object(raw: bytes) -> Mapping[str, Any]:
     except msgspec.MsgspecError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+_PASSING = frozenset({408, 425, 429})
+_BY_STATUS: Mapping[int, type[PenstockError]] = {
+    400: BadRequestError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: UnknownPathError,
+    410: PositionGoneError,
+}
+_FINAL_CLOSES: Mapping[int, type[PenstockError]] = {
+    1002: BadRequestError,
+    1003: BadRequestError,
+    1007: BadRequestError,
+    1008: ForbiddenError,
+    1009: BadRequestError,
+    4400: BadRequestError,
+    4401: UnauthorizedError,
+    4403: ForbiddenError,
+    4404: UnknownPathError,
+}
+
+
+class TransientFailure(Exception):
+    """A failure after which the same is asked again; `why` is what is raised when patience ends."""
+
+    def __init__(self, why: PenstockError) -> None:
+        super().__init__(why.message)
+        self.why = why
+
+
+def failure_in(body: Mapping[str, Any]) -> Exception:
+    """What the body of an error means: the error, or something that passes. A server's own trouble passes too."""
+    error = revived(body)
+    return TransientFailure(error) if error.retry or body.get("code") == PenstockError.code else error
+
+
+def reply_failure(status: int, headers: Mapping[str, str], body: bytes, where: str) -> Exception:
+    """What a reply other than 200 means: as its body says, else as its status does."""
+    failure = _said(body) or _unexplained(status, where)
+    wait_s = asked_s(headers, 0.0)
+    if isinstance(failure, TransientFailure) and wait_s is not None:
+        failure.why.after(wait_s)
+    return failure
+
+
+def _unexplained(status: int, where: str) -> Exception:
+    if status >= 500 or status in _PASSING:
+        return TransientFailure(UnreachableError(f"{where} answered {status}", hint="it is tried again"))
+    return _BY_STATUS.get(status, UnreachableError)(
+        f"{where} answered {status}", hint="see that the address is right and that nothing stands between"
+    )
+
+
+def close_failure(code: int | None, reason: str) -> Exception:
+    """What the end of a socket means."""
+    kind = _FINAL_CLOSES.get(code or 0)
+    if kind is not None:
+        return kind(f"the server closed the connection: {reason or code}")
+    return TransientFailure(UnreachableError(f"the connection ended ({code}{': ' + reason if reason else ''})"))
+
+
+def _said(body: bytes) -> Exception | None:
+    try:
+        found: Any = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return None
+    error = found.get("error") if isinstance(found, dict) else None
+    return failure_in(error) if isinstance(error, dict) and "code" in error else None

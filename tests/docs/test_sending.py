@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from penstock.client.outbox import Doing
-from penstock.client.parts import Options, Parts
+from penstock.client.producer import ProducerOptions, Workings
 from tests.built_client import built_client
 from tests.docs.pages import ROOT, Block, blocks, page, section, table_codes
 
@@ -94,8 +94,10 @@ def test_the_node_example_sends_what_it_says(url: str, tmp_path: Path) -> None:
 
 def test_every_option_of_a_producer_is_documented_with_its_default() -> None:
     text = section(page(REFERENCE), "Options")
-    parameters = {p.name: p.default for p in inspect.signature(Parts).parameters.values() if p.kind == p.KEYWORD_ONLY}
-    assert table_codes(text) == set(parameters) == set(Options.__annotations__)
+    parameters = {
+        p.name: p.default for p in inspect.signature(Workings).parameters.values() if p.kind == p.KEYWORD_ONLY
+    }
+    assert table_codes(text) == set(parameters) == set(ProducerOptions.__annotations__)
     for name, default in parameters.items():
         if default is not None:
             assert re.search(rf"^\| `{name}` \| `{re.escape(str(default))}` \|", text, re.M), name

@@ -22,21 +22,14 @@ from threading import Event
 from typing import Any, TypedDict, get_args
 
 from penstock.client.backoff import FIRST_S, Backoff
-from penstock.client.processing.feed import Feed
-from penstock.client.processing.outgoing import HttpSender
-from penstock.client.processing.replay import Confirm, Replay, Wiring
-from penstock.client.processing.run_context import AsyncContext, Context, in_thread
+from penstock.client.processing.change_feed import ChangeFeed
+from penstock.client.processing.handler_run import AsyncContext, Confirm, Context, HandlerRun, Wiring, in_thread
+from penstock.client.processing.outgoing_call import HttpSender
 from penstock.client.processing.work import Each, KeyChange, On, Progress, Question, Received, Resumed, Task
 from penstock.client.processing.work_store import WorkStore
-from penstock.client.refusing import Passing
+from penstock.client.verdict import TransientFailure
 from penstock.clock import Clock, SystemClock
-from penstock.errors import (
-    BadRequestError,
-    PenstockError,
-    StoreFencedError,
-    StoreHeldError,
-    StoreMismatchError,
-)
+from penstock.errors import BadRequestError, PenstockError, StoreFencedError, StoreHeldError, StoreMismatchError
 
 Handler = Callable[[Any, Any], Any]
 """`handler(change, ctx)`, or `handler(changes, ctx)` with `each="batch"`; a coroutine function too."""
@@ -45,7 +38,7 @@ IDLE_S = 1.0
 STOP_S = 0.05
 """How often `stop` is looked at."""
 _LEAST_S = 0.005
-_TOLD_S = 1.0
+_REPORT_S = 1.0
 """`on_progress` is called once in so many seconds at most."""
 _STANDBY_S = 0.5
 _AWAY_S = 5.0
@@ -117,9 +110,9 @@ class Options:
     random: Random = field(default_factory=Random)
 
     def __post_init__(self) -> None:
-        for name, value, known in (("on", self.on, get_args(On)), ("each", self.each, get_args(Each))):
-            if value not in known:
-                raise BadRequestError(f"{name}='{value}' is not known", hint=f"use one of {', '.join(known)}")
+        for name, value, words in (("on", self.on, get_args(On)), ("each", self.each, get_args(Each))):
+            if value not in words:
+                raise BadRequestError(f"{name}='{value}' is not known", hint=f"use one of {', '.join(words)}")
         if self.at_once < 1 or self.backlog < 1:
             raise BadRequestError("'at_once' and 'backlog' must be at least 1")
 
@@ -127,7 +120,7 @@ class Options:
 class Processor:
     """One handler over one view with one store."""
 
-    def __init__(self, feed: Feed, handler: Handler, store: WorkStore, options: Options | None = None) -> None:
+    def __init__(self, feed: ChangeFeed, handler: Handler, store: WorkStore, options: Options | None = None) -> None:
         self._feed, self._handler, self._store = feed, handler, store
         self._options = options or Options()
         self._is_async = _is_async(handler)
@@ -164,16 +157,16 @@ class Processor:
 
     async def _key(self) -> tuple[str, ...] | None:
         """The view's key; a server that is away or busy is waited for, unless this is a job. None: told to stop."""
-        backoff, said = Backoff(_AWAY_S, self._options.random), False
+        backoff, warned = Backoff(_AWAY_S, self._options.random), False
         while not self._stopped():
             try:
                 return await self._feed.key()
-            except Passing as failure:
+            except TransientFailure as failure:
                 if self._options.once:
                     raise failure.why from None
-                if not said:
+                if not warned:
                     _log.warning("waiting for the server of '%s': %s", self._feed.view, failure.why)
-                    said = True
+                    warned = True
                 await self._pause(backoff.pause_s(failure.why.retry_after_s), for_news=False)
         return None
 
@@ -181,7 +174,7 @@ class Processor:
 
     async def _own(self, question: Question) -> Resumed | None:
         """None: told to stop before it was our turn."""
-        said = False
+        logged = False
         while not self._stopped():
             resumed: Resumed | None = await in_thread(self._store.acquire, question)
             if resumed is not None:
@@ -191,9 +184,9 @@ class Processor:
                     "another process owns this store under this name",
                     hint="end it, give this processor a name of its own, or let it wait with standby=True",
                 )
-            if not said:
+            if not logged:
                 _log.info("another process owns the store: standing by")
-                said = True
+                logged = True
             await asyncio.sleep(_STANDBY_S)
         return None
 
@@ -316,12 +309,12 @@ class Processor:
     async def _handle(self, task: Task, wiring: Wiring) -> None:
         self._due_us.pop(task.number, None)
         try:
-            replay = await in_thread(Replay, task, wiring)
+            run = await in_thread(HandlerRun, task, wiring)
             try:
-                await self._call(task, replay, wiring.term)
+                await self._call(task, run, wiring.term)
             finally:
-                await replay.close()
-            replay.check_done()
+                await run.close()
+            run.check_done()
         except StoreFencedError:
             raise
         except Exception as error:
@@ -333,15 +326,15 @@ class Processor:
             self._open -= 1
             self._room.set()
 
-    async def _call(self, task: Task, replay: Replay, term: int) -> None:
-        told: KeyChange | tuple[KeyChange, ...] = task.changes if self._options.each == "batch" else task.changes[0]
+    async def _call(self, task: Task, run: HandlerRun, term: int) -> None:
+        changes: KeyChange | tuple[KeyChange, ...] = task.changes if self._options.each == "batch" else task.changes[0]
         if self._is_async:
-            await self._handler(told, AsyncContext(task, replay, term))
+            await self._handler(changes, AsyncContext(task, run, term))
         else:
-            made = await in_thread(self._handler, told, Context(task, replay, term))
-            if inspect.isawaitable(made):
-                if inspect.iscoroutine(made):
-                    made.close()
+            result = await in_thread(self._handler, changes, Context(task, run, term))
+            if inspect.isawaitable(result):
+                if inspect.iscoroutine(result):
+                    result.close()
                 raise BadRequestError(
                     "the handler is a plain function and returned something to be awaited",
                     hint="pass the coroutine function itself, not a function around it",
@@ -350,16 +343,16 @@ class Processor:
     async def _failed(self, task: Task, error: Exception) -> None:
         """Put the task back or aside, tell of it, and pause: others may meet the same trouble."""
         tries, options = task.tries + 1, self._options
-        said = _said(error)
+        text = _text_of(error)
         if options.give_up_after is not None and tries >= options.give_up_after:
-            await in_thread(self._store.give_up, task, tries, said)
-            _log.error("task %s was given up after %d tries: %s", task.key, tries, said)
+            await in_thread(self._store.give_up, task, tries, text)
+            _log.error("task %s was given up after %d tries: %s", task.key, tries, text)
         else:
             most_s = min(options.backoff_most_s, FIRST_S * 2 ** min(task.tries, 30))
             due_us = self._now_us() + int(options.random.uniform(0.5, 1.0) * most_s * 1_000_000)
-            await in_thread(self._store.put_back, task, tries, said, due_us)
+            await in_thread(self._store.put_back, task, tries, text, due_us)
             self._due_us[task.number] = due_us
-            _log.warning("task %s failed, try %d: %s", task.key, tries, said)
+            _log.warning("task %s failed, try %d: %s", task.key, tries, text)
         if options.on_error is not None:
             options.on_error(task, error, tries)
         await self._pause(self._storm.pause_s(), for_news=False)
@@ -379,19 +372,19 @@ class Processor:
 
     async def _report(self) -> None:
         """Also while a handler does not come to an end."""
-        told: Progress | None = None
+        last: Progress | None = None
         while self._options.on_progress is not None:
             progress = await in_thread(self._store.progress)
-            if progress != told or progress.waiting:
-                told = progress
+            if progress != last or progress.waiting:
+                last = progress
                 self._options.on_progress(progress)
-            await asyncio.sleep(_TOLD_S)
+            await asyncio.sleep(_REPORT_S)
 
     def _stopped(self) -> bool:
         return self._options.stop is not None and self._options.stop.is_set()
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     if isinstance(error, PenstockError):
         return error.paragraph()
     return f"{type(error).__name__}: {error}"

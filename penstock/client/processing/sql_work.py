@@ -8,19 +8,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.client.processing.difference import News, Told, difference, lanes
 from penstock.client.processing.work import (
     CallState,
     FailedTask,
     KeyChange,
+    KeyMemory,
     LoggedCall,
+    News,
     Progress,
     Question,
     Received,
     Resumed,
     Task,
     canonical,
+    difference,
     idempotency_key,
+    lanes,
 )
 from penstock.errors import StoreMismatchError
 
@@ -115,8 +118,8 @@ class SqlWork(ABC):
     def _introduce(self, sql: Sql) -> None:
         """Make sure that there is a row to be the owner of, whoever else does so at the same moment."""
         values = (self.name, FORMAT, None, None, None, 0, 0, 0, None, 0)
-        made = "INSERT INTO penstock_processors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"
-        sql.run(made, *values)
+        insert = "INSERT INTO penstock_processors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"
+        sql.run(insert, *values)
 
     def _become_owner(self, sql: Sql, question: Question, holder: str, until_us: int) -> Resumed:
         """Within a transaction that nobody else can be in, after `_introduce`."""
@@ -150,11 +153,11 @@ class SqlWork(ABC):
     def _take(self, sql: Sql, received: Received) -> int:
         assert self._question is not None
         changes, question = received.changes, self._question
-        known = self._known(sql, None if changes.snapshot else lanes(changes, question.key))
-        news = difference(changes, known, question.key, question.on)
+        memories = self._memories(sql, None if changes.snapshot else lanes(changes, question.key))
+        news = difference(changes, memories, question.key, question.on)
         ((batch, number),) = sql.rows("SELECT batches, tasks FROM penstock_processors WHERE name = ?", self.name)
         tasks = [] if received.silent else self._tasks(news, batch + 1, number)
-        sql.many(_REMEMBER, [(self.name, new.lane, new.told.row, new.told.version) for new in news])
+        sql.many(_REMEMBER, [(self.name, new.lane, new.memory.row, new.memory.version) for new in news])
         sql.many("INSERT INTO penstock_tasks VALUES (?, ?, ?, ?, ?, ?, 0, 0, 0, NULL)", tasks)
         counted = "UPDATE penstock_processors SET received = ?, batches = ?, tasks = ? WHERE name = ?"
         sql.run(counted, changes.position, batch + 1, number + len(tasks), self.name)
@@ -164,11 +167,11 @@ class SqlWork(ABC):
             self._advance(sql)
         return len(tasks)
 
-    def _known(self, sql: Sql, wanted: list[str] | None) -> dict[str, Told]:
+    def _memories(self, sql: Sql, lanes: list[str] | None) -> dict[str, KeyMemory]:
         query, values = "SELECT lane, content, version FROM penstock_rows WHERE processor = ?", [self.name]
-        if wanted is not None:
-            query, values = f"{query} AND lane IN ({self.ONE_OF})", [self.name, canonical(wanted)]
-        return {lane: Told(content, version) for lane, content, version in sql.rows(query, *values)}
+        if lanes is not None:
+            query, values = f"{query} AND lane IN ({self.ONE_OF})", [self.name, canonical(lanes)]
+        return {lane: KeyMemory(content, version) for lane, content, version in sql.rows(query, *values)}
 
     def _tasks(self, news: list[News], batch: int, last: int) -> list[tuple[Any, ...]]:
         assert self._question is not None
@@ -181,14 +184,14 @@ class SqlWork(ABC):
 
     def _key(self, news: list[News]) -> str:
         assert self._question is not None
-        return idempotency_key(self.name, self._question.view, [(new.lane, new.told.version) for new in news])
+        return idempotency_key(self.name, self._question.view, [(new.lane, new.memory.version) for new in news])
 
     # Tasks
 
     def next(self, now_us: int, busy: Collection[int] = ()) -> Task | None:
         """Of the first so many tasks that are due, one is not among the busy."""
-        found = self._transact(lambda sql: sql.rows(_DUE, self.name, now_us, len(busy) + 1))
-        for number, key, changes, tries in found:
+        due = self._transact(lambda sql: sql.rows(_DUE, self.name, now_us, len(busy) + 1))
+        for number, key, changes, tries in due:
             if number not in busy:
                 return Task(number, key, _CHANGES.decode(changes), tries)
         return None
@@ -210,9 +213,9 @@ class SqlWork(ABC):
         done, values = "WHERE processor = ?", [self.name]
         if oldest is not None:
             done, values = "WHERE processor = ? AND batch < ?", [self.name, oldest]
-        found = sql.rows(f"SELECT position FROM penstock_batches {done} ORDER BY batch DESC LIMIT 1", *values)
-        if found:
-            sql.run("UPDATE penstock_processors SET handled = ? WHERE name = ?", found[0][0], self.name)
+        newest = sql.rows(f"SELECT position FROM penstock_batches {done} ORDER BY batch DESC LIMIT 1", *values)
+        if newest:
+            sql.run("UPDATE penstock_processors SET handled = ? WHERE name = ?", newest[0][0], self.name)
             sql.run(f"DELETE FROM penstock_batches {done}", *values)
 
     def put_back(self, task: Task, tries: int, error: str, due_us: int) -> None:
@@ -231,9 +234,8 @@ class SqlWork(ABC):
 
     def calls(self, task: Task) -> list[LoggedCall]:
         query = "SELECT number, target, method, payload, state, answer FROM penstock_calls"
-        where = "WHERE processor = ? AND task = ? ORDER BY number"
-        found = self._transact(lambda sql: sql.rows(f"{query} {where}", self.name, task.number))
-        return [LoggedCall(*row) for row in found]
+        where, values = "WHERE processor = ? AND task = ? ORDER BY number", (self.name, task.number)
+        return [LoggedCall(*row) for row in self._transact(lambda sql: sql.rows(f"{query} {where}", *values))]
 
     def intend(self, task: Task, call: LoggedCall) -> None:
         values = (self.name, task.number, call.number, call.target, call.method, call.payload)
@@ -249,8 +251,8 @@ class SqlWork(ABC):
         return self._transact(self._progress)
 
     def _progress(self, sql: Sql) -> Progress:
-        found = sql.rows("SELECT received, handled FROM penstock_processors WHERE name = ?", self.name)
-        received, handled = found[0] if found else (None, None)
+        rows = sql.rows("SELECT received, handled FROM penstock_processors WHERE name = ?", self.name)
+        received, handled = rows[0] if rows else (None, None)
         counts = "SELECT count(*), coalesce(sum(failed), 0) FROM penstock_tasks WHERE processor = ?"
         ((tasks, failed),) = sql.rows(counts, self.name)
         ((oldest,),) = sql.rows("SELECT min(received_us) FROM penstock_batches WHERE processor = ?", self.name)
@@ -258,8 +260,8 @@ class SqlWork(ABC):
 
     def failed(self) -> list[FailedTask]:
         query = "SELECT number, key, changes, tries, error FROM penstock_tasks WHERE processor = ? AND failed = 1"
-        found = self._transact(lambda sql: sql.rows(f"{query} ORDER BY number", self.name))
-        return [FailedTask(n, key, _CHANGES.decode(changes), tries, error) for n, key, changes, tries, error in found]
+        rows = self._transact(lambda sql: sql.rows(f"{query} ORDER BY number", self.name))
+        return [FailedTask(n, key, _CHANGES.decode(changes), tries, error) for n, key, changes, tries, error in rows]
 
     def retry(self, number: int) -> bool:
         again = "UPDATE penstock_tasks SET failed = 0, tries = 0, due_us = 0"
@@ -270,9 +272,8 @@ class SqlWork(ABC):
         return self._transact(lambda sql: self._dismiss(sql, number))
 
     def _dismiss(self, sql: Sql, number: int) -> bool:
-        sql.run(
-            "UPDATE penstock_processors SET term = term WHERE name = ?", self.name
-        )  # one after the other with the owner
+        # One after the other with the owner.
+        sql.run("UPDATE penstock_processors SET term = term WHERE name = ?", self.name)
         query = "SELECT 1 FROM penstock_tasks WHERE processor = ? AND number = ? AND failed = 1"
         if not sql.rows(query, self.name, number):
             return False

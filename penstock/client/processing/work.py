@@ -1,14 +1,25 @@
-"""The words of processing: what a handler is told of a row, a task that is open, a call that is logged."""
+"""The words of processing: what a handler is told of a row, a task that is open, a call that is logged.
+
+A handler is told what differs from what it was told before:
+
+1. What is remembered for a key is what the handler was told last, or will be once its open tasks are done.
+2. A batch that was taken before, and a snapshot after a `reset`, a rebuild or a lost position, give only what really
+   differs. So nothing is handed over twice, and nothing that changed meanwhile is missed.
+3. With `on="upserts"` a handler is not told of deletes, so nothing is forgotten: a row that goes and comes back as it
+   was is no news. With `on="changes"` it is.
+4. A key that was deleted keeps its version, so that the same content later has another idempotency key.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
 
 import msgspec
 
-from penstock.client.changes import Changes, Row
+from penstock.client.rows import Changes, Row
 
 Each = Literal["row", "batch"]
 On = Literal["changes", "upserts"]
@@ -26,7 +37,7 @@ class KeyChange(msgspec.Struct, frozen=True):
     key: Row
     """The columns of the view's key."""
     row: Row | None
-    """As it is now; None: it is no more in the view."""
+    """As it is now; None: it is no longer in the view."""
     before: Row | None
     """As the handler was told last; None: never, or that it was deleted."""
     version: int
@@ -148,3 +159,80 @@ def idempotency_key(name: str, view: str, rows: list[tuple[str, int]]) -> str:
     copy gives a row that comes again the key that it had.
     """
     return f"{name}/{sha256(canonical([view, rows]).encode()).hexdigest()[:32]}"
+
+
+LONGEST_LANE = 400
+"""In characters: an index of PostgreSQL takes keys of up to 2,700 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMemory:
+    """What the handler was last told of one key."""
+
+    row: str | None
+    """The row as canonical JSON; None: that it was deleted."""
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One change and the key under which it is remembered."""
+
+    lane: str
+    change: KeyChange
+    memory: KeyMemory
+
+
+def lane_of(row: Row, key: Sequence[str]) -> str:
+    """The key of a row as text, of a long one its hash: tasks of one lane keep their order.
+
+    >>> lane_of({"song": "s1", "day": 3, "plays": 7}, ["day", "song"])
+    '[3,"s1"]'
+    """
+    text = canonical([row[name] for name in key])
+    return text if len(text) <= LONGEST_LANE else f"#{sha256(text.encode()).hexdigest()}"
+
+
+def lanes(changes: Changes, key: Sequence[str]) -> list[str]:
+    """The keys that a batch names."""
+    return [lane_of(row, key) for row in (*changes.deletes, *changes.upserts)]
+
+
+def difference(changes: Changes, memories: Mapping[str, KeyMemory], key: Sequence[str], on: On) -> list[News]:
+    """What is new in a batch. `memories` are those of its keys; of every key if it is a snapshot."""
+    news = list(_gone(changes, memories, key)) if on == "changes" else []
+    for row in changes.upserts:
+        lane, text = lane_of(row, key), canonical(row)
+        before = memories.get(lane)
+        if before is None or before.row != text:
+            news.append(_upsert(lane, row, text, before, key))
+    return news
+
+
+def _gone(changes: Changes, memories: Mapping[str, KeyMemory], key: Sequence[str]) -> Iterator[News]:
+    if changes.snapshot:
+        present = {lane_of(row, key) for row in changes.upserts}
+        missing = [lane for lane in memories if lane not in present]
+    else:
+        missing = [lane_of(row, key) for row in changes.deletes]
+    for lane in missing:
+        before = memories.get(lane)
+        if before is not None and before.row is not None:
+            row = _row(before)
+            change = KeyChange(_key(row, key), None, row, before.version + 1)
+            yield News(lane, change, KeyMemory(None, change.version))
+
+
+def _upsert(lane: str, row: Row, text: str, before: KeyMemory | None, key: Sequence[str]) -> News:
+    version = 1 if before is None else before.version + 1
+    change = KeyChange(_key(row, key), row, None if before is None or before.row is None else _row(before), version)
+    return News(lane, change, KeyMemory(text, version))
+
+
+def _key(row: Row, key: Sequence[str]) -> Row:
+    return {name: row[name] for name in key}
+
+
+def _row(memory: KeyMemory) -> dict[str, Any]:
+    assert memory.row is not None
+    return msgspec.json.decode(memory.row, type=dict[str, Any])

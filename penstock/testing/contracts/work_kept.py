@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from penstock.client.changes import Changes
 from penstock.client.processing.work import LoggedCall, Question, Received, Task
 from penstock.client.processing.work_store import WorkStore
+from penstock.client.rows import Changes
 from penstock.errors import StoreFencedError, StoreMismatchError
 
 QUESTION = Question("topics", ("topic",))

@@ -11,8 +11,8 @@ from typing import Any
 
 from bank import Bank
 
-from penstock.client.changes import Changes
 from penstock.client.processing import KeyChange, Options, Processor, Progress, open_store
+from penstock.client.rows import Changes
 
 DEADLINE_S = 60.0
 

@@ -12,8 +12,7 @@ from edge import Door, Edge
 from fake_flows import FakeFlows
 
 from penstock.client import AsyncClient
-from penstock.client.changes import Changes
-from penstock.client.rows import key_of
+from penstock.client.rows import Changes, key_of
 from penstock.config import Folder, Limits
 from penstock.log.log import Stream
 

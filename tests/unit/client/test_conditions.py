@@ -8,8 +8,8 @@ from decimal import Decimal
 import pytest
 
 from penstock.client import col, fn, where
-from penstock.client.asking import DEFAULT, asking
 from penstock.client.conditions import spelled
+from penstock.client.read_request import DEFAULT, read_request
 from penstock.errors import BadQueryError
 
 
@@ -70,13 +70,13 @@ def test_what_is_no_condition_is_told_at_once() -> None:
 
 
 def test_what_is_asked_travels_in_two_forms() -> None:
-    made = asking("view", "a/b", col.n > 3, None, "topic, n", ["-n"], None)
+    made = read_request("view", "a/b", col.n > 3, None, "topic, n", ["-n"], None)
     assert made.path == "/views/a%2Fb"
     parameters = {"where": "`n` > :p1", "params": '{"p1":3}', "select": "topic,n", "order_by": "-n", "limit": "null"}
     assert made.parameters() == parameters
     message = made.message("p9")
     assert (message["view"], message["since"], message["limit"]) == ("a/b", "p9", None)
     assert (message["where"], message["params"]) == ("`n` > :p1", {"p1": 3})
-    plain = asking("stream", "s", limit=DEFAULT)
+    plain = read_request("stream", "s", limit=DEFAULT)
     assert plain.parameters() == {}
     assert plain.message("start").keys() == {"type", "id", "stream", "since"}

@@ -9,8 +9,8 @@ import pytest
 from scripted_door import ScriptedDoor
 
 from penstock.client import Producer
-from penstock.client.batch import Numbered
-from penstock.client.journal import Changes, Journal, State
+from penstock.client.batch import BatchNumber
+from penstock.client.journal import Journal, JournalWrite, QueueState
 from penstock.errors import DiskFullError, FolderMismatchError
 
 NOW_US = 1_700_000_000_000_000
@@ -22,13 +22,13 @@ def journal(folder: Path, now_us: int = NOW_US) -> Journal:
 
 def test_what_was_written_is_there_again_and_an_open_batch_is_doubtful(tmp_path: Path) -> None:
     first = journal(tmp_path)
-    first.write(Changes([(1, b"a"), (2, b"b"), (3, b"c")]))
-    first.write(Changes([(4, b"d")], State(1, Numbered(first.found.epoch, 7, 2, 3), first.found.epoch)))
+    first.write(JournalWrite([(1, b"a"), (2, b"b"), (3, b"c")]))
+    first.write(JournalWrite([(4, b"d")], QueueState(1, BatchNumber(first.start.epoch, 7, 2, 3), first.start.epoch)))
     first.close()
     second = journal(tmp_path)
-    assert second.found.events == [(2, b"b"), (3, b"c"), (4, b"d")]
-    assert second.found.batch == Numbered(first.found.epoch, 7, 2, 3, doubtful=True)
-    assert second.found.producer == first.found.producer
+    assert second.start.events == [(2, b"b"), (3, b"c"), (4, b"d")]
+    assert second.start.batch == BatchNumber(first.start.epoch, 7, 2, 3, doubtful=True)
+    assert second.start.producer == first.start.producer
     second.close()
 
 
@@ -36,7 +36,7 @@ def test_the_epoch_rises_also_when_the_clock_goes_back(tmp_path: Path) -> None:
     epochs = []
     for now_us in (NOW_US, NOW_US - 10**12, NOW_US - 10**12, NOW_US + 10**12):
         opened = journal(tmp_path, now_us)
-        epochs.append(opened.found.epoch)
+        epochs.append(opened.start.epoch)
         opened.close()
     assert epochs == sorted(set(epochs))
 
@@ -46,8 +46,8 @@ def test_two_copies_of_a_folder_have_different_epochs(tmp_path: Path) -> None:
     journal(tmp_path / "one").close()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     one, two = journal(tmp_path / "one", NOW_US + 10**9), journal(tmp_path / "two", NOW_US + 2 * 10**9)
-    assert one.found.producer == two.found.producer
-    assert one.found.epoch < two.found.epoch
+    assert one.start.producer == two.start.producer
+    assert one.start.epoch < two.start.epoch
     one.close()
     two.close()
 
@@ -63,7 +63,7 @@ def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
 def test_an_event_that_the_disk_does_not_take_is_not_in_the_queue(door: ScriptedDoor, tmp_path: Path) -> None:
     with Producer(door.url, "orders", folder=tmp_path, linger_ms=1, backoff_most_s=0.05) as orders:
         orders.send({"order_id": 0}).result(5)
-        storer = orders._parts._storer
+        storer = orders._workings._storer
         assert storer is not None
         db = storer._journal._db
         pages = db.execute("PRAGMA page_count").fetchone()[0]

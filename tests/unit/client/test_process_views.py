@@ -15,7 +15,7 @@ from served import FAST, Served, serving
 from penstock.client import AsyncClient, Client
 from penstock.client.processing import KeyChange, Progress, open_store
 from penstock.client.processing.stores.sqlite import SqliteStore
-from penstock.client.refusing import Passing
+from penstock.client.verdict import TransientFailure
 from penstock.errors import (
     BadQueryError,
     PenstockError,
@@ -135,7 +135,7 @@ async def test_a_store_is_opened_and_closed_beside_the_loop(tmp_path: Path, monk
             where.append(threading.get_ident())
             super().close()
 
-    monkeypatch.setattr("penstock.client.processing.stores.choice.SqliteStore", Noted)
+    monkeypatch.setattr("penstock.client.processing.work_store.SqliteStore", Noted)
     async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served:
         await served.show(topic("a", 1))
         await once(served, Seen())
@@ -151,7 +151,7 @@ async def test_a_server_that_is_too_busy_to_say_the_key_is_asked_again(tmp_path:
 
         async def played(path: str, *more: Any) -> Any:
             if path == "/views" and refusals:
-                raise Passing(refusals.pop())
+                raise TransientFailure(refusals.pop())
             return await get(path, *more)
 
         client._calls().get = played  # type: ignore[method-assign]

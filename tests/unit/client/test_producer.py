@@ -300,7 +300,7 @@ def test_an_answer_that_comes_while_it_ends_is_not_an_error(door: ScriptedDoor, 
     orders = Producer(door.url, "orders", folder=tmp_path, **FAST)
     handle = orders.send(order(0))
     wait_until(lambda: door.requests)
-    orders._parts.outbox.end(ProducerClosedError("over"))
+    orders._workings.outbox.end(ProducerClosedError("over"))
     with pytest.raises(ProducerClosedError):
         handle.result(1)
     door.gate.set()

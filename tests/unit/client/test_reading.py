@@ -16,7 +16,7 @@ from served import FAST, WAYS, Copy, serving
 
 from penstock.app import App
 from penstock.client import AsyncClient, Channel, Client, Notice, col, where
-from penstock.client.following import Following
+from penstock.client.reader import Following
 from penstock.config import Limits
 from penstock.errors import (
     BadPositionError,
@@ -255,7 +255,7 @@ async def test_reads_never_go_back_behind_what_was_seen(tmp_path: Path) -> None:
         await served.show(topic("a", 1))
         first = await client.get("topics")
         ahead = Position("view", "topics", served.stream.epoch, (3,)).token()
-        client._seen.note("topics", ahead)
+        client._newest.note("topics", ahead)
         with pytest.raises(NotYetError):
             await client.get("topics", wait=0.05)
         waiting = asyncio.ensure_future(client.get("topics"))
@@ -266,7 +266,7 @@ async def test_reads_never_go_back_behind_what_was_seen(tmp_path: Path) -> None:
         assert (await waiting)[0]["rsvps"] == 3
         assert (await client.get("topics", at_least=first.position))[0]["rsvps"] == 3
         async with served.client(monotonic=False) as careless:
-            careless._seen.note("topics", Position("view", "topics", served.stream.epoch, (9,)).token())
+            careless._newest.note("topics", Position("view", "topics", served.stream.epoch, (9,)).token())
             assert (await careless.get("topics"))[0]["rsvps"] == 3
 
 
@@ -274,10 +274,10 @@ async def test_a_rebuild_does_not_end_reads_that_never_go_back(tmp_path: Path) -
     async with asyncio.timeout(DEADLINE_S), serving(tmp_path) as served, served.client() as client:
         gone = Position("view", "topics", "another", (3,)).token()
         await served.show(topic("a", 1))
-        client._seen.note("topics", gone)
+        client._newest.note("topics", gone)
         found = await client.get("topics", wait=0.05)
         assert found[0]["rsvps"] == 1
-        assert client._seen.at("topics") == found.position
+        assert client._newest.at("topics") == found.position
         with pytest.raises(PositionGoneError):
             await client.get("topics", at_least=gone, wait=0.05)
 

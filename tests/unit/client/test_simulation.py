@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from penstock.client.dispatch import Dispatcher
-from penstock.client.journal import Changes, Journal, State
+from penstock.client.dispatcher import Dispatcher
+from penstock.client.journal import Done, Journal, JournalWrite, QueueState
 from penstock.client.outbox import Bounds, Outbox
-from penstock.client.storer import Done
 from penstock.client.verdict import Reply
 from penstock.clock import SystemClock
 from penstock.errors import EventRejectedError, UnreachableError
@@ -79,11 +78,11 @@ class StorerAtOnce:
     def __init__(self, journal: Journal, random: Random) -> None:
         self.journal, self._random, self.peace = journal, random, False
 
-    def store(self, what: tuple[int, bytes] | State, done: Done) -> None:
+    def store(self, what: tuple[int, bytes] | QueueState, done: Done) -> None:
         end = self._random.random() if not self.peace else 1
         if end < 0.02:
             raise Crash
-        self.journal.write(Changes(state=what) if isinstance(what, State) else Changes([what]))
+        self.journal.write(JournalWrite(state=what) if isinstance(what, QueueState) else JournalWrite([what]))
         if end < 0.04:
             raise Crash
         done(None)
@@ -97,7 +96,7 @@ class Life:
         journal = Journal(folder, "orders", "normal", clock.now_us())
         self.storer = StorerAtOnce(journal, door.random)
         bounds = Bounds(10**6, 10**9, door.random.randint(1, 40), 10**6, 0.0)
-        self.outbox = Outbox(journal.found, bounds, self.storer, clock)  # type: ignore[arg-type]
+        self.outbox = Outbox(journal.start, bounds, self.storer, clock)  # type: ignore[arg-type]
         connection: Any = door
 
         def on_rejected(line: bytes, error: EventRejectedError) -> None:
@@ -106,7 +105,7 @@ class Life:
         self.dispatcher = Dispatcher(
             self.outbox,
             connection,
-            journal.found.producer,
+            journal.start.producer,
             key=None,
             compress=True,
             backoff_most_s=0,

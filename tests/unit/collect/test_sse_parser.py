@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from penstock.collect.pulling.sse_parser import SseParser
+from penstock.sse_parser import SseParser
 
 STREAM = (
     b"\xef\xbb\xbf: a comment\r\nretry: 2500\n\n"

@@ -73,10 +73,9 @@ class PostgresStore(SqlWork):
         try:
             self._introduce(sql)
             query = f"SELECT holder, until_us > {_NOW_US} FROM penstock_processors WHERE name = ? FOR UPDATE"
-            found = sql.rows(query, self.name)
+            ((holder, held),) = sql.rows(query, self.name)
         except psycopg.errors.LockNotAvailable:
             raise _HeldUp from None
-        ((holder, held),) = found
         if held and holder != self._holder:
             return None
         resumed = self._become_owner(sql, question, self._holder, 0)
@@ -156,14 +155,14 @@ class PostgresStore(SqlWork):
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            made = psycopg.connect(self._address, autocommit=True, connect_timeout=5, application_name="penstock")
-            made.execute(f"SET idle_in_transaction_session_timeout = {max(1000, int(self.lease_s * 1000))}")
-            made.execute("SET statement_timeout = 0")
+            session = psycopg.connect(self._address, autocommit=True, connect_timeout=5, application_name="penstock")
+            session.execute(f"SET idle_in_transaction_session_timeout = {max(1000, int(self.lease_s * 1000))}")
+            session.execute("SET statement_timeout = 0")
             for plan in _UNFIT:
-                made.execute(f"SET enable_{plan} = off")
-            if made.execute("SHOW synchronous_commit").fetchone() == ("off",):
-                made.execute("SET synchronous_commit = on")
-            self._connection = made
+                session.execute(f"SET enable_{plan} = off")
+            if session.execute("SHOW synchronous_commit").fetchone() == ("off",):
+                session.execute("SET synchronous_commit = on")
+            self._connection = session
         return self._connection
 
 

@@ -75,8 +75,8 @@ class SqliteStore(SqlWork):
             self._db.close()
 
     def _hold(self, sql: Sql) -> None:
-        found = sql.rows("SELECT term FROM penstock_processors WHERE name = ?", self.name)
-        if self._lock is None or found != [(self.term,)]:
+        terms = sql.rows("SELECT term FROM penstock_processors WHERE name = ?", self.name)
+        if self._lock is None or terms != [(self.term,)]:
             raise StoreFencedError(
                 f"another process has taken '{self.name}' over in '{self._path}'",
                 hint="end this one: it can do no harm",

@@ -21,11 +21,11 @@ from penstock.clock import Clock
 from penstock.collect.judging.cutting import SLICE_BYTES
 from penstock.collect.pulling.http_get import HttpGet, bounded
 from penstock.collect.pulling.source import Arrived, Ask, Lag, NotNow, Reset
-from penstock.collect.pulling.sse_parser import ServerSentEvent, SseParser
 from penstock.declaration import StreamDef
 from penstock.errors import BadPositionError, PenstockError, PositionGoneError
 from penstock.origin import Origin
 from penstock.position import Position
+from penstock.sse_parser import ServerSentEvent, SseParser
 
 TOKEN = "token"
 PAGE_EVENTS = 1_000

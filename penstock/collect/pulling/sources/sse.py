@@ -9,8 +9,8 @@ from aiohttp import ClientResponse, ClientSession
 
 from penstock.collect.pulling.http_get import HttpGet
 from penstock.collect.pulling.source import Arrived, Ask, Ended, Lag, NotNow
-from penstock.collect.pulling.sse_parser import SseParser
 from penstock.origin import Origin
+from penstock.sse_parser import SseParser
 
 CONTENT = "text/event-stream"
 ID = "id"

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _END_S = 5.0
 
 
-class Background:
+class LoopThread:
     """The thread and its loop. Ends with the process, or by `close`."""
 
     def __init__(self) -> None:

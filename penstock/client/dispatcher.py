@@ -3,20 +3,79 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
+from socket import SHUT_RDWR
 from threading import Event, Thread
+from urllib.parse import quote, urlsplit
 
 from penstock.client.backoff import Backoff
-from penstock.client.batch import Batch, Receipt
-from penstock.client.connection import Connection
+from penstock.client.batch import NumberedBatch, Receipt
 from penstock.client.outbox import Doing, Outbox
-from penstock.client.verdict import Again, Fenced, Forgotten, Settled, Smaller, Verdict, judge
+from penstock.client.verdict import ACK, EXPECTED, Again, Fenced, Forgotten, Reply, Settled, Smaller, Verdict, judge
 from penstock.clock import Clock
-from penstock.errors import EventRejectedError, PenstockError, UnreachableError
+from penstock.errors import BadRequestError, EventRejectedError, PenstockError, UnreachableError
+
+_HEADERS = (ACK, EXPECTED, "Retry-After", "Date", "Location")
+_LARGEST_REPLY = 16 * 1024**2
+
+
+class DoorConnection:
+    """One HTTP connection to the door, kept open between requests and opened anew when it breaks. Used by the thread
+    that sends; `abort` by any."""
+
+    def __init__(self, url: str, stream: str, timeout_s: float, tls: ssl.SSLContext | None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadRequestError(f"'{url}' is not the address of a server", hint="write it like http://host:8080")
+        self._path = f"{parts.path.rstrip('/')}/streams/{quote(stream, safe='')}"
+        self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._path}"
+        if parts.scheme == "https":
+            context = tls or ssl.create_default_context()
+            self._http: http.client.HTTPConnection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=timeout_s, context=context
+            )
+        else:
+            self._http = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+
+    @property
+    def is_open(self) -> bool:
+        return self._http.sock is not None
+
+    def post(self, body: bytes, sent: Mapping[str, str]) -> Reply:
+        """Raises `UnreachableError`; whether the request was taken is then not known."""
+        try:
+            self._http.request("POST", self._path, body, dict(sent))
+            with self._http.getresponse() as response:
+                content = response.read(_LARGEST_REPLY)
+                headers = {name: value for name in _HEADERS if (value := response.getheader(name)) is not None}
+                reply = Reply(response.status, headers, content)
+                if not response.isclosed():
+                    self._http.close()
+                return reply
+        except (OSError, http.client.HTTPException) as error:
+            self._http.close()
+            raise UnreachableError(
+                f"{self.where} does not answer",
+                detail=f"{type(error).__name__}: {error}",
+                hint="it is tried again; see that the server runs and the address is right",
+            ) from error
+
+    def abort(self) -> None:
+        """Break off whatever is under way."""
+        sock = self._http.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(SHUT_RDWR)
+
+    def close(self) -> None:
+        self._http.close()
+
 
 COMPRESS_BYTES = 1024
 """Below this, packing costs more than it saves."""
@@ -35,7 +94,7 @@ class Dispatcher:
     def __init__(
         self,
         outbox: Outbox,
-        connection: Connection,
+        connection: DoorConnection,
         producer: str,
         *,
         key: Key,
@@ -48,7 +107,8 @@ class Dispatcher:
         self._outbox, self._connection, self._producer = outbox, connection, producer
         self._key, self._compress, self._on_rejected, self._clock = key, compress, on_rejected, clock
         self._backoff = Backoff(backoff_most_s, random)
-        self._told: tuple[str, float] | None = None
+        self._reported: tuple[str, float] | None = None
+        """The trouble that was last logged, and when."""
         self._stop = Event()
         self.doing: Doing = "idle"
         self.error: PenstockError | None = None
@@ -79,7 +139,7 @@ class Dispatcher:
                 self._wait("blocked", PenstockError(f"an error of the producer's own: {error!r}"))
         self._connection.close()
 
-    def _try(self, batch: Batch) -> Verdict:
+    def _try(self, batch: NumberedBatch) -> Verdict:
         if self.doing == "idle":
             self.doing = "sending"
         body = batch.body()
@@ -96,16 +156,16 @@ class Dispatcher:
         key = self._key() if callable(self._key) else self._key
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
-        kept = self._connection.is_open
+        was_open = self._connection.is_open
         try:
             reply = self._connection.post(body, headers)
         except UnreachableError as error:
             # A server closes connections that were idle: that is no trouble, and a new one is opened at once.
             untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
-            return Again(error, doubtful=True, after_s=0.0 if kept else None, loud=untrusted)
+            return Again(error, doubtful=True, after_s=0.0 if was_open else None, loud=untrusted)
         return judge(reply, self._clock.now_us() / 1e6)
 
-    def _act(self, batch: Batch, verdict: Verdict) -> None:
+    def _act(self, batch: NumberedBatch, verdict: Verdict) -> None:
         match verdict:
             case Settled():
                 self._settle(batch, verdict)
@@ -124,17 +184,17 @@ class Dispatcher:
                 self.doing, self.error = "fenced", error
                 self._outbox.end(error)
 
-    def _settle(self, batch: Batch, settled: Settled) -> None:
+    def _settle(self, batch: NumberedBatch, settled: Settled) -> None:
         if settled.receipt.shed:
             _log.warning("%s dropped %d events: it is overloaded", self._connection.where, settled.receipt.shed)
         for index, error in sorted(settled.rejected.items()):
             self._reject(batch.lines[index], error)
         self._backoff.succeeded()
-        self._told = None
+        self._reported = None
         self.doing, self.error = "idle", None
         self._outbox.settle(settled.receipt, settled.rejected)
 
-    def _make_smaller(self, batch: Batch, error: PenstockError) -> None:
+    def _make_smaller(self, batch: NumberedBatch, error: PenstockError) -> None:
         """The number is not used up, so that it may hold fewer events, unless an earlier try was taken."""
         if batch.number.doubtful:
             self._ask(batch, error)
@@ -150,10 +210,10 @@ class Dispatcher:
             self._reject(batch.lines[0], refused)
             self._outbox.refuse(refused)
 
-    def _ask(self, batch: Batch, error: PenstockError) -> None:
+    def _ask(self, batch: NumberedBatch, error: PenstockError) -> None:
         """Find out whether a doubtful batch was taken: a number too far ahead is refused with the one expected."""
         number = batch.number
-        verdict = self._try(Batch(replace(number, sequence=number.sequence + 2), [b"{}"]))
+        verdict = self._try(NumberedBatch(replace(number, sequence=number.sequence + 2), [b"{}"]))
         match verdict:
             case Forgotten(gap) if gap.expected == number.sequence:
                 self._outbox.trust()
@@ -164,7 +224,7 @@ class Dispatcher:
             case _:
                 self._wait("blocked", error)
 
-    def _renumber(self, batch: Batch, error: PenstockError) -> None:
+    def _renumber(self, batch: NumberedBatch, error: PenstockError) -> None:
         """Nobody can say any more whether a doubtful batch was taken; twice and told is better than lost."""
         if batch.number.doubtful:
             _log.warning(
@@ -187,8 +247,8 @@ class Dispatcher:
     def _wait(self, doing: Doing, error: PenstockError, after_s: float | None = None) -> None:
         self.doing, self.error = doing, error
         now = self._clock.monotonic()
-        new = self._told is None or self._told[0] != error.message
-        if new or (self._told is not None and now - self._told[1] > _REMIND_S):
+        new = self._reported is None or self._reported[0] != error.message
+        if new or (self._reported is not None and now - self._reported[1] > _REMIND_S):
             _log.log(logging.INFO if new and doing == "retrying" else logging.WARNING, "%s", error.paragraph())
-            self._told = (error.message, now)
+            self._reported = (error.message, now)
         self._stop.wait(self._backoff.pause_s(after_s))

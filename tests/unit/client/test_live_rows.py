@@ -19,7 +19,7 @@ from served import FAST, Served, serving
 from shop_app import shop
 
 from penstock.client import AsyncClient, Changes, Client, RowChange
-from penstock.client.refusing import Passing
+from penstock.client.verdict import TransientFailure
 from penstock.errors import (
     BadQueryError,
     ClientClosedError,
@@ -109,7 +109,7 @@ def _refusing(client: AsyncClient, *refusals: PenstockError) -> list[PenstockErr
 
     async def played(path: str, *more: Any) -> Any:
         if path == "/views" and left:
-            raise Passing(left.pop(0))
+            raise TransientFailure(left.pop(0))
         return await get(path, *more)
 
     client._calls().get = played  # type: ignore[method-assign]

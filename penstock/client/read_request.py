@@ -32,7 +32,7 @@ Limit = int | None | Default
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ReadRequest:
     """A view or a stream, and which part of it. A resume repeats it unchanged."""
 
     kind: Kind
@@ -45,23 +45,23 @@ class Asking:
     """None: all rows."""
 
     @property
-    def _named(self) -> str:
+    def _word(self) -> str:
         return "channel" if isinstance(self.name, Channel) else self.kind
 
     @property
     def path(self) -> str:
-        return f"/{self._named}s/{quote(self.name, safe='')}"
+        return f"/{self._word}s/{quote(self.name, safe='')}"
 
     def parameters(self) -> dict[str, str]:
         """For the query of a URL."""
-        made = {
+        values = {
             "where": self.where,
             "params": None if self.params is None else encode(self.params).decode(),
             "select": None if self.select is None else ",".join(self.select),
             "order_by": None if self.order_by is None else ",".join(self.order_by),
             "limit": self._limit(),
         }
-        return {name: value for name, value in made.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def _limit(self) -> str | None:
         if isinstance(self.limit, Default):
@@ -70,13 +70,13 @@ class Asking:
 
     def message(self, since: str | None) -> Message:
         """For a socket."""
-        made: Message = {"type": "subscribe", "id": "r", self._named: str(self.name), "since": since}
+        message: Message = {"type": "subscribe", "id": "r", self._word: str(self.name), "since": since}
         fields = {"where": self.where, "params": self.params, "select": self.select, "order_by": self.order_by}
-        made |= {name: value for name, value in fields.items() if value is not None}
-        return made if isinstance(self.limit, Default) else made | {"limit": self.limit}
+        message |= {name: value for name, value in fields.items() if value is not None}
+        return message if isinstance(self.limit, Default) else message | {"limit": self.limit}
 
 
-def asking(
+def read_request(
     kind: Kind,
     name: str,
     where: str | Condition | None = None,
@@ -84,14 +84,14 @@ def asking(
     select: Names = None,
     order_by: Names = None,
     limit: Limit = DEFAULT,
-) -> Asking:
+) -> ReadRequest:
     """As the caller wrote it.
 
-    >>> asking("view", "topics", "rsvps > :n", {"n": 3}, limit=None).parameters()
+    >>> read_request("view", "topics", "rsvps > :n", {"n": 3}, limit=None).parameters()
     {'where': 'rsvps > :n', 'params': '{"n":3}', 'limit': 'null'}
     """
     text, values = spelled(where, params)
-    return Asking(kind, name, text, values, _names(select), _names(order_by), limit)
+    return ReadRequest(kind, name, text, values, _names(select), _names(order_by), limit)
 
 
 def _names(names: Names) -> tuple[str, ...] | None:

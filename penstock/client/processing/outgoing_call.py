@@ -143,12 +143,12 @@ def fate(status: int) -> Literal["unsent", "open"]:
 
 def refusal(call: Call, answer: Answer) -> CallRefusedError | CallCutOffError:
     """The error for a status that the handler did not ask for."""
-    said = f"{answer.status}: {answer.text[:500]}"
+    detail = f"{answer.status}: {answer.text[:500]}"
     if fate(answer.status) == "open":
-        return cut_off(call, said)
+        return cut_off(call, detail)
     return CallRefusedError(
         f"'{call.target}' refused call {call.number}",
-        detail=said,
+        detail=detail,
         hint="a status that the handler can live with goes into accept=",
     )
 

@@ -1,7 +1,7 @@
 """Calls a function for every row that comes to meet a condition, or changes while it does: the server calls the client.
 
-At least once for each connection: a row that changed just before this process died may not have been handled, and is
-not told again after a restart. `client.process` is the way to handle each change exactly once.
+At least once for each connection: a row that changed just before this process died may not have been handled, and does
+not come again after a restart. `client.process` is the way to handle each change exactly once.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.client.background import Background
-from penstock.client.changes import Changes, Row
-from penstock.client.following import Following
-from penstock.client.live import KeyColumns
-from penstock.client.rows import Hashable, key_of
+from penstock.client.live_rows import KeyColumns
+from penstock.client.loop_thread import LoopThread
+from penstock.client.reader import Following
+from penstock.client.rows import Changes, Hashable, Row, key_of
 
 _log = logging.getLogger("penstock.client")
 
@@ -57,11 +56,11 @@ class Calls:
 
     def _news(self, changes: Changes) -> list[RowChange]:
         upserts = {key_of(row, self._key): row for row in changes.upserts}
-        known = upserts if self._rows is None else self._rows
+        before = upserts if self._rows is None else self._rows
         news = [
-            RowChange(changes.view, row, known.get(key), changes.position)
+            RowChange(changes.view, row, before.get(key), changes.position)
             for key, row in upserts.items()
-            if known.get(key) != row
+            if before.get(key) != row
         ]
         rows = {} if changes.snapshot or self._rows is None else self._rows
         for row in changes.deletes:
@@ -75,7 +74,7 @@ class AsyncCalling:
     """What `AsyncClient.on` gives: calls go on until `stop`, or until one fails."""
 
     def __init__(self, calls: Calls, position: Callable[[], str | None]) -> None:
-        self._task = asyncio.create_task(_told(calls))
+        self._task = asyncio.create_task(_run_logged(calls))
         self._position = position
 
     @property
@@ -100,13 +99,13 @@ class AsyncCalling:
 class Calling:
     """What `Client.on` gives: the same for threads."""
 
-    def __init__(self, calls: Calls, position: Callable[[], str | None], background: Background) -> None:
-        self._background, self._position = background, position
+    def __init__(self, calls: Calls, position: Callable[[], str | None], loop_thread: LoopThread) -> None:
+        self._loop_thread, self._position = loop_thread, position
 
         async def begin() -> AsyncCalling:
             return AsyncCalling(calls, position)
 
-        self._calling = background.run(begin())
+        self._calling = loop_thread.run(begin())
 
     @property
     def position(self) -> str | None:
@@ -114,10 +113,10 @@ class Calling:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it ends; raises the reason, or `TimeoutError`."""
-        self._background.run(self._calling.wait(), timeout_s)
+        self._loop_thread.run(self._calling.wait(), timeout_s)
 
     def stop(self) -> None:
-        self._background.run(self._calling.stop())
+        self._loop_thread.run(self._calling.stop())
 
     def __enter__(self) -> Calling:
         return self
@@ -126,7 +125,7 @@ class Calling:
         self.stop()
 
 
-async def _told(calls: Calls) -> None:
+async def _run_logged(calls: Calls) -> None:
     """A failure that nobody waits for is not lost: it is in the log."""
     try:
         await calls.run()
@@ -141,8 +140,8 @@ def in_order(handler: Callable[[RowChange], Any], in_thread: bool) -> Call:
     """A handler of either kind as something to wait for; a plain one may block, so that it runs in a thread."""
 
     async def call(change: RowChange) -> None:
-        made = await asyncio.to_thread(handler, change) if in_thread else handler(change)
-        if asyncio.iscoroutine(made):
-            await made
+        result = await asyncio.to_thread(handler, change) if in_thread else handler(change)
+        if asyncio.iscoroutine(result):
+            await result
 
     return call

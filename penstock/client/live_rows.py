@@ -1,4 +1,4 @@
-"""A view as a dict that keeps itself current in the background: `AsyncLive` for asyncio, `Live` for threads.
+"""A view as a dict that keeps itself current in the loop_thread: `AsyncLive` for asyncio, `Live` for threads.
 
 1. A batch is applied all or none: whoever reads sees the rows of one position, never half of a batch.
 2. Any thread may read; the client's loop applies.
@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from threading import Condition
 from typing import TypeVar
 
-from penstock.client.background import Background
-from penstock.client.changes import Changes, Row
-from penstock.client.following import Following
-from penstock.client.rows import Hashable, frozen, key_of
+from penstock.client.loop_thread import LoopThread
+from penstock.client.reader import Following
+from penstock.client.rows import Changes, Hashable, Row, frozen, key_of
 from penstock.errors import ClientClosedError
 
 _log = logging.getLogger("penstock.client")
@@ -30,7 +29,7 @@ class LiveRows(Mapping[Hashable, Row]):
     """Rows by key: the value of the key's column, or a tuple of them. Rows are not to be changed by who reads them."""
 
     def __init__(self, watch: Following[Changes], key_columns: KeyColumns, on_change: OnChange | None) -> None:
-        self.view = watch.asking.name
+        self.view = watch.request.name
         self._watch, self._key_columns, self._on_change = watch, key_columns, on_change
         self._key: Sequence[str] = ()
         self._rows: dict[Hashable, Row] = {}
@@ -73,7 +72,7 @@ class LiveRows(Mapping[Hashable, Row]):
 
     @property
     def lag_s(self) -> float | None:
-        """How old the newest event was when it came here; while stalled or cut off, growing. None: nobody said."""
+        """How old the newest event was when it came here; it grows while stalled or cut off. None: not known."""
         return self._watch.lag_s
 
     @property
@@ -184,10 +183,10 @@ class AsyncLive(LiveRows):
 class Live(LiveRows):
     """For threads: `with client.live("topics") as topics: topics["jazz"]["rsvps"]`."""
 
-    def __init__(self, same: AsyncLive, background: Background) -> None:
-        """`same` has not begun; it is followed on the background's loop."""
+    def __init__(self, same: AsyncLive, loop_thread: LoopThread) -> None:
+        """`same` has not begun; it is followed on the loop_thread's loop."""
         super().__init__(same._watch, same._key_columns, same._on_change)
-        self._background = background
+        self._loop_thread = loop_thread
         self._stop: Callable[[], None] | None = None
 
     def changed(self, than: str | None = None, timeout_s: float | None = None) -> str:
@@ -206,7 +205,7 @@ class Live(LiveRows):
 
     def __enter__(self) -> Live:
         """Wait until the rows are there."""
-        self._stop = self._background.begin(self._follow())
+        self._stop = self._loop_thread.begin(self._follow())
         try:
             self._until(None)
         except BaseException:

@@ -1,4 +1,4 @@
-"""The outgoing calls of one run of a handler, held against what earlier runs of the same task have logged.
+"""One run of a handler: what it has in its hand, and its calls, held against what earlier runs of the task have logged.
 
 1. A call is logged before it is sent. A call whose answer is logged is answered from the log and not sent.
 2. A call that was cut off is first asked about (`confirm`), not before `settle_s` have passed since: what is still on
@@ -22,11 +22,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.client.processing.outgoing import NOT_APPLIED, Answer, Call, HttpSender, cut_off, refusal
+from penstock.client.processing.outgoing_call import NOT_APPLIED, Answer, Call, HttpSender, cut_off, refusal
 from penstock.client.processing.work import LoggedCall, Task, canonical
 from penstock.client.processing.work_store import WorkStore
 from penstock.errors import (
@@ -65,7 +65,7 @@ class Wiring:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CallRequest:
     """What a handler asks for."""
 
     target: Target
@@ -79,7 +79,7 @@ class Request:
         return LoggedCall(number, _named(self.target), self.method, canonical(self.payload))
 
 
-class Replay:
+class HandlerRun:
     """Used by one run of a handler, from any of its threads."""
 
     def __init__(self, task: Task, wiring: Wiring) -> None:
@@ -100,30 +100,30 @@ class Replay:
             self._unanswered.add(self._made)
             return self._made
 
-    def call(self, number: int, request: Request) -> Any:
+    def call(self, number: int, request: CallRequest) -> Any:
         """Blocks. The answer, from the log or from the other side."""
         with self._travelling():
-            wanted = request.logged(number)
-            logged = self._earlier(wanted)
-            if logged is not None and logged.state == "answered":
-                return self._answered(number, logged.answer)
-            call = self._call(wanted, request)
-            if logged is not None and logged.state == "open" and self._wiring.confirm is not None:
-                found = self._confirmed(call)
-                if found != NOT_APPLIED:
-                    return self._settle(number, found if isinstance(found, Answer) else _as_asked(request, found))
-            self._wiring.store.intend(self._task, wanted)
+            entry = request.logged(number)
+            earlier = self._earlier(entry)
+            if earlier is not None and earlier.state == "answered":
+                return self._answered(number, earlier.answer)
+            call = self._call(entry)
+            if earlier is not None and earlier.state == "open" and self._wiring.confirm is not None:
+                outcome = self._confirmed(call)
+                if outcome != NOT_APPLIED:
+                    return self._settle(number, _as_answer(request, outcome))
+            self._wiring.store.intend(self._task, entry)
             return self._settle(number, self._send(call, request))
 
     def once(self, number: int, make: Callable[[], Any]) -> Any:
         """A value that is made in the first run and the same in every later one."""
         with self._travelling():
-            wanted = LoggedCall(number, _named(make), "once", "null")
-            logged = self._earlier(wanted)
-            if logged is not None and logged.state == "answered":
-                return self._answered(number, logged.answer)
-            self._wiring.store.intend(self._task, wanted)
-            return self._settle(number, self._run(make()))
+            entry = LoggedCall(number, _named(make), "once", "null")
+            earlier = self._earlier(entry)
+            if earlier is not None and earlier.state == "answered":
+                return self._answered(number, earlier.answer)
+            self._wiring.store.intend(self._task, entry)
+            return self._settle(number, self._result(make()))
 
     async def close(self) -> None:
         """On the loop, when the handler has returned or failed: refuse further calls, and wait for those under way."""
@@ -145,7 +145,7 @@ class Replay:
         more = sorted(number for number in self._logged if number > self._made)
         if more:
             raise self._diverge(
-                f"an earlier run made call {more[0]}, {_shown(self._logged[more[0]])}; this one did not"
+                f"an earlier run made call {more[0]}, {_described(self._logged[more[0]])}; this one did not"
             )
 
     # One call
@@ -170,19 +170,19 @@ class Replay:
                 hint="let the handler wait for all that it has started",
             )
 
-    def _earlier(self, wanted: LoggedCall) -> LoggedCall | None:
+    def _earlier(self, entry: LoggedCall) -> LoggedCall | None:
         """The same call as an earlier run has logged it."""
-        logged = self._logged.get(wanted.number)
-        if logged is not None and not logged.same_request(wanted):
-            was = f"call {wanted.number} was {_shown(logged)} in an earlier run"
-            raise self._diverge(f"{was} and is {_shown(wanted)} now")
-        return logged
+        earlier = self._logged.get(entry.number)
+        if earlier is not None and not earlier.same_request(entry):
+            was = f"call {entry.number} was {_described(earlier)} in an earlier run"
+            raise self._diverge(f"{was} and is {_described(entry)} now")
+        return earlier
 
-    def _send(self, call: Call, request: Request) -> Any:
+    def _send(self, call: Call, request: CallRequest) -> Any:
         try:
             if callable(request.target):
                 self._wiring.store.ensure()
-                return self._run(request.target(call))
+                return self._result(request.target(call))
             timeout_s = self._wiring.timeout_s if request.timeout_s is None else request.timeout_s
             body = msgspec.json.encode(request.payload)
             answer = self._wiring.sender.send(call, body, request.headers, timeout_s, self._wiring.store.ensure)
@@ -201,11 +201,11 @@ class Replay:
         assert self._wiring.confirm is not None
         since = self._wiring.cut.get((self._task.number, call.number), self._wiring.started)
         time.sleep(max(0.0, since + self._wiring.settle_s - time.monotonic()))
-        found = self._run(self._wiring.confirm(call))
-        if found is None:
+        outcome = self._result(self._wiring.confirm(call))
+        if outcome is None:
             raise cut_off(call, "confirm does not know it either")
-        _log.info("call %s to %s was cut off; confirm says: %s", call.key, call.target, found)
-        return found
+        _log.info("call %s to %s was cut off; confirm says: %s", call.key, call.target, outcome)
+        return outcome
 
     def _settle(self, number: int, value: Any) -> Any:
         stored = _storable(value)
@@ -217,16 +217,16 @@ class Replay:
             self._unanswered.discard(number)
         return _revived(stored)
 
-    def _call(self, wanted: LoggedCall, request: Request) -> Call:
-        key = f"{self._task.key}/{wanted.number}"
-        payload = msgspec.json.decode(wanted.payload)
-        return Call(key, wanted.number, wanted.target, wanted.method, payload, self._wiring.term)
+    def _call(self, entry: LoggedCall) -> Call:
+        key = f"{self._task.key}/{entry.number}"
+        payload = msgspec.json.decode(entry.payload)
+        return Call(key, entry.number, entry.target, entry.method, payload, self._wiring.term)
 
-    def _run(self, made: Any) -> Any:
-        """The result, also of a coroutine: this is a thread beside the loop."""
-        if inspect.isawaitable(made):
-            return asyncio.run_coroutine_threadsafe(_awaited(made), self._wiring.loop).result()
-        return made
+    def _result(self, value: Any) -> Any:
+        """The value, also of a coroutine: this is a thread beside the loop."""
+        if inspect.isawaitable(value):
+            return asyncio.run_coroutine_threadsafe(_awaited(value), self._wiring.loop).result()
+        return value
 
     def _diverge(self, detail: str) -> HandlerDivergedError:
         self._diverged = HandlerDivergedError(
@@ -237,8 +237,8 @@ class Replay:
         return self._diverged
 
 
-async def _awaited(made: Awaitable[Any]) -> Any:
-    return await made
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def _named(target: Target) -> str:
@@ -247,14 +247,16 @@ def _named(target: Target) -> str:
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', type(target).__qualname__)}"
 
 
-def _shown(call: LoggedCall) -> str:
+def _described(call: LoggedCall) -> str:
     payload = call.payload if len(call.payload) <= 200 else f"{call.payload[:200]}..."
     return f"{call.method} {call.target} {payload}"
 
 
-def _as_asked(request: Request, found: Any) -> Any:
-    """What `confirm` found in the shape in which the call would have answered."""
-    return found if callable(request.target) else Answer(200, canonical(found).encode())
+def _as_answer(request: CallRequest, outcome: Any) -> Any:
+    """What `confirm` says, in the shape in which the call would have answered."""
+    if callable(request.target) or isinstance(outcome, Answer):
+        return outcome
+    return Answer(200, canonical(outcome).encode())
 
 
 def _storable(value: Any) -> str:
@@ -268,5 +270,95 @@ def _storable(value: Any) -> str:
 
 
 def _revived(stored: str | None) -> Any:
-    found = msgspec.json.decode(stored or '{"value":null}')
-    return Answer.revived(found["answer"]) if "answer" in found else found["value"]
+    entry = msgspec.json.decode(stored or '{"value":null}')
+    return Answer.revived(entry["answer"]) if "answer" in entry else entry["value"]
+
+
+T = TypeVar("T")
+ACCEPTED = range(200, 300)
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+# What a handler has in its hand
+
+
+class _TaskContext:
+    """What both contexts say of the task."""
+
+    def __init__(self, task: Task, run: HandlerRun, term: int) -> None:
+        self._run = run
+        self.key = task.key
+        """The idempotency key of this task: the same in each try, process and machine."""
+        self.tries = task.tries
+        """How often this task was tried before, as far as tries came to an end."""
+        self.term = term
+        """Grows with each start and take-over of the processor."""
+
+
+class Context(_TaskContext):
+    """For a handler that is a function; it runs in a thread.
+
+    def pay(change, ctx):
+        ctx.call("https://bank/charges", {"to": change.key["song"], "amount": change.row["amount"]})
+    """
+
+    def call(
+        self,
+        target: Target,
+        payload: Any = None,
+        *,
+        method: str = "POST",
+        headers: Mapping[str, str] = _NO_HEADERS,
+        accept: Container[int] = ACCEPTED,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Call a URL, or a function that gets a `Call`; once, as far as the other side lets it be.
+
+        The request is logged, then sent with `Idempotency-Key`, then its answer is logged; in a later try of this task
+        it is answered from the log. Returns an `Answer`, or what the function returned, as JSON has it. Raises
+        `UnreachableError` and `CallRefusedError` when it had no effect, `CallCutOffError` when nobody knows. `headers`
+        are not logged, so that secrets may be in them.
+        """
+        return self._run.call(self._run.number(), CallRequest(target, payload, method, headers, accept, timeout_s))
+
+    def once(self, make: Callable[[], Any]) -> Any:
+        """The value of `make()` in the first run of this task that got so far: for times, random values, reads."""
+        return self._run.once(self._run.number(), make)
+
+
+class AsyncContext(_TaskContext):
+    """For a handler that is a coroutine function; calls may be under way at the same time.
+
+    async def pay(change, ctx):
+        await ctx.call("https://bank/charges", {"to": change.key["song"], "amount": change.row["amount"]})
+    """
+
+    async def call(
+        self,
+        target: Target,
+        payload: Any = None,
+        *,
+        method: str = "POST",
+        headers: Mapping[str, str] = _NO_HEADERS,
+        accept: Container[int] = ACCEPTED,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """As `Context.call`."""
+        number = self._run.number()
+        return await in_thread(self._run.call, number, CallRequest(target, payload, method, headers, accept, timeout_s))
+
+    async def once(self, make: Callable[[], Any]) -> Any:
+        """As `Context.once`."""
+        return await in_thread(self._run.once, self._run.number(), make)
+
+
+async def in_thread(work: Callable[..., T], *values: Any) -> T:
+    """The result of something that blocks. One that is cancelled still waits for it: a thread cannot be taken back."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *values))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()
+        raise

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from penstock.client.asking import Asking
 from penstock.client.assembly import StreamAssembly, ViewAssembly, is_newer
-from penstock.client.background import Background
-from penstock.client.changes import Changes
-from penstock.client.following import Following, Means
-from penstock.client.notice import Notice
-from penstock.client.refusing import Passing, closed, refused, told
+from penstock.client.loop_thread import LoopThread
+from penstock.client.read_request import ReadRequest
+from penstock.client.reader import Following, Means, Notice
+from penstock.client.rows import Changes
 from penstock.client.sync_client import Watch
 from penstock.client.transport import OPEN
+from penstock.client.verdict import TransientFailure, close_failure, failure_in, reply_failure
 from penstock.errors import (
     BadQueryError,
     ForbiddenError,
@@ -54,7 +53,7 @@ class Script:
         self.resumed: list[str | None] = []
         self.open = 0
 
-    async def messages(self, asking: Asking, since: str | None) -> AsyncGenerator[dict[str, Any], None]:
+    async def messages(self, asking: ReadRequest, since: str | None) -> AsyncGenerator[dict[str, Any], None]:
         self.resumed.append(since)
         self.open += 1
         try:
@@ -67,7 +66,7 @@ class Script:
                     yield one
         finally:
             self.open -= 1
-        raise Passing(UnreachableError("the script ended"))
+        raise TransientFailure(UnreachableError("the script ended"))
 
 
 class PlayedTime:
@@ -98,7 +97,7 @@ class Played:
         made = Means(self.script, self.told.append, self.time, Random(1), self.time.sleep, **means)
         self.seen: list[str] = []
         self.watch: Following[Changes] = Following(
-            Asking("view", "topics"), since, made, lambda p: ViewAssembly("topics", p), self.seen.append
+            ReadRequest("view", "topics"), since, made, lambda p: ViewAssembly("topics", p), self.seen.append
         )
 
     async def next(self) -> Changes:
@@ -108,7 +107,7 @@ class Played:
         return [await self.next() for _ in range(count)]
 
 
-BROKEN = Passing(UnreachableError("cut"))
+BROKEN = TransientFailure(UnreachableError("cut"))
 
 
 async def test_a_break_is_resumed_from_the_last_position_also_one_that_came_alone() -> None:
@@ -205,14 +204,14 @@ async def test_who_accepts_connections_and_says_nothing_is_asked_ever_more_slowl
 
 
 async def test_a_server_that_asks_for_time_gets_it() -> None:
-    busy = Passing(NotReadyError("loading").after(7.0))
+    busy = TransientFailure(NotReadyError("loading").after(7.0))
     played = Played([busy], [whole(1)])
     await played.next()
     assert 7 <= played.time.slept[0] < 8
 
 
 async def test_patience_ends_with_the_reason() -> None:
-    played = Played(*[[Passing(NotReadyError("loading"))]] * 200, patience_s=20.0)
+    played = Played(*[[TransientFailure(NotReadyError("loading"))]] * 200, patience_s=20.0)
     with pytest.raises(NotReadyError):
         await played.next()
     assert 20 <= sum(played.time.slept) < 31
@@ -236,7 +235,7 @@ async def test_how_far_behind_is_told() -> None:
             stall({"batches": 3, "bytes": 9, "seconds": 4.5}),
             go := asyncio.Event(),
             batch(3),
-            Passing(UnreachableError("cut").after(30.0)),
+            TransientFailure(UnreachableError("cut").after(30.0)),
         ],
         [batch(4), asyncio.Event()],
     )
@@ -307,26 +306,26 @@ def test_positions_of_other_builds_and_of_unknown_forms_are_news() -> None:
 @pytest.mark.parametrize(
     ("failure", "kind"),
     [
-        (told({"code": "bad_query", "message": "m"}), BadQueryError),
-        (told({"code": "over_budget", "message": "m"}), OverBudgetError),
-        (told({"code": "not_ready", "message": "m"}), Passing),
-        (told({"code": "internal", "message": "m"}), Passing),
-        (told({"code": "of_tomorrow", "message": "m"}), PenstockError),
-        (refused(401, {}, b"", "x"), UnauthorizedError),
-        (refused(403, {}, b"<html>", "x"), ForbiddenError),
-        (refused(404, {}, b"{}", "x"), UnknownPathError),
-        (refused(400, {}, b'{"error": {"code": "bad_query", "message": "m"}}', "x"), BadQueryError),
-        (refused(429, {"Retry-After": "3"}, b"", "x"), Passing),
-        (refused(502, {}, b"<html>", "x"), Passing),
-        (refused(302, {}, b"", "x"), UnreachableError),
-        (closed(4401, "revoked"), UnauthorizedError),
-        (closed(1008, ""), ForbiddenError),
-        *((closed(code, ""), Passing) for code in (1000, 1001, 1006, 1011, 1012, 1013, 4008, None)),
+        (failure_in({"code": "bad_query", "message": "m"}), BadQueryError),
+        (failure_in({"code": "over_budget", "message": "m"}), OverBudgetError),
+        (failure_in({"code": "not_ready", "message": "m"}), TransientFailure),
+        (failure_in({"code": "internal", "message": "m"}), TransientFailure),
+        (failure_in({"code": "of_tomorrow", "message": "m"}), PenstockError),
+        (reply_failure(401, {}, b"", "x"), UnauthorizedError),
+        (reply_failure(403, {}, b"<html>", "x"), ForbiddenError),
+        (reply_failure(404, {}, b"{}", "x"), UnknownPathError),
+        (reply_failure(400, {}, b'{"error": {"code": "bad_query", "message": "m"}}', "x"), BadQueryError),
+        (reply_failure(429, {"Retry-After": "3"}, b"", "x"), TransientFailure),
+        (reply_failure(502, {}, b"<html>", "x"), TransientFailure),
+        (reply_failure(302, {}, b"", "x"), UnreachableError),
+        (close_failure(4401, "revoked"), UnauthorizedError),
+        (close_failure(1008, ""), ForbiddenError),
+        *((close_failure(code, ""), TransientFailure) for code in (1000, 1001, 1006, 1011, 1012, 1013, 4008, None)),
     ],
 )
 def test_what_passes_is_tried_again_and_the_rest_is_told(failure: Exception, kind: type[Exception]) -> None:
     assert type(failure) is kind
-    if isinstance(failure, Passing) and failure.why.retry_after_s is not None:
+    if isinstance(failure, TransientFailure) and failure.why.retry_after_s is not None:
         assert failure.why.retry_after_s == 3.0
 
 
@@ -335,12 +334,12 @@ def test_a_thread_that_gives_up_waiting_in_the_very_moment_loses_nothing() -> No
     last = 600
 
     class Steady(Script):
-        async def messages(self, asking: Asking, since: str | None) -> AsyncGenerator[dict[str, Any], None]:
+        async def messages(self, asking: ReadRequest, since: str | None) -> AsyncGenerator[dict[str, Any], None]:
             for offset in range(1, last + 1):
                 await asyncio.sleep(0.0005)
                 yield batch(offset)
 
-    background = Background()
+    background = LoopThread()
     played = Played()
     object.__setattr__(played.watch._connections._means, "transport", Steady())
     watch, seen, given_up = Watch(played.watch, background), list[str](), 0
@@ -357,7 +356,7 @@ def test_a_thread_that_gives_up_waiting_in_the_very_moment_loses_nothing() -> No
 
 
 def test_a_thread_that_gave_up_waiting_resumes_before_what_came_then() -> None:
-    background = Background()
+    background = LoopThread()
     played = Played([whole(1), {"type": "position", "position": at(3)}, go := asyncio.Event(), batch(4)])
     watch = Watch(played.watch, background)
     assert watch.next(5).position == watch.position == at(1)

@@ -10,30 +10,96 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from penstock.client.asking import Asking
 from penstock.client.assembly import Assembly
 from penstock.client.backoff import Backoff
-from penstock.client.freshness import Freshness
-from penstock.client.notice import Notice, NoticeKind, Notify
-from penstock.client.refusing import Passing
+from penstock.client.read_request import ReadRequest
 from penstock.client.transport import OPEN, Transport
+from penstock.client.verdict import TransientFailure
 from penstock.clock import Clock
 from penstock.errors import PenstockError, UnauthorizedError, UnreachableError
 from penstock.protocol import Message
 
+_log = logging.getLogger("penstock.client")
+_LEVELS = {"broken": logging.INFO, "away": logging.WARNING, "back": logging.INFO}
 AWAY_S = 60.0
-"""After so long without a server, and each time again, somebody is told."""
+"""After so long without a server, and each time again, there is a notice."""
 
+NoticeKind = Literal["broken", "away", "back", "stalled", "reset"]
 Item = TypeVar("Item")
-Some = Sequence[tuple[str, Item | None]]
+Steps = Sequence[tuple[str, Item | None]]
 """Positions, each with what must be dealt with to resume from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that happened on the way.
+
+    `broken`: the connection ended and is made anew; `away`: for a minute nobody has answered, and it is still tried;
+    `back`: messages come again; `stalled`: the server says that this reader is too slow; `reset`: changes could not
+    lead from the last position to the present, so that a snapshot follows.
+    """
+
+    kind: NoticeKind
+    name: str
+    """Of the view or stream."""
+    text: str
+    error: PenstockError | None = None
+
+
+Notify = Callable[[Notice], None]
+
+
+def logged(notice: Notice) -> None:
+    """To the logger `penstock.client`: what passes by itself as information, the rest as warnings."""
+    _log.log(_LEVELS.get(notice.kind, logging.WARNING), "%s: %s", notice.name, notice.text)
+
+
+class Freshness:
+    """How far behind a reader is, as far as the messages say, and how long there are none."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._behind_s: float | None = None
+        self._said_at = clock.monotonic()
+        self._grows = False
+        self.connected = False
+
+    def heard(self, message: Message) -> None:
+        """A batch says when its newest event was taken; a stall, how far behind this reader is."""
+        kind = message.get("type")
+        self.connected = True
+        if kind == "stall":
+            self._say(float((message.get("behind") or {}).get("seconds") or 0.0), grows=True)
+        elif accepted := message.get("accepted"):
+            now_s = self._clock.now_us() / 1e6
+            self._say(max(0.0, now_s - datetime.fromisoformat(accepted).timestamp()), grows=False)
+        elif kind in ("open", "snapshot", "changes", "position"):
+            self._say(self._behind_s if not self._grows else None, grows=False)
+
+    def broke(self) -> None:
+        """From here on every second is one that nobody knows of."""
+        if self.connected:
+            self._say(self.lag_s or 0.0, grows=True)
+        self.connected = False
+
+    @property
+    def lag_s(self) -> float | None:
+        """Seconds from the door to here of the newest event; it grows while stalled or cut off. None: not known."""
+        if self._behind_s is None or not self._grows:
+            return self._behind_s
+        return self._behind_s + self._clock.monotonic() - self._said_at
+
+    def _say(self, behind_s: float | None, *, grows: bool) -> None:
+        self._behind_s, self._said_at, self._grows = behind_s, self._clock.monotonic(), grows
 
 
 @dataclass(frozen=True)
@@ -60,22 +126,22 @@ class Connections(Generic[Item]):
     """
 
     def __init__(
-        self, asking: Asking, since: str | None, means: Means, assembly: Callable[[str | None], Assembly[Item]]
+        self, request: ReadRequest, since: str | None, means: Means, assembly: Callable[[str | None], Assembly[Item]]
     ) -> None:
-        self.asking, self.position = asking, since
+        self.request, self.position = request, since
         self.freshness = Freshness(means.clock)
         self._means, self._assembly = means, assembly
         self._backoff = Backoff(means.backoff_most_s, means.random)
         self._broke_at: float | None = None
-        self._told_at = 0.0
+        self._noticed_at = 0.0
 
-    async def run(self) -> AsyncGenerator[Some[Item], None]:
+    async def run(self) -> AsyncGenerator[Steps[Item], None]:
         while True:
             try:
-                async with aclosing(self._connection()) as taken:
-                    async for some in taken:
-                        yield some
-            except Passing as failure:
+                async with aclosing(self._connection()) as batches:
+                    async for steps in batches:
+                        yield steps
+            except TransientFailure as failure:
                 self.freshness.broke()
                 await self._pause(failure.why)
             except UnauthorizedError as refusal:
@@ -86,17 +152,17 @@ class Connections(Generic[Item]):
             finally:
                 self.freshness.broke()
 
-    async def _connection(self) -> AsyncGenerator[Some[Item], None]:
+    async def _connection(self) -> AsyncGenerator[Steps[Item], None]:
         """What one connection brings. Whoever asks for more has taken all before it, so `position` is behind it."""
         assembly = self._assembly(self.position)
         try:
-            async with aclosing(self._means.transport.messages(self.asking, self.position)) as messages:
+            async with aclosing(self._means.transport.messages(self.request, self.position)) as messages:
                 async for message in messages:
                     self._heard(message)
                     yield list(assembly.take(message))
         except UnreachableError as garbled:
-            raise Passing(garbled) from None
-        raise Passing(UnreachableError("the connection ended"))
+            raise TransientFailure(garbled) from None
+        raise TransientFailure(UnreachableError("the connection ended"))
 
     def _heard(self, message: Message) -> None:
         self.freshness.heard(message)
@@ -114,10 +180,10 @@ class Connections(Generic[Item]):
     async def _pause(self, why: PenstockError) -> None:
         now = self._means.clock.monotonic()
         if self._broke_at is None:
-            self._broke_at = self._told_at = now
+            self._broke_at = self._noticed_at = now
             self._tell("broken", f"{why.message}; trying again", why)
-        elif now - self._told_at >= AWAY_S:
-            self._told_at = now
+        elif now - self._noticed_at >= AWAY_S:
+            self._noticed_at = now
             self._tell("away", f"no answer for {now - self._broke_at:.0f} s: {why.message}", why)
         patience_s = self._means.patience_s
         if patience_s is not None and now - self._broke_at >= patience_s:
@@ -125,7 +191,7 @@ class Connections(Generic[Item]):
         await self._means.sleep(self._backoff.pause_s(why.retry_after_s))
 
     def _tell(self, kind: NoticeKind, text: str, error: PenstockError | None = None) -> None:
-        self._means.notify(Notice(kind, self.asking.name, text, error))
+        self._means.notify(Notice(kind, self.request.name, text, error))
 
 
 def _too_slow(behind: Mapping[str, Any]) -> str:
@@ -138,7 +204,7 @@ class Following(Generic[Item]):
 
     def __init__(
         self,
-        asking: Asking,
+        request: ReadRequest,
         since: str | None,
         means: Means,
         assembly: Callable[[str | None], Assembly[Item]],
@@ -150,15 +216,15 @@ class Following(Generic[Item]):
         self.before = since
         """Where `position` was before that item was given."""
         self._seen = seen
-        self._connections = Connections(asking, since, means, assembly)
+        self._connections = Connections(request, since, means, assembly)
         self._ready: deque[tuple[str, Item | None]] = deque()
-        self._messages: AsyncGenerator[Some[Item], None] | None = None
-        self._reading: asyncio.Task[Some[Item]] | None = None
+        self._messages: AsyncGenerator[Steps[Item], None] | None = None
+        self._reading: asyncio.Task[Steps[Item]] | None = None
         self._ended = False
 
     @property
-    def asking(self) -> Asking:
-        return self._connections.asking
+    def request(self) -> ReadRequest:
+        return self._connections.request
 
     @property
     def position(self) -> str | None:
@@ -172,7 +238,7 @@ class Following(Generic[Item]):
 
     @property
     def lag_s(self) -> float | None:
-        """How old the newest event was when it came here; while stalled or cut off, growing. None: nobody said."""
+        """How old the newest event was when it came here; it grows while stalled or cut off. None: not known."""
         return self._connections.freshness.lag_s
 
     def __aiter__(self) -> Following[Item]:
@@ -193,10 +259,10 @@ class Following(Generic[Item]):
                 raise StopAsyncIteration
             self._ready.extend(await self._next_message())
 
-    async def _next_message(self) -> Some[Item]:
+    async def _next_message(self) -> Steps[Item]:
         """In a task of its own, which outlives a wait that is given up: the next wait goes on with it."""
         if self._reading is None:
-            self._reading = asyncio.create_task(self._read(), name=f"read {self.asking.name}")
+            self._reading = asyncio.create_task(self._read(), name=f"read {self.request.name}")
         reading = self._reading
         await asyncio.wait([reading])  # if this is cancelled, what was read is there for the next wait
         self._reading = None
@@ -206,7 +272,7 @@ class Following(Generic[Item]):
             self._ended = True
         return reading.result()
 
-    async def _read(self) -> Some[Item]:
+    async def _read(self) -> Steps[Item]:
         if self._messages is None:
             self._messages = self._connections.run()
         return await anext(self._messages)

@@ -1,1 +1,0 @@
-"""The ways to a server, one file each; `penstock.client.transport` says what they promise."""
