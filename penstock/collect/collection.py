@@ -17,6 +17,7 @@ from random import Random
 from aiohttp import web
 
 from penstock.clock import Clock
+from penstock.collect.collect_routes import ROUTES
 from penstock.collect.counted import Group
 from penstock.collect.counts import Counts
 from penstock.collect.intake import Intake
@@ -45,6 +46,7 @@ from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.log.log import Log
 from penstock.observe.metrics import Observer
+from penstock.rights.guard import bind
 from penstock.rights.signatures import Signatures
 
 
@@ -120,11 +122,15 @@ class Collect:
 
     def add_routes(self, app: web.Application) -> None:
         """The runner of this app needs `auto_decompress=False`: the door unpacks bodies itself, bounded."""
-        app.router.add_post("/streams/{stream}", self._door.post)
-        app.router.add_get("/streams/{stream}/publish", self.publishing.serve, allow_head=False)
+        bind(
+            app,
+            ROUTES,
+            post_to=self._door.post,
+            publish=self.publishing.serve,
+            pixel_of=self._pixel.get,
+            ack=self._acks.get,
+        )
         app.on_shutdown.append(self.publishing.end)
-        app.router.add_get("/streams/{stream}/pixel.gif", self._pixel.get, allow_head=False)
-        app.router.add_get("/acks/{token}", self._acks.get)
 
     def short_way(self, writers: Writers) -> ShortWay:
         """The way past aiohttp, for the connections of this edge."""

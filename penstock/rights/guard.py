@@ -1,60 +1,52 @@
-"""Stands before every handler of the edge: no request gets further without the right that its path needs.
+"""Stands before every handler of the edge: no request gets further without the right that its route needs.
 
-1. What a path needs is decided here, in one table. A path that the table does not know needs `admin`: a new route is
-   closed until somebody has thought about it.
+1. What a request needs stands in the table of routes (`route.py`). A path that is in no table needs `admin`: a new
+   route is closed until somebody has thought about it.
 2. Rights are judged before names: who may not read a stream is not told whether there is one.
-3. What an address says and its path does not take is refused (`parameters.py`), after rights: see there why.
+3. What an address says and its route does not take is refused, after rights: a misspelt `where` would show everything.
 4. The handlers find who asks with `credential_of(request)`, and ask it about what only they know (a view that a message
    names, the rows of a list).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Container
-from typing import Any, Literal, NoReturn, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable
+from typing import Any, NoReturn, TypeVar
 
 from aiohttp import web
 
 from penstock.errors import BadPositionError, ForbiddenError, PenstockError, UnauthorizedError
-from penstock.parameters import check_parameters
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS, NOBODY, Credential, forbidden, heard_by, leave
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.scope import Verb
 from penstock.rights.signals import AccessRefused, Signals
+from penstock.route import Right, Route
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 H = TypeVar("H", bound=Callable[..., Any])
-Need = Literal["read", "write", "admin", "all", "some", "any", "ack"]
-"""`all`: everything may be read; `some`: something; `any`: whoever has a credential; `ack`: what a token names."""
-
 PIXEL = "/pixel.gif"
 SUBPROTOCOL = "penstock"
 """A browser cannot set a header on a WebSocket, so it may offer the subprotocols `penstock` and `bearer.<key>`."""
-_FIXED: dict[str, Need] = {
-    "/views": "some",
-    "/channels": "some",
-    "/streams": "some",
-    "/status": "some",
-    "/graph": "some",
-    "/socket": "some",
-    "/metrics": "all",
-    "/openapi.json": "any",
-    "/asyncapi.json": "any",
-    "/acks/{token}": "ack",
-}
 _READS = frozenset({"GET", "HEAD"})
-_STAYING = ("/events", "/socket", "/publish")
-"""How the paths end whose connections stay."""
-_WAITING = ("since", "after", "at_least")
-"""Parameters of a view that make a request wait, also when it does not say how long."""
+_BOUND: web.AppKey[dict[web.AbstractRoute, Route]] = web.AppKey("routes", dict)
+_UNKNOWN = Route("", "admin", "")
 
 
-def public(handler: H) -> H:
-    """Mark a handler as open to all: health, and the files of the page."""
-    handler.is_public = True  # type: ignore[attr-defined]
-    return handler
+def bind(app: web.Application, routes: Iterable[Route], **handlers: Handler) -> None:
+    """Serve these routes with these handlers, each under its route's name. A route without a handler is not served."""
+    by_name = {route.name: route for route in routes}
+    bound = app.setdefault(_BOUND, {})
+    for name, handler in handlers.items():
+        route = by_name[name]
+        for method in route.methods:
+            bound[app.router.add_route(method, route.pattern, handler)] = route
+
+
+def routes_of(app: web.Application) -> Iterable[Route]:
+    """All that is served."""
+    return dict.fromkeys(app.get(_BOUND, {}).values())
 
 
 def refused_with(reply: Callable[[PenstockError], web.Response]) -> Callable[[H], H]:
@@ -67,24 +59,9 @@ def refused_with(reply: Callable[[PenstockError], web.Response]) -> Callable[[H]
     return marked
 
 
-def need(method: str, path: str) -> Need:
-    """What a route needs; `path` as it was registered.
-
-    >>> need("POST", "/streams/{stream}"), need("GET", "/streams/{stream}/events"), need("POST", "/flows/{flow}/x")
-    ('write', 'read', 'admin')
-    """
-    if path.startswith("/streams/{stream}"):
-        writes = method not in _READS or path.endswith(("/publish", PIXEL))
-        return "write" if writes else "read"
-    if path in ("/dead/replay", "/tickets"):  # their handlers ask for the rights of what a body names
-        return "any"
-    if path.startswith("/subscribers"):  # everybody's own names, whatever they may read
-        return "some"
-    if path == "/webhooks" or path.startswith("/webhooks/"):  # making one needs `read` of its target; each has its own
-        return "any"
-    if method not in _READS:
-        return "admin"
-    return "read" if path.startswith(("/views/{view}", "/channels/{channel}")) else _FIXED.get(path, "admin")
+def route_of(request: web.Request) -> Route:
+    """The entry of the table that a request is answered by; of what is in no table, one that needs `admin`."""
+    return request.app.get(_BOUND, {}).get(request.match_info.route, _UNKNOWN)
 
 
 class Guard:
@@ -181,19 +158,19 @@ class Guard:
 
     def _admitted(self, request: web.Request) -> Credential:
         """Who asks, if they may. What does not exist is nobody's secret: 404 and 405 come before 401."""
-        resource = request.match_info.route.resource
-        if resource is None or request.match_info.http_exception is not None:
+        if request.match_info.http_exception is not None:
             return NOBODY
-        if getattr(request.match_info.handler, "is_public", False):
+        route = route_of(request)
+        if route.right == "open":
             return self._known_or_nobody(request)
-        wanted = need(request.method, resource.canonical)
-        self._origins.check(request, anonymous=self.rights.is_open, writes=wanted == "write")
-        if wanted == "write" and request.match_info["stream"] in self._signatures:
+        writes = route.right == "write"
+        self._origins.check(request, anonymous=self.rights.is_open, writes=writes)
+        if writes and request.match_info["stream"] in self._signatures:
             credential = self._signed(request)
         else:
             credential = self._identify(request)
-            self._check(credential, wanted, request)
-        check_parameters(request.method, resource.canonical, request.query)
+            self._check(credential, route.right, request)
+        route.check(request.query)
         return credential
 
     def _signed(self, request: web.Request) -> Credential:
@@ -209,7 +186,7 @@ class Guard:
             hint="send a signed POST, or use a key",
         )
 
-    def _check(self, credential: Credential, wanted: Need, request: web.Request) -> None:
+    def _check(self, credential: Credential, wanted: Right, request: web.Request) -> None:
         if wanted in ("read", "write"):
             verb: Verb = "read" if wanted == "read" else "write"
             named = request.match_info
@@ -246,7 +223,7 @@ class Guard:
             return self.rights.bearer(offered)
         if takes_key_in_query(request) and (key := request.query.get("key")):
             return self._of_query(key)
-        if takes_ticket(request) and (ticket := request.query.get("ticket")):
+        if "ticket" in route_of(request).taken and (ticket := request.query.get("ticket")):
             return self.rights.ticket(ticket)
         return self.rights.nobody()
 
@@ -270,8 +247,7 @@ class Guard:
     def _count(self, request: web.Request, error: PenstockError) -> None:
         if error.status == 403:
             self._signals(AccessRefused("origin" if error.code == "foreign_origin" else "scope"))
-        resource = request.match_info.route.resource
-        if resource is not None and need(request.method, resource.canonical) == "write":
+        if route_of(request).right == "write":
             self._on_refused(request.match_info["stream"], error.code)
 
 
@@ -291,21 +267,12 @@ def _over(request: web.Request) -> Callable[[], bool]:
 
 def _stays(request: web.Request) -> bool:
     """Whether a connection is held for long: a socket, a stream of events, or a request that waits."""
-    resource = request.match_info.route.resource
-    if resource is None or request.method not in _READS:
-        return False
-    if resource.canonical.endswith(_STAYING):
-        return True
+    route = route_of(request)
+    if request.method not in _READS or route.stays:
+        return route.stays
     if "wait" in request.query:
         return request.query["wait"] != "0"
-    return resource.canonical in ("/views/{view}", "/channels/{channel}") and not request.query.keys().isdisjoint(
-        _WAITING
-    )
-
-
-def takes_ticket(request: web.BaseRequest) -> bool:
-    """Whether this is what a browser opens without a header: the events or the socket of one view, stream, channel."""
-    return request.method == "GET" and request.path.count("/") == 3 and request.path.endswith(("/events", "/socket"))
+    return not route.waits_with.isdisjoint(request.query)
 
 
 def _shows_something(request: web.Request) -> bool:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from penstock.rights.guard import public
+from penstock.rights.guard import bind
+from penstock.route import Route
+from penstock.serve.describe.serve_routes import PAGE as _ROUTE
 
 PAGE = Path(__file__).parent / "page"
 _NOT_BUILT = "Penstock is running. The live page is not built: `make setup` builds it.\n"
@@ -24,23 +26,21 @@ def add_page(app: web.Application, folder: Path = PAGE) -> None:
     """`/` and one route for each file that was built, so that no path can lead out of the folder."""
     index = folder / "index.html"
     if not index.is_file():
-        app.router.add_get("/", _not_built)
+        bind(app, [_ROUTE], page=_not_built)
         return
-    app.router.add_get("/", _file(index, _HEADERS | {"Cache-Control": "no-cache"}))
+    bind(app, [_ROUTE], page=_file(index, _HEADERS | {"Cache-Control": "no-cache"}))
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path != index:
             name = path.relative_to(folder).as_posix()
             cache = _FOR_EVER if name.startswith("assets/") else {"Cache-Control": "no-cache"}
-            app.router.add_get(f"/{name}", _file(path, _HEADERS | cache))
+            bind(app, [Route(f"GET /{name}", "open", "file")], file=_file(path, _HEADERS | cache))
 
 
-@public
 async def _not_built(request: web.Request) -> web.Response:
     return web.Response(text=_NOT_BUILT)
 
 
 def _file(path: Path, headers: dict[str, str]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    @public
     async def send(request: web.Request) -> web.StreamResponse:
         return web.FileResponse(path, headers=headers)
 

@@ -29,8 +29,8 @@ from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberReset, SubscriberStalled
 from penstock.position import Position
 from penstock.serve.asked import Asked
+from penstock.serve.describe.message_schemas import columns_of
 from penstock.serve.ledgers import LedgerMask
-from penstock.serve.message_schemas import columns_of
 from penstock.serve.messages import Message, reset, stall
 from penstock.serve.receiver import Receiver
 from penstock.serve.tail import Events, Tail, event_json

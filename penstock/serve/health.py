@@ -15,7 +15,6 @@ from aiohttp import web
 
 from penstock.errors import BadRequestError, PenstockError
 from penstock.rights.credential import credential_of
-from penstock.rights.guard import public
 from penstock.serve.replies import json_reply
 from penstock.serve.visible import only_states, uncounted_views
 from penstock.views.views import Views
@@ -48,13 +47,11 @@ def ready_body(views: Views, checks: Checks, asked: str | None) -> tuple[bool, d
     }
 
 
-@public
 async def alive(request: web.Request) -> web.Response:
     return json_reply({"status": "ok"})
 
 
 def readiness(views: Views, checks: Checks) -> Callable[[web.Request], Any]:
-    @public
     async def ready(request: web.Request) -> web.Response:
         is_ready, body = ready_body(views, checks, request.query.get("for"))
         credential = credential_of(request)

@@ -17,6 +17,7 @@ from penstock.rights.credential import credential_of
 from penstock.rights.rights import Rights
 from penstock.serve.answers import answer, json_parts, written
 from penstock.serve.asked import Asked, key_in, seconds
+from penstock.serve.describe.serve_routes import OF_ROWS
 from penstock.serve.longpoll import Replies, poll
 from penstock.serve.messages import RowCodec
 from penstock.serve.replies import JSON, cache_of, has_tag
@@ -24,9 +25,6 @@ from penstock.serve.subscription import Hub
 from penstock.views.query import Query
 from penstock.views.store import Content, View
 from penstock.views.views import Views
-
-_OF_ROWS = ("key", "after", "at_least")
-"""Parameters that say nothing about what comes behind a position."""
 
 
 class ViewReads:
@@ -46,7 +44,7 @@ class ViewReads:
         deadline = self._clock.monotonic() + seconds(request.query, self._limits)
         if "since" in request.query:
             position = Position.parse(request.query["since"], "view", view.name)
-            if also := next((name for name in _OF_ROWS if name in request.query), None):
+            if also := next((name for name in request.query if name in OF_ROWS), None):
                 raise BadRequestError(
                     f"since= gives the messages behind a position, and {also}= is of rows", hint=f"leave {also}= out"
                 )

@@ -25,19 +25,23 @@ from penstock.declaration import Application
 from penstock.errors import BadRequestError, ForbiddenError, NotReadyError, PenstockError, UnknownViewError
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
-from penstock.parameters import EVENTS_OF_STREAM, EVENTS_OF_VIEW, OF_STREAM, OF_VIEW, SUBSCRIBE, only
 from penstock.position import Position
 from penstock.rights.credential import Credential, credential_of, heard_by
+from penstock.rights.guard import bind, route_of, routes_of
 from penstock.rights.rights import Ended, Rights
 from penstock.rights.signals import AccessRefused
 from penstock.rights.tickets import Kind
+from penstock.route import only
 from penstock.serve.asked import WAIT_S, Asked, seconds, whole
 from penstock.serve.assets import add_page
-from penstock.serve.asyncapi import asyncapi, servers_at
+from penstock.serve.describe.asyncapi import asyncapi, servers_at
+from penstock.serve.describe.audience import Audience
+from penstock.serve.describe.message_schemas import SUBSCRIBE
+from penstock.serve.describe.openapi import openapi
+from penstock.serve.describe.serve_routes import ROUTES
 from penstock.serve.events import Page, StreamReads, after_in
 from penstock.serve.health import Checks, alive, readiness
 from penstock.serve.messages import subscribed
-from penstock.serve.openapi import openapi
 from penstock.serve.readable import Readable
 from penstock.serve.reads import ViewReads
 from penstock.serve.replies import JSON, check_accept, json_reply, tagged_reply
@@ -127,36 +131,38 @@ class Serving:
 
     def add_routes(self, app: web.Application) -> None:
         """All paths of data access; they begin and end with the application."""
-        get = app.router.add_get
-        get("/views", self._list_views)
-        get("/views/{view}", self._read_view)
-        get("/views/{view}/events", self._view_events, allow_head=False)
-        get("/views/{view}/socket", self._view_socket, allow_head=False)
+        bind(
+            app,
+            ROUTES,
+            views=self._list_views,
+            read_view=self._read_view,
+            view_events=self._view_events,
+            view_socket=self._view_socket,
+            channels=self._list_channels,
+            read_channel=self._read_channel,
+            channel_events=self._channel_events,
+            channel_socket=self._channel_socket,
+            ticket=self._tickets.give,
+            socket=self._socket,
+            subscribers=self._list_subscribers,
+            forget_subscriber=self._forget_subscriber,
+            streams=self._list_streams,
+            read_stream=self._read_stream,
+            schema_of=self._stream_schema,
+            stream_events=self._stream_events,
+            stream_socket=self._stream_socket,
+            status=self._status,
+            graph=self._graph,
+            health=alive,
+            readiness=readiness(self.views, self._checks),
+            metrics=self._metrics,
+            openapi=self._openapi,
+            asyncapi=self._asyncapi,
+        )
         if self._remember is not None:
-            app.router.add_post("/views/{view}/rebuild", self._rebuild_view)
-            app.router.add_post("/flows/{flow}/rebuild", self._rebuild_flow)
-        get("/channels", self._list_channels)
-        get("/channels/{channel}", self._read_channel)
-        get("/channels/{channel}/events", self._channel_events, allow_head=False)
-        get("/channels/{channel}/socket", self._channel_socket, allow_head=False)
-        app.router.add_post("/tickets", self._tickets.give)
-        get("/socket", self._socket, allow_head=False)
-        get("/subscribers", self._list_subscribers)
-        app.router.add_delete("/subscribers/{name}", self._forget_subscriber)
-        get("/streams", self._list_streams)
-        get("/streams/{stream}", self._read_stream)
-        get("/streams/{stream}/schema", self._stream_schema)
-        get("/streams/{stream}/events", self._stream_events, allow_head=False)
-        get("/streams/{stream}/socket", self._stream_socket, allow_head=False)
+            bind(app, ROUTES, rebuild_view=self._rebuild_view, rebuild_flow=self._rebuild_flow)
         if self._webhooks is not None:
             WebhookRoutes(self._webhooks, self.limits.body_pause_s).add_routes(app)
-        get("/status", self._status)
-        get("/graph", self._graph)
-        get("/healthz", alive)
-        get("/readyz", readiness(self.views, self._checks))
-        get("/metrics", self._metrics)
-        get("/openapi.json", self._openapi)
-        get("/asyncapi.json", self._asyncapi)
         add_page(app)
         app.on_startup.append(self._start)
         app.on_shutdown.append(self._end_connections)
@@ -188,15 +194,15 @@ class Serving:
         return json_reply(self._shown(request).graph(self.status.graph()))
 
     async def _openapi(self, request: web.Request) -> web.Response:
-        columns = await asyncio.to_thread(self._streams.columns)
-        made = openapi(self.application, self.views, self.limits, columns, credential_of(request))
-        return tagged_reply(request, made)
+        return tagged_reply(request, openapi(routes_of(request.app), await self._audience(request)))
 
     async def _asyncapi(self, request: web.Request) -> web.Response:
-        columns = await asyncio.to_thread(self._streams.columns)
         servers = servers_at(request.host, secure=request.secure, open=self._rights.is_open)
-        made = asyncapi(self.application, self.views, self.limits, columns, servers, credential_of(request))
-        return tagged_reply(request, made)
+        return tagged_reply(request, asyncapi(routes_of(request.app), await self._audience(request), servers))
+
+    async def _audience(self, request: web.Request) -> Audience:
+        columns = await asyncio.to_thread(self._streams.columns)
+        return Audience(self.application, self.views, self.limits, columns, credential_of(request))
 
     # Views
 
@@ -297,7 +303,7 @@ class Serving:
         name = request.match_info["channel"]
         target, is_view = self._target(name)
         asked = self._asked(request, name)
-        only(request.query, OF_VIEW if is_view else OF_STREAM)
+        route_of(request).shown_as["view" if is_view else "stream"].check(request.query)
         if is_view:
             return await self._reads.read(request, self.views.view(target), asked)
         return await self._page(request, target, asked)
@@ -306,7 +312,7 @@ class Serving:
         name = request.match_info["channel"]
         target, is_view = self._target(name)
         asked = self._asked(request, name)
-        only(request.query, EVENTS_OF_VIEW if is_view else EVENTS_OF_STREAM)
+        route_of(request).shown_as["view" if is_view else "stream"].check(request.query)
         if is_view:
             return await self._events_of_view(request, self.views.view(target), asked)
         return await self._events_of_stream(request, target, asked)

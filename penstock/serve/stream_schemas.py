@@ -13,7 +13,7 @@ from penstock.log.evolving import class_of
 from penstock.log.folder import FolderLog
 from penstock.log.log import Version
 from penstock.schema import simple_type
-from penstock.serve.row_schemas import row_spec
+from penstock.serve.describe.message_schemas import row_spec
 
 
 def schema_body(log: FolderLog, name: str, number: int) -> dict[str, Any]:

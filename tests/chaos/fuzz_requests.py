@@ -13,9 +13,11 @@ from urllib.parse import quote
 import msgspec
 import pyarrow as pa
 
-from penstock.parameters import TAKEN
+from penstock.collect import collect_routes
+from penstock.serve.describe import serve_routes
 from tests.chaos import fuzz_contents
 
+ROUTES = (*collect_routes.ROUTES, *serve_routes.ROUTES)
 STREAMS = ("orders", "steps", "strict", "dead", "late", "made", "nope", "", "_control", "or%64ers", "%00", "a/b", "..")
 GOOD = (
     b'{"order_id": 1}',
@@ -259,7 +261,7 @@ def _taken(path: str) -> tuple[str, ...]:
     kind, *rest = path.strip("/").split("/")
     named = {"views": "{view}", "streams": "{stream}", "channels": "{channel}", "acks": "{token}"}.get(kind)
     parts = [kind, named, *rest[1:]] if named and rest else [kind, *rest]
-    return TAKEN.get(f"GET /{'/'.join(parts)}", ())
+    return next((route.taken for route in ROUTES if route.request == f"GET /{'/'.join(parts)}"), ())
 
 
 def replay(chance: Random) -> Shot:

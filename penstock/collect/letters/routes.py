@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from penstock.clock import Clock, rfc3339
+from penstock.collect.collect_routes import ROUTES
 from penstock.collect.intake import Intake
 from penstock.collect.letters.reading import LetterReader
 from penstock.collect.letters.replay import Replayer, Wish
@@ -29,6 +30,7 @@ from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, 
 from penstock.log.folder import FolderLog
 from penstock.position import Position
 from penstock.rights.credential import credential_of
+from penstock.rights.guard import bind
 
 PAGE_LETTERS = 100
 MOST_LETTERS = 1_000
@@ -78,9 +80,13 @@ class DeadLetterOffice:
         self._slow, self._filtered = slow, frozenset(filtered)
 
     def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/dead", self._guarded(self._list))
-        app.router.add_get("/dead/{letter:[^/]*-[^/]*}", self._guarded(self._show))
-        app.router.add_post("/dead/replay", self._guarded(self._replay))
+        bind(
+            app,
+            ROUTES,
+            dead_letters=self._guarded(self._list),
+            dead_letter=self._guarded(self._show),
+            replay_dead_letters=self._guarded(self._replay),
+        )
 
     def _guarded(self, handler: Handler) -> Handler:
         async def guarded(request: web.Request) -> web.StreamResponse:

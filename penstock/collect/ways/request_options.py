@@ -11,7 +11,7 @@ from aiohttp import web
 from penstock.collect.judging.time_columns import FIRST_US, LAST_US
 from penstock.errors import BadRequestError
 from penstock.log.log import Producer
-from penstock.parameters import waiting
+from penstock.route import waiting
 
 AckLevel = Literal["none", "logged", "applied"]
 APPLIED_WAIT_S = 5.0

@@ -1,4 +1,7 @@
-"""Webhooks over HTTP: made, listed, changed, deleted, replayed, tested, and what became of their deliveries."""
+"""Webhooks over HTTP: made, listed, changed, deleted, replayed, tested, and what became of their deliveries.
+
+The table of their routes comes first, then the handlers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import asyncio
 
 from aiohttp import web
 
+from penstock.json_schema import FLAG, NULLABLE, NUMBER, Spec, also, array, choice, obj, text
 from penstock.rights.credential import Credential, credential_of
+from penstock.rights.guard import bind
+from penstock.route import Link, Parameter, Reply, Route, Schema, Subject, json_body
 from penstock.serve.replies import json_reply
 from penstock.serve.webhooks.endpoint import Endpoint
 from penstock.serve.webhooks.signing import OVERLAP_S
@@ -19,6 +25,146 @@ from penstock.serve.webhooks.webhook_request import (
     body_of,
     checked_overlap,
 )
+
+_STATUS: Spec = {"type": ["integer", "null"]}
+_SELECT: Spec = {"oneOf": [text("With commas between."), array(text()), {"type": "null"}]}
+_PARAMS: Spec = {"description": "Values for the parameters of `where`."}
+_SHAPE: Spec = choice("change", "batch", "digest") | {"default": "change"}
+_SECONDS: Spec = {"type": ["number", "null"], "minimum": 1, "maximum": 86_400}
+_WEBHOOK = obj(
+    id=text(),
+    url=text(),
+    view=text(),
+    stream=text(),
+    channel=text(),
+    where=NULLABLE,
+    params=_PARAMS,
+    select=_SELECT,
+    shape=_SHAPE,
+    digest_s=_SECONDS,
+    owner=text("The name of the key that made it."),
+    created=text(),
+    enabled=FLAG,
+    disabled={
+        "type": ["object", "null"],
+        "properties": {
+            "reason": choice("owner", "gone", "failing", "rights"),
+            "detail": text(),
+            "at": text(),
+        },
+    },
+    state=choice("level", "delivering", "paused", "blocked", "disabled"),
+    position=NULLABLE,
+    lag_s=NUMBER,
+    problem=NULLABLE,
+    failing={
+        "type": ["object", "null"],
+        "properties": {"since": text(), "attempts": {"type": "integer"}, "retry": text(), "error": text()},
+    },
+)
+_ATTEMPT = obj(at=text(), status=_STATUS, failure=NULLABLE, error=NULLABLE, ms=NUMBER)
+_DELIVERY = obj(
+    id=text("The header `webhook-id`."),
+    type=text(),
+    position=text(),
+    delivered=FLAG,
+    attempts={"type": "integer"},
+    newest=array(_ATTEMPT),
+)
+_URL: Spec = {"type": "string", "format": "uri", "pattern": "^https?://", "description": "Where to post to."}
+_DIGEST: Spec = {
+    "if": {"required": ["shape"], "properties": {"shape": {"const": "digest"}}},
+    "then": {"required": ["digest_s"], "properties": {"digest_s": {"type": "number"}}},
+    "else": {"properties": {"digest_s": {"type": "null"}}},
+}
+_CHOSEN: Spec = {
+    "url": _URL,
+    "where": NULLABLE,
+    "params": _PARAMS,
+    "select": _SELECT,
+    "shape": _SHAPE,
+    "digest_s": _SECONDS,
+}
+"""What its maker says of a webhook, and may say anew."""
+_CHANGED: Spec = obj(**_CHOSEN, enabled=FLAG) | {"required": [], "additionalProperties": False}
+
+
+def _new(subject: Subject) -> Spec:
+    """What makes one: of exactly one view, stream or channel that the one who asks may read."""
+    names: dict[str, list[str]] = {"view": [], "stream": [], "channel": []}
+    for thing in subject.readable:
+        names["channel" if thing.channel else thing.kind].append(thing.called)
+    since = NULLABLE | {"description": "A position, `start` or `now`; left out: now."}
+    made = obj(**_CHOSEN, **{kind: choice(*known) if known else text() for kind, known in names.items()}, since=since)
+    return made | {
+        "required": ["url"],
+        "oneOf": [{"required": [kind]} for kind in names],
+        "additionalProperties": False,
+        **_DIGEST,
+    }
+
+
+_SECRET = text("`whsec_` and base64; told this once.")
+_OVERLAP: Spec = {"type": ["number", "null"], "minimum": 0, "maximum": 604_800}
+_TESTED = obj(delivered=FLAG, status=_STATUS, failure=NULLABLE, error=NULLABLE, ms=NUMBER)
+_OF_ONE = ("webhook", "change_webhook", "deliveries", "new_secret", "test_delivery", "delete_webhook")
+"""Operations that lead on from a new one."""
+
+
+def _route(request: str, name: str, summary: str, reply: Reply, *errors: int, body: Schema | None = None) -> Route:
+    """Everybody has webhooks of their own, and only the edge that delivers them knows how they are."""
+    asked = None if body is None else json_body(body, required=False)
+    id = (Parameter("id", place="path"),) if "{id}" in request else ()
+    return Route(request, "any", name, summary, id, asked, (reply,), errors, needs_writer=True)
+
+
+_WRITES = (404, 408, 413, 503, 507)
+ROUTES = (
+    _route(
+        "POST /webhooks",
+        "make_webhook",
+        "Post changes or events to an address",
+        Reply(201, also(_WEBHOOK, secret=_SECRET), "Made", links=tuple(Link(op, "id", "id", op) for op in _OF_ONE)),
+        *(*_WRITES, 409),
+        body=_new,
+    ),
+    _route("GET /webhooks", "webhooks", "Your webhooks", Reply(200, obj(webhooks=array(_WEBHOOK)))),
+    _route("GET /webhooks/{id}", "webhook", "One webhook", Reply(200, _WEBHOOK), 404),
+    _route(
+        "PATCH /webhooks/{id}",
+        "change_webhook",
+        "Change, enable or disable one",
+        Reply(200, _WEBHOOK),
+        *(*_WRITES, 409),
+        body=_CHANGED,
+    ),
+    _route("DELETE /webhooks/{id}", "delete_webhook", "Forget one", Reply(204, words="Forgotten"), 404, 503, 507),
+    _route(
+        "GET /webhooks/{id}/deliveries",
+        "deliveries",
+        "What became of the newest deliveries",
+        Reply(200, obj(webhook=text(), deliveries=array(_DELIVERY))),
+        404,
+    ),
+    _route(
+        "POST /webhooks/{id}/secret",
+        "new_secret",
+        "Replace the secret",
+        Reply(200, obj(id=text(), secret=text(), old_until=NULLABLE)),
+        *_WRITES,
+        body=obj(overlap_s=_OVERLAP),
+    ),
+    _route(
+        "POST /webhooks/{id}/replay",
+        "replay",
+        "Deliver again from a position on",
+        Reply(202, _WEBHOOK, "It begins at once"),
+        *_WRITES,
+        body=obj(since=text("A position, or `start`.")) | {"required": ["since"]},
+    ),
+    _route("POST /webhooks/{id}/test", "test_delivery", "Send a test at once", Reply(200, _TESTED), 404),
+)
+
 
 _NO_STORE = {"Cache-Control": "no-store"}
 _AT_ONCE = 200
@@ -33,15 +179,19 @@ class WebhookRoutes:
         self._webhooks, self._pause_s = webhooks, pause_s
 
     def add_routes(self, app: web.Application) -> None:
-        app.router.add_post("/webhooks", self._create)
-        app.router.add_get("/webhooks", self._list)
-        app.router.add_get("/webhooks/{id}", self._show)
-        app.router.add_patch("/webhooks/{id}", self._change)
-        app.router.add_delete("/webhooks/{id}", self._delete)
-        app.router.add_get("/webhooks/{id}/deliveries", self._deliveries)
-        app.router.add_post("/webhooks/{id}/secret", self._secret)
-        app.router.add_post("/webhooks/{id}/replay", self._replay)
-        app.router.add_post("/webhooks/{id}/test", self._test)
+        bind(
+            app,
+            ROUTES,
+            make_webhook=self._create,
+            webhooks=self._list,
+            webhook=self._show,
+            change_webhook=self._change,
+            delete_webhook=self._delete,
+            deliveries=self._deliveries,
+            new_secret=self._secret,
+            replay=self._replay,
+            test_delivery=self._test,
+        )
 
     def _found(self, request: web.Request) -> Endpoint:
         return self._webhooks.find(*_who(request))

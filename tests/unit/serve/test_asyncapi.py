@@ -24,7 +24,7 @@ from penstock.position import Position
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
 from penstock.serve import tail
-from penstock.serve.message_schemas import KINDS
+from penstock.serve.describe.message_schemas import KINDS
 
 OFFICIAL = Path(__file__).parents[3] / "client/node_modules/@asyncapi/specs/schemas/3.0.0.json"
 """The schema that the AsyncAPI initiative publishes: `npm ci` in client/ brings it, as `make test` does."""

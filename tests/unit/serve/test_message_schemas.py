@@ -14,8 +14,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 from penstock import App, Event
 from penstock.protocol import wire
-from penstock.serve.message_schemas import columns_of, event_schemas
-from penstock.serve.row_schemas import key_spec, row_spec
+from penstock.serve.describe.message_schemas import columns_of, event_schemas, key_spec, row_spec
 from penstock.views.unpack import rows_of
 
 ROW = pa.schema(

@@ -14,14 +14,11 @@ import msgspec
 import pyarrow as pa
 
 from penstock.change import Column
-from penstock.declaration import Application, StreamDef
-from penstock.log.folder import DEAD, LATE
+from penstock.declaration import StreamDef
+from penstock.json_schema import WHOLE, Spec, also, array, obj, record, ref, text
+from penstock.route import Thing
 from penstock.schema import simple_type
-from penstock.serve.documented import Documented, Thing
-from penstock.serve.openapi_parts import Spec, also, array, obj, record, ref, text
-from penstock.serve.row_schemas import key_spec, row_spec
-from penstock.views.store import View
-from penstock.views.views import Views
+from penstock.views.where.sql_types import SqlType, parse_type
 
 OF_VIEWS = ("snapshot", "changes")
 OF_STREAMS = ("events",)
@@ -31,7 +28,6 @@ KINDS = ("view", "stream", "channel")
 IN_POLLS = (*OF_VIEWS, "position", "reset")
 """Who asks is not told that it is slow, and what is wrong is the status of the reply."""
 
-_WHOLE: Spec = {"type": "integer", "minimum": 0}
 _ID = text("On a socket: the id of the subscription.")
 _LONG: Spec = {"minimum": -(2**63), "maximum": 2**63 - 1}
 _DECIMAL = r"^[+-]?[0-9]{1,18}(\.[0-9]{1,18})?$"
@@ -52,9 +48,9 @@ SHARED: Spec = {
     "message.stall": _message(
         "stall",
         behind=also(
-            record(bytes=_WHOLE | {"description": "Not read yet."}, seconds={"type": "number", "minimum": 0}),
-            batches=_WHOLE | {"description": "Of a view: not sent yet."},
-            events=_WHOLE | {"description": "Of a stream: not sent yet."},
+            record(bytes=WHOLE | {"description": "Not read yet."}, seconds={"type": "number", "minimum": 0}),
+            batches=WHOLE | {"description": "Of a view: not sent yet."},
+            events=WHOLE | {"description": "Of a stream: not sent yet."},
         ),
     ),
     "message.error": _message(
@@ -67,12 +63,12 @@ SHARED: Spec = {
 """Messages that are the same for all views and streams."""
 
 
-def snapshot(thing: Thing) -> Spec:
-    parts = {"part": _WHOLE | {"minimum": 1}, "parts": _WHOLE | {"minimum": 2}}
+def _snapshot(thing: Thing) -> Spec:
+    parts = {"part": WHOLE | {"minimum": 1}, "parts": WHOLE | {"minimum": 2}}
     return _message("snapshot", parts, **_head(thing), rows=array(ref(thing.name)))
 
 
-def changes(thing: Thing) -> Spec:
+def _changes(thing: Thing) -> Spec:
     return _message(
         "changes",
         {"accepted": _MOMENT | {"description": "When the newest event of the batch was taken at the door."}},
@@ -80,10 +76,6 @@ def changes(thing: Thing) -> Spec:
         upserts=array(ref(thing.name)),
         deletes=array(ref(f"{thing.name}.key")),
     )
-
-
-def events(thing: Thing) -> Spec:
-    return _message("events", **_head(thing), events=array(ref(thing.name)))
 
 
 def _head(thing: Thing) -> Spec:
@@ -118,43 +110,66 @@ def _precise(schema: Any) -> Any:
     return made | ({"pattern": _DECIMAL} if made.get("format") == "decimal" else {})
 
 
-def schemas_of(documented: Documented, views: Views, columns: Columns) -> Spec:
-    """Rows, keys, events and messages of all that is shown. `columns` are those of streams that no class says."""
-    found: Spec = dict(SHARED)
-    of_streams = _declared(documented.application) | dict(columns)
-    for thing in documented.things():
-        if thing.kind == "view":
-            found |= _view_schemas(thing, views.view(thing.target), documented)
-        else:
-            event = row_spec(documented.columns(thing, of_streams.get(thing.target, ())), ["_position"])
-            event["properties"] = {"_position": ref("Position")} | event["properties"]
-            found |= {thing.name: event, f"{thing.name}.events": events(thing)}
-    return found
-
-
-def _view_schemas(thing: Thing, view: View, documented: Documented) -> Spec:
-    content = view.content
-    key = () if content is None else content.key
-    columns = [] if content is None else documented.columns(thing, content.columns, key)
-    shown = [column.name for column in columns if column.name in key]
+def view_schemas(thing: Thing, columns: Sequence[Column], key: Sequence[str] | None) -> Spec:
+    """Its rows, keys and messages. `key` is None until it was built."""
+    shown = [column.name for column in columns if column.name in (key or ())]
     return {
         thing.name: row_spec(columns, shown),
-        f"{thing.name}.key": key_spec(columns, shown) if content else obj(),
-        f"{thing.name}.snapshot": snapshot(thing),
-        f"{thing.name}.changes": changes(thing),
+        f"{thing.name}.key": obj() if key is None else key_spec(columns, shown),
+        f"{thing.name}.snapshot": _snapshot(thing),
+        f"{thing.name}.changes": _changes(thing),
     }
 
 
-def _declared(application: Application) -> dict[str, Sequence[Column]]:
-    """A flow's columns are known once it has run; until then its events are objects."""
-    made: dict[str, Sequence[Column]] = {"dead": columns_of(DEAD), "late": columns_of(LATE)}
-    made |= {flow.name: () for flow in application.flows}
-    return made | {stream.name: columns_of(stream.stored) for stream in application.streams}
+def stream_schemas(thing: Thing, columns: Sequence[Column]) -> Spec:
+    """Its events and messages."""
+    event = row_spec(columns, ["_position"])
+    event["properties"] = {"_position": ref("Position")} | event["properties"]
+    events = _message("events", **_head(thing), events=array(ref(thing.name)))
+    return {thing.name: event, f"{thing.name}.events": events}
 
 
 def columns_of(schema: pa.Schema) -> list[Column]:
     return [Column(field.name, simple_type(field.type)) for field in schema]
 
+
+# Rows and events in JSON, as `protocol.wire` writes them
+
+
+def row_spec(columns: Sequence[Column], always: Sequence[str] = ()) -> Spec:
+    """Rows or events with these columns; `always` are there whatever `select` says."""
+    row = obj(**{column.name: _json_type(parse_type(column.type)) for column in columns})
+    return row | {"required": list(always)} if always else row
+
+
+def key_spec(columns: Sequence[Column], key: Sequence[str]) -> Spec:
+    """A delete: all of the key's columns and nothing else."""
+    return record(**{column.name: _json_type(parse_type(column.type)) for column in columns if column.name in key})
+
+
+def _json_type(kind: SqlType) -> Spec:
+    if kind.kind == "struct":
+        inner = {name: _json_type(arg) for name, arg in zip(kind.names, kind.args, strict=True)}
+        return {"type": ["object", "null"], "properties": inner}
+    if kind.kind == "array":
+        return {"type": ["array", "null"], "items": _json_type(kind.args[0])}
+    if kind.kind == "map":
+        return {"type": ["object", "null"], "additionalProperties": _json_type(kind.args[1])}
+    return _JSON_TYPES.get(kind.kind, {"type": ["string", "null"]})
+
+
+_JSON_TYPES: dict[str, Spec] = {
+    "tinyint": {"type": ["integer", "null"]},
+    "smallint": {"type": ["integer", "null"]},
+    "int": {"type": ["integer", "null"]},
+    "bigint": {"type": ["integer", "string", "null"], "description": "A string beyond 2^53."},
+    "float": {"type": ["number", "null"]},
+    "double": {"type": ["number", "null"]},
+    "boolean": {"type": ["boolean", "null"]},
+    "timestamp": {"type": ["string", "null"], "format": "date-time"},
+    "date": {"type": ["string", "null"], "format": "date"},
+    "binary": {"type": ["string", "null"], "contentEncoding": "base64"},
+}
 
 # What a client sends
 
@@ -184,6 +199,12 @@ def subscribe(*, named: bool) -> Spec:
     return asked | ({"oneOf": [{"required": [kind]} for kind in KINDS]} if named else {})
 
 
+_OF_VIEWS_ONLY = ("order_by", "limit", "after", "at_least", "wait")
+SUBSCRIBE = {
+    "view": tuple(subscribe(named=False)["properties"]),
+    "stream": tuple(name for name in subscribe(named=False)["properties"] if name not in _OF_VIEWS_ONLY),
+}
+"""The fields that a `subscribe` message may have."""
 UNSUBSCRIBE: Spec = record(type={"const": "unsubscribe"}, id=_CLIENTS_ID)
 ACK: Spec = record(type={"const": "ack"}, id=_CLIENTS_ID, position=ref("Position"))
 PACE: Spec = record(
