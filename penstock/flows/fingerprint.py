@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declaration import Node
 from penstock.flows import tree
+from penstock.flows.plan_expressions import OF_THE_MOMENT, REGISTERED, TOLD
+from penstock.flows.plan_nodes import NODES, node_kind
 from penstock.flows.project import project_sources
 
 _ID = re.compile(r"#(\d+)")
@@ -29,14 +31,10 @@ _DROPPED = (
     re.compile(r"(?<=\[)(?:feed|start|end)=[^\]]*"),
 )
 _RELATION = re.compile(r"(RelationV2)\[([^\]]*)\]")
-_PYTHON = ("Python", "MapIn", "FlatMap", "TransformWithState")
-_OF_THE_MOMENT = ("Current", "Now", "LocalTimestamp", "Rand", "Uuid")
-
-
 _WHOLE = {"spark.sql.debug.maxToStringFields": "100000", "spark.sql.maxPlanStringLength": "2147483632"}
 """Beyond its defaults Spark leaves out the end of a plan's text, where the change may be."""
-_HELD = ("LocalRelation", "LogicalRDD")
-"""Tables whose rows the app file itself gives."""
+_CODED = frozenset(name for name, kind in NODES.items() if kind.beside == "source")
+"""Nodes that run code of the project."""
 
 
 def fingerprint(
@@ -48,15 +46,17 @@ def fingerprint(
     kinds: Collection[str],
 ) -> str:
     """SHA-256 over the plan, the schema, the static rows, `facts` (key, where, keep, lateness, what is upstream)
-    and, where a Python function is inside, the project's own source. `kinds` are those of the plan's parts."""
+    and, where the plan does not say all, the project's own source. `kinds` are those of the plan's parts."""
+    unknown = any(kind not in TOLD | REGISTERED and kind not in NODES for kind in kinds)
     # The optimised plan is without unneeded columns; but what depends on the moment is a constant there.
-    plan = tree.analyzed(batch) if any(kind.startswith(_OF_THE_MOMENT) for kind in kinds) else tree.optimized(batch)
+    momentary = unknown or not OF_THE_MOMENT.isdisjoint(kinds)
+    plan = tree.analyzed(batch) if momentary else tree.optimized(batch)
     digest = hashlib.sha256(stable_text(only_needed(_whole_text(spark, plan), needed)).encode())
     digest.update(batch.schema.json().encode())
     digest.update(repr(sorted(facts.items())).encode())
     for rows in _static_rows(spark, batch):
         digest.update(rows)
-    if any(kind.startswith(_PYTHON) for kind in kinds):
+    if unknown or any(kind in REGISTERED or kind in _CODED for kind in kinds):
         for name, source in project_sources(node.function):
             digest.update(f"{name}\n".encode())
             digest.update(source.read_bytes())
@@ -106,12 +106,17 @@ def stable_text(text: str) -> str:
 
 
 def _static_rows(spark: SparkSession, frame: DataFrame) -> Iterator[bytes]:
-    """The content of tables that the function itself holds, and of files their names, sizes and times: changing one
-    changes the answer, not the plan. Of any other (ranges) the plan's text says which it is."""
-    for node in tree.nodes(tree.analyzed(frame)):
-        if tree.kind(node) == "LogicalRelation":
+    """What tables hold that are not in the log: rows that the function itself gives, names, sizes and times of files,
+    options of another source. Changing one changes the answer, not the plan."""
+    for node in tree.with_subqueries(tree.analyzed(frame)):
+        beside = node_kind(tree.kind(node)).beside
+        if tree.children(node) or beside == "nothing" or tree.is_log(node):
+            continue
+        if beside == "files":
             yield repr(sorted(_files(node))).encode()
-        if tree.kind(node) in _HELD:
+        elif beside == "options":
+            yield str(node.options().asCaseSensitiveMap()).encode()
+        else:
             jvm: Any = spark._jvm
             rows = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, node), spark)
             yield repr(sorted(map(repr, rows.collect()))).encode()

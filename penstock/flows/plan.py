@@ -25,6 +25,7 @@ from penstock.declaration import Application, FlowDef, Node, Place, Problem, Vie
 from penstock.errors import PlanError
 from penstock.flows import proof, rules, tree
 from penstock.flows.fingerprint import fingerprint
+from penstock.flows.plan_nodes import node_kind
 from penstock.flows.session import ship
 from penstock.flows.source import FORMAT, Feed, LogSource, Skips
 from penstock.log.builds import Proof
@@ -126,11 +127,9 @@ class Planner:
         inputs = {name: self.input(name, planned) for name in node.inputs}
         frame = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
         delays = {_delay_us(i.late_after_us) for i in inputs.values() if i.late_after_us is not None}
-        problems = [*rules.column_problems(node, frame), *rules.refused(node, frame, delays)]
         mode, said = rules.output_mode(self.spark, node, frame)
-        if mode == "append":
-            problems = [p for p in problems if p.code not in rules.UPDATE_ONLY]
-        elif mode is None and not problems:
+        problems = [*rules.column_problems(node, frame), *rules.refused(node, frame, delays, mode)]
+        if mode is None and not problems:
             problems.append(rules.unsupported(node, said))
         if isinstance(node, ViewDef) and node.where is not None:
             problems += self._where_problems(node, frame)
@@ -287,16 +286,10 @@ class Planner:
         return frame
 
 
-_IN_ORDER = {
-    "Project", "Filter", "Generate", "SubqueryAlias", "View", "EventTimeWatermark", "MapInPandas", "MapInArrow",
-}  # fmt: skip
-"""Operators that hand rows on in the order in which they came."""
-
-
 def in_commit_order(frame: DataFrame) -> bool:
     """Whether rows leave a plan in commit order, so that of two rows of one key the last is the newest."""
     inner = [node for node in tree.nodes(tree.analyzed(frame)) if tree.children(node)]
-    return {tree.kind(node) for node in inner} <= _IN_ORDER
+    return all(node_kind(tree.kind(node)).in_order and not tree.joins_subqueries(node) for node in inner)
 
 
 def whole(frame: DataFrame, feed: Feed) -> DataFrame:

@@ -12,30 +12,19 @@ from pyspark.sql import DataFrame
 
 from penstock.declaration import Node
 from penstock.flows import tree
+from penstock.flows.plan_expressions import EXACT, EXACT_AGGREGATES, FLOATING, OTHER_AGGREGATES, REGISTERED, TOLD
+from penstock.flows.plan_nodes import node_kind
 from penstock.log.builds import Proof
 
-_OPERATORS = {
-    "Project", "Filter", "Aggregate", "SubqueryAlias", "View", "Union", "Generate", "Expand", "Join",
-    "EventTimeWatermark", "LocalRelation", "OneRowRelation", "Range", "LogicalRDD", "Deduplicate", "Distinct",
-    "RepartitionByExpression", "Repartition", "ResolvedHint", "UpdateEventTimeWatermarkColumn",
-    *tree.LEAVES,
-}  # fmt: skip
-_AGGREGATES = {
-    "Count", "Sum", "Average", "Min", "Max", "BoolAnd", "BoolOr", "BitAndAgg", "BitOrAgg", "BitXorAgg", "CountIf",
-    "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop", "Corr", "CovPopulation", "CovSample",
-}  # fmt: skip
-_FLOATING = {"Average", "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop", "Corr", "CovPopulation", "CovSample"}
-_OF_THE_MOMENT = {
-    "CurrentTimestamp", "CurrentDate", "Now", "LocalTimestamp", "CurrentTime", "CurrentBatchTimestamp",
-    "CurrentDatabase", "CurrentUser", "InputFileName",
-}  # fmt: skip
-_BY_CHANCE = {"Rand", "Randn", "RandStr", "Uniform", "Uuid", "Shuffle", "MonotonicallyIncreasingID", "SparkPartitionID"}
 _NO_BATCH = "applyInPandasWithState, which no batch query has"
+_OUTSIDE = "a table outside the log, which may change"
 _NAMED = {
-    "LogicalRelation": "a table outside the log, which may change",
+    "LogicalRelation": _OUTSIDE,
+    "HiveTableRelation": _OUTSIDE,
     "FlatMapGroupsInPandasWithState": _NO_BATCH,
 }
-_PYTHON = {"PythonUDF", "PythonUDAF", "PythonUDTF", "UserDefinedGenerator", "ScalaUDF"}
+_JUDGED = EXACT | EXACT_AGGREGATES | OTHER_AGGREGATES
+"""What needs no word of its own: of an aggregate, the `AggregateExpression` around it is judged."""
 
 
 def proof_of(node: Node, frame: DataFrame) -> tuple[Proof, tuple[str, ...]]:
@@ -52,10 +41,12 @@ def _reasons(plan: tree.Plan) -> Iterator[str]:
     """Why not exact, one by one; those that begin with ~ only call for a tolerance."""
     if not plan.deterministic():
         yield "an expression that is not deterministic"
-    for node in tree.nodes(plan):
+    for node in tree.with_subqueries(plan):
         name = tree.kind(node)
-        if name not in _OPERATORS:
+        if not node_kind(name).exact:
             yield _NAMED.get(name, f"the operator {name}")
+        if tree.is_relation(node) and not tree.is_log(node):
+            yield _OUTSIDE
         if name == "Deduplicate" and _drops_columns(node):
             yield "dropDuplicates that keeps other columns"
         if name == "Join" and tree.streaming_join(node) and "Inner" not in node.joinType().toString():
@@ -72,16 +63,18 @@ def _drops_columns(node: tree.Plan) -> bool:
 def _expression_reasons(expression: tree.Expression) -> Iterator[str]:
     name = tree.kind(expression)
     if name == "AggregateExpression":
-        function = expression.aggregateFunction()
-        kind = tree.kind(function)
-        floating = "Double" in function.dataType().toString() or "Float" in function.dataType().toString()
-        if kind not in _AGGREGATES:
-            yield f"the aggregate {function.prettyName()}"
-        elif floating and (kind in _FLOATING or kind == "Sum"):
-            yield f"~{function.prettyName()} of floating-point numbers"
-    elif name in _OF_THE_MOMENT:
-        yield f"{expression.prettyName()}"
-    elif name in _PYTHON:
+        yield from _aggregate_reasons(expression.aggregateFunction())
+    elif name in REGISTERED:
         yield f"the Python function {expression.name()}"
-    elif name in _BY_CHANCE:
-        yield f"{expression.prettyName()}"
+    elif name not in TOLD:
+        yield f"{expression.prettyName()}, of which nothing is known"
+    elif name not in _JUDGED:
+        yield str(expression.prettyName())
+
+
+def _aggregate_reasons(function: tree.Expression) -> Iterator[str]:
+    kind, type_ = tree.kind(function), function.dataType().toString()
+    if kind not in EXACT_AGGREGATES:
+        yield f"the aggregate {function.prettyName()}"
+    elif kind in FLOATING and ("Double" in type_ or "Float" in type_):
+        yield f"~{function.prettyName()} of floating-point numbers"

@@ -16,31 +16,13 @@ from pyspark.sql import types as T
 from penstock.change import OP
 from penstock.declaration import FlowDef, Node, Problem, ViewDef
 from penstock.flows import tree
-from penstock.flows.source import FORMAT
+from penstock.flows.plan_nodes import NODES, TOP, TWICE, node_kind
 
 Mode = Literal["update", "append"]
-ABOVE = "above_aggregation"
-KEY = "key_of_groups"
-UPDATE_ONLY = (ABOVE, KEY)
-"""Codes of what is wrong only where rows may still change; in append mode they are final."""
 
 Uses = dict[str, set[int]]
 """Of which columns of a plan, by their ids, columns of the view are made."""
 
-_ABOVE = {
-    "Filter": "use where= on @app.view: a row that fails it is deleted from the view",
-    "GlobalLimit": "use limit= on @app.view: it is a default of each read",
-    "LocalLimit": "use limit= on @app.view: it is a default of each read",
-    "Sort": "use order_by= on @app.view: it is a default of each read",
-    "Join": "join before the aggregation, or in a @app.flow before this one",
-    "Generate": "explode before the aggregation; the top n inside a row is max_by(x, y, n)",
-    "Deduplicate": "leave it out, a group is one row; or call dropDuplicates before the aggregation",
-    "MapInPandas": "compute columns with a pandas_udf, and say with where= on @app.view which rows stay",
-    "MapInArrow": "compute columns with an arrow_udf, and say with where= on @app.view which rows stay",
-}
-"""What gives other rows than it gets, not only other columns, and what to write instead."""
-_COLUMNS_ONLY = ("Project", "SubqueryAlias", "View", "Repartition", "RepartitionByExpression")
-"""What gives the rows that it gets, each with its columns."""
 _PER_BATCH = {
     "FlatMapGroupsInPandas": "applyInPandas",
     "FlatMapGroupsInArrow": "applyInArrow",
@@ -50,11 +32,10 @@ _PER_BATCH = {
 """Functions of whole groups, which Spark calls with what one batch holds of each."""
 _INSTEAD = {
     "Distinct aggregations": "count what is left of dropDuplicates(['user', 'page']), or use approx_count_distinct",
-    "Sorting": "use order_by= on @app.view: it is a default of each read",
-    "Window function": "the newest or largest n of each key are max_by(x, y, n); order_by= and limit= are for readers",
+    "Sorting": NODES["Sort"].instead,
+    "Window function": TOP,
     "LeftAnti": "use a left join with a bound on both times, and keep the rows whose right side is null",
-    "'correctness'": "aggregate once, or with a window in both over a stream with late_after=, so that the second "
-    "aggregates what the first has closed; in place of pivot write sum(when(kind = 'buy', amount)) for each value",
+    "'correctness'": TWICE,
 }
 """What to do where Spark refuses a plan, by a word of what it says."""
 _CLOSED = "an aggregation in a @app.flow needs a window over a stream with late_after=, so that it can close"
@@ -89,61 +70,63 @@ def unsupported(node: Node, said: str) -> Problem:
     return _error("unsupported_plan", f"'{node.name}': {said}", node, hint)
 
 
-def refused(node: Node, frame: DataFrame, delays_us: set[int]) -> Iterator[Problem]:
-    """What is wrong with a plan. In append mode rows are final, and what `UPDATE_ONLY` names is allowed.
+def refused(node: Node, frame: DataFrame, delays_us: set[int], mode: Mode | None) -> Iterator[Problem]:
+    """What is wrong with a plan. In append mode rows are final, so that anything may be done with them.
 
     A watermark of ours stands directly above the log with one of `delays_us`; any other one is the user's.
     """
     plan = tree.analyzed(frame)
     marks = [n for n in tree.nodes(plan) if tree.kind(n) == "EventTimeWatermark"]
     if any(not (tree.is_log(mark.child()) and tree.delay_us(mark) in delays_us) for mark in marks):
-        yield Problem(
-            "error",
+        yield _error(
             "own_watermark",
             f"'{node.name}' calls withWatermark",
-            node.place,
+            node,
             "remove it and declare late_after= on the stream: lateness is decided in the log, the same for every flow",
         )
     yield from _batch_problems(node, plan)
-    if isinstance(node, ViewDef):
+    if isinstance(node, ViewDef) and mode != "append":
         yield from _key_problems(node, plan)
-        for name in sorted({n.replace("LocalLimit", "GlobalLimit") for n in _above_aggregation(plan) if n in _ABOVE}):
-            what = name.removeprefix("Global")
-            yield Problem(
-                "error",
-                ABOVE,
-                f"'{node.name}' has a {what} above an aggregation, and Spark would leave stale rows in the view",
-                node.place,
-                _ABOVE[name],
-            )
+        yield from _above_problems(node, plan, mode)
+
+
+def _above_problems(node: ViewDef, plan: tree.Plan, mode: Mode | None) -> Iterator[Problem]:
+    """What stands above an aggregation and is not known to give the rows that it gets."""
+    for name in sorted({n.replace("LocalLimit", "GlobalLimit") for n in _above_aggregation(plan)}):
+        kind = node_kind(name)
+        if kind.rows == "same" or (name == "Aggregate" and mode is None):  # Spark itself says what is wrong with it
+            continue
+        what = f"{'an' if name[0] in 'AEIOU' else 'a'} {name.removeprefix('Global')}"
+        text = f"'{node.name}' has {what} above an aggregation, and Spark would leave stale rows in the view"
+        yield _error("above_aggregation", text, node, kind.instead)
 
 
 def _batch_problems(node: Node, plan: tree.Plan) -> Iterator[Problem]:
     """What means another thing in each batch than over all events, or nothing at all in a batch query."""
     streaming = [n for n in tree.nodes(plan) if n.isStreaming()]
-    if not all(tree.children(n) or (tree.is_log(n) and n.sourceName() == FORMAT) for n in streaming):
+    if not all(tree.children(n) or tree.is_log(n) for n in streaming):
         yield _error(
             "unsupported_plan",
             f"'{node.name}' reads a stream that is not in the log: nobody could rebuild or verify what it gives",
             node,
             "bring it in with app.pull, or POST it to a stream, and name that stream as a parameter",
         )
-    found = {tree.kind(n) for n in streaming}
-    for called in sorted({_PER_BATCH[name] for name in found if name in _PER_BATCH}):
+    kinds = {tree.kind(part) for n in streaming for part in (n, *tree.expressions(n))}
+    for called in sorted({_PER_BATCH[name] for name in kinds if name in _PER_BATCH}):
         yield _error(
             "per_batch",
             f"'{node.name}' calls {called}, and Spark would give it the rows of each batch alone, not of all events",
             node,
             "use built-in aggregates, or transformWithState, which remembers",
         )
-    if "PythonUDAF" in tree.kinds(plan):
+    if "PythonUDAF" in kinds:
         yield _error(
             "unsupported_plan",
             f"'{node.name}' aggregates with a Python function, which Spark does only in batch queries",
             node,
             "use built-in aggregates, or transformWithState",
         )
-    if "DeduplicateWithinWatermark" in found:
+    if "DeduplicateWithinWatermark" in kinds:
         yield _error(
             "unsupported_plan",
             f"'{node.name}' calls dropDuplicatesWithinWatermark, which no batch query has: nothing could verify it",
@@ -172,7 +155,7 @@ def _group_problems(node: ViewDef, plan: tree.Plan, key: Uses) -> Iterator[Probl
             text = (
                 f"key='{name}' of '{node.name}' is a result of the aggregation: when it changes, the old row would stay"
             )
-            yield _error(KEY, text, node, "the key is what the rows are grouped by")
+            yield _error("key_of_groups", text, node, "the key is what the rows are grouped by")
             return
     groups = list(tree.items(plan.groupingExpressions()))
     texts = {group.sql() for group in groups}
@@ -191,7 +174,7 @@ def _group_problems(node: ViewDef, plan: tree.Plan, key: Uses) -> Iterator[Probl
                     f"'{node.name}' computes its key from {group.sql()}, by which it groups: two groups may get one key"
                 )
                 hint = "put what it groups by into key= too, or compute the key before and group by it"
-            yield _error(KEY, text, node, hint)
+            yield _error("key_of_groups", text, node, hint)
 
 
 _TELLING = {
@@ -225,7 +208,7 @@ def _beneath(plan: tree.Plan, uses: Uses) -> tuple[tree.Plan, Uses, set[str]]:
     """The first node that does more than compute columns, the same in its columns, and of which one cannot say from
     what value they were made."""
     lossy: set[str] = set()
-    while tree.kind(plan) in _COLUMNS_ONLY:
+    while _rows_given(plan) == "same":
         if tree.kind(plan) == "Project":
             made = {e.exprId().id(): e for e in tree.items(plan.projectList())}
             lossy |= {name for name, used in uses.items() if not all(_tells(made[u]) for u in used if u in made)}
@@ -248,7 +231,9 @@ def _union_problems(node: ViewDef, union: tree.Plan, key: Uses) -> Iterator[Prob
         if None not in constants and len(set(constants)) == len(constants):
             return
     text = f"'{node.name}' unites groups, and those of one key would replace each other"
-    yield _error(KEY, text, node, "unite first and group then, or put into key= a constant of each part, F.lit(...)")
+    yield _error(
+        "key_of_groups", text, node, "unite first and group then, or put into key= a constant of each part, F.lit(...)"
+    )
 
 
 def _constants(plan: tree.Plan, place: int) -> Iterator[str | None]:
@@ -263,7 +248,7 @@ def _constants(plan: tree.Plan, place: int) -> Iterator[str | None]:
 def _constant(plan: tree.Plan, wanted: int) -> str | None:
     """Its value, after the cast by which Spark gives the parts of a union one type."""
     cast: tree.Expression | None = None
-    while tree.kind(plan) in (*_COLUMNS_ONLY, "Aggregate", "Filter", "EventTimeWatermark"):
+    while tree.kind(plan) == "Aggregate" or _rows_given(plan) in ("same", "fewer"):
         if tree.kind(plan) in ("Project", "Aggregate"):
             columns = plan.projectList() if tree.kind(plan) == "Project" else plan.aggregateExpressions()
             made = next(e for e in tree.items(columns) if e.exprId().id() == wanted)
@@ -284,6 +269,11 @@ def _value(constant: tree.Expression) -> str | None:
         return str(constant.eval(None))
     except Py4JJavaError:  # it can be computed in a query only, or not at all
         return None
+
+
+def _rows_given(plan: tree.Plan) -> str:
+    """What a node gives of the rows of its one child; a union has several."""
+    return "other" if tree.kind(plan) == "Union" else node_kind(tree.kind(plan)).rows
 
 
 def _attributes(expression: tree.Expression) -> set[int]:

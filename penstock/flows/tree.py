@@ -12,14 +12,22 @@ from typing import Any, TypeVar
 from py4j.java_gateway import get_field
 from pyspark.sql import DataFrame
 
+from penstock.flows.plan_nodes import node_kind
+from penstock.flows.source import FORMAT
+
 Plan = Any
 """A `LogicalPlan` of Catalyst, through py4j."""
 Expression = Any
 T = TypeVar("T")
 
 _DELAY = "spark.watermarkDelayMs"
-LEAVES = ("StreamingRelationV2", "RelationV2", "DataSourceV2Relation", "DataSourceV2ScanRelation")
-"""Nodes that stand for one of the log's streams."""
+_RELATIONS = ("StreamingRelationV2", "DataSourceV2Relation", "DataSourceV2ScanRelation")
+"""Nodes that stand for a table of a data source: one of the log's streams, or another one."""
+_ALWAYS_TIMED = (
+    "DeduplicateWithinWatermark", "FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark",
+    "TransformWithStateInPandas",
+)  # fmt: skip
+_SPARK = "org.apache.spark."
 _CLOSED = ("AttributeReference", "Literal", "PreciseTimestampConversion")
 """Expressions with nothing of interest inside; the last is Spark's own arithmetic for a window, dozens of nodes."""
 
@@ -41,7 +49,7 @@ def analyzed(frame: DataFrame) -> Plan:
 
 def _written_out(frame: DataFrame) -> Plan:
     plan = frame._jdf.queryExecution().analyzed()
-    if not any(kind(node) == "WithCTE" for node in nodes(plan)):
+    if not any(kind(node) == "WithCTE" for node in with_subqueries(plan)):
         return plan
     jvm: Any = frame.sparkSession._jvm
     return jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
@@ -65,14 +73,42 @@ def nodes(plan: Plan) -> Iterator[Plan]:
         yield from nodes(child)
 
 
+def with_subqueries(plan: Plan) -> Iterator[Plan]:
+    """A plan and all below it, and the plans that its expressions hold (`x IN (SELECT ...)`)."""
+    yield plan
+    for part in (*children(plan), *subqueries(plan)):
+        yield from with_subqueries(part)
+
+
+def subqueries(node: Plan) -> list[Plan]:
+    """The plans that the expressions of one node hold."""
+    return _once(node, "subqueries", lambda: list(items(node.subqueries())))
+
+
+def joins_subqueries(node: Plan) -> bool:
+    """Whether Spark makes a join of a subquery of this node: of all but those that give one value for all rows."""
+    values = [e for e in expressions(node) if kind(e) == "ScalarSubquery" and e.outerAttrs().isEmpty()]
+    return len(values) < len(subqueries(node))
+
+
 def children(node: Any) -> list[Any]:
     """What stands directly below a node, or inside an expression."""
     return _once(node, "children", lambda: list(items(node.children())))
 
 
 def kind(node: Any) -> str:
-    """The Scala class of a node or expression, without its package."""
-    return _once(node, "kind", lambda: str(node.getClass().getSimpleName()).rstrip("$"))
+    """The Scala class of a node or expression, without its package if that is Spark's: nobody else's is known."""
+    return _once(node, "kind", lambda: _short(str(node.getClass().getName())))
+
+
+def _short(name: str) -> str:
+    """
+    >>> _short("org.apache.spark.sql.catalyst.expressions.IsUnknown$$anon$1"), _short("org.apache.spark.sql.Now$")
+    ('IsUnknown', 'Now')
+    >>> _short("com.example.Project")
+    'com.example.Project'
+    """
+    return name.rpartition(".")[2].partition("$$")[0].rstrip("$") if name.startswith(_SPARK) else name
 
 
 def expressions(node: Plan) -> Iterator[Expression]:
@@ -96,8 +132,13 @@ def delay_us(watermark: Plan) -> int:
     return int(get_field(interval, "microseconds")) + int(get_field(interval, "days")) * day_us
 
 
+def is_relation(node: Plan) -> bool:
+    return kind(node) in _RELATIONS
+
+
 def is_log(node: Plan) -> bool:
-    return kind(node) in LEAVES
+    """Whether a node of an analysed plan is one of the log's streams."""
+    return is_relation(node) and node.table().name() == FORMAT
 
 
 def carries_time(expression: Expression) -> bool:
@@ -107,19 +148,21 @@ def carries_time(expression: Expression) -> bool:
 
 def event_time_state(plan: Plan) -> bool:
     """Whether the plan holds state that event time evicts: an operator whose keys or condition carry the watermark."""
-    for node in nodes(plan):
-        name = kind(node)
-        if name == "Aggregate" and any(carries_time(e) for e in items(node.groupingExpressions())):
-            return True
-        if name == "DeduplicateWithinWatermark":
-            return True
-        if name == "Deduplicate" and any(carries_time(key) for key in items(node.keys())):
-            return True
-        if name == "Join" and streaming_join(node) and any(carries_time(e) for e in expressions(node)):
-            return True
-        if name in ("FlatMapGroupsInPandasWithState", "TransformWithStateInPySpark", "TransformWithStateInPandas"):
-            return True
-    return False
+    return any(kind(node) in _ALWAYS_TIMED or any(map(carries_time, _evicted_by(node))) for node in nodes(plan))
+
+
+def _evicted_by(node: Plan) -> Iterator[Expression]:
+    """Expressions of an operator that decide when its state may go; of one that is not known, all that it gets."""
+    name = kind(node)
+    if name == "Aggregate":
+        yield from items(node.groupingExpressions())
+    elif name == "Deduplicate":
+        yield from items(node.keys())
+    elif name == "Join":
+        yield from expressions(node) if streaming_join(node) else ()
+    elif node_kind(name).evicts:
+        for child in children(node):
+            yield from items(child.output())
 
 
 def streaming_join(node: Plan) -> bool:
@@ -129,7 +172,7 @@ def streaming_join(node: Plan) -> bool:
 def kinds(plan: Plan) -> frozenset[str]:
     """The kinds of all nodes and expressions of a plan."""
     found = set()
-    for node in nodes(plan):
+    for node in with_subqueries(plan):
         found |= {kind(node), *(kind(expression) for expression in expressions(node))}
     return frozenset(found)
 
@@ -141,11 +184,11 @@ def needed_columns(batch: DataFrame) -> set[str]:
     """
     plan = optimized(batch)
     ids: dict[int, str] = {}
-    for node in nodes(plan):
-        if is_log(node):
+    for node in with_subqueries(plan):
+        if is_relation(node):
             ids |= {attribute.exprId().id(): attribute.name() for attribute in items(node.output())}
     used = {attribute.exprId().id() for attribute in items(plan.outputSet())}
-    for node in nodes(plan):
-        if not is_log(node):
+    for node in with_subqueries(plan):
+        if not is_relation(node):
             used |= {attribute.exprId().id() for attribute in items(node.references())}
     return {ids[i] for i in used if i in ids}
