@@ -1,7 +1,7 @@
 """Opens a log by its place, a URL that says where it lies: nobody else knows which backends there are.
 
-`sqlite:///data/edge.db` is a file of this machine. A place is text, so that it travels to any process: Spark's workers
-open the log of the stream that they are given (`Stream.place`).
+`sqlite:///data/edge.db` is a file of this machine; `memory://name` lies in this process alone, for tests. A place is
+text, so that it travels to any process: Spark's workers open the log that a stream names (`Stream.place`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from penstock.clock import Clock, SystemClock
 from penstock.log.log import Log, LogReader
-from penstock.log.logs import sqlite
+from penstock.log.logs import memory, sqlite_backend
 
-_BACKENDS = {"sqlite": sqlite}
+_BACKENDS = {"sqlite": sqlite_backend, "memory": memory}
 
 
 def open_log(place: str, *, app: str, clock: Clock | None = None) -> Log:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import penstock.log.logs
 from penstock.testing.contracts.log import LogContract
-from penstock.testing.contracts.log_backends import BACKENDS, LogBackend
+from penstock.testing.contracts.log_backends import BACKENDS, Capability, LogBackend
 
 
 @pytest.fixture(params=sorted(BACKENDS))
@@ -19,7 +21,7 @@ def backend(request: pytest.FixtureRequest) -> LogBackend:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     """In memory where that exists: a killed process loses nothing there either, and no test waits for a disk."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
@@ -33,3 +35,17 @@ class TestLogContract(LogContract):
 def test_every_backend_is_registered() -> None:
     modules = {path.stem.split("_")[0] for folder in penstock.log.logs.__path__ for path in Path(folder).glob("*.py")}
     assert modules - {""} == set(BACKENDS)
+
+
+def test_a_backend_lacks_what_is_listed_here_and_nothing_else() -> None:
+    lacking = {name: set(backend.lacks) for name, backend in BACKENDS.items()}
+    assert lacking == {
+        "memory": {"outliving its process", "other processes", "power cuts"},
+        "sqlite": set(),
+    }
+
+
+def test_every_capability_is_needed_by_a_test() -> None:
+    """Else a backend could lack one, and nobody would know what that means."""
+    tests = [test for name, test in inspect.getmembers(LogContract) if name.startswith("test_")]
+    assert {need for test in tests for need in getattr(test, "needs", ())} == set(get_args(Capability))

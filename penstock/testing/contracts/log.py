@@ -1,6 +1,6 @@
 """The log's contract as tests: every invariant of `penstock.log.log`, for any backend.
 
-A test module derives from `LogContract` and gives it the fixtures `backend` (a `LogBackend`) and `place` (a folder).
+A test module derives from `LogContract` and gives it the fixtures `backend` (a `LogBackend`) and `folder` (empty).
 """
 
 from __future__ import annotations

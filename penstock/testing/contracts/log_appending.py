@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -113,7 +112,7 @@ class Appending(LogFixtures):
     @example(sizes=[1, 0, 0, 5, 1], start=1, rows=3)
     @example(sizes=[1, 0], start=0, rows=0)
     def test_commits_within_are_whole_and_at_least_one_has_events(
-        self, backend: LogBackend, fresh: Callable[[], Path], sizes: list[int], start: int, rows: int
+        self, backend: LogBackend, fresh: Callable[[], str], sizes: list[int], start: int, rows: int
     ) -> None:
         with closing(backend.open(fresh())) as log:
             stream = log.create(StreamSpec("numbers", SCHEMA))
@@ -147,7 +146,7 @@ class Appending(LogFixtures):
             offsets = [o for block in log.read(stream, partition, 0) for o in block.offsets.to_pylist()]
             assert offsets == list(range(end))
 
-    def test_a_key_stays_in_its_partition_and_in_order(self, backend: LogBackend, place: Path) -> None:
+    def test_a_key_stays_in_its_partition_and_in_order(self, backend: LogBackend, place: str) -> None:
         spec = StreamSpec("numbers", SCHEMA, partitions=4)
         for first in (0, 10):
             with closing(backend.open(place)) as log:
@@ -184,7 +183,7 @@ class Appending(LogFixtures):
         reopen=st.integers(0, 8),
     )
     def test_times_of_commits_follow_from_the_events(
-        self, backend: LogBackend, fresh: Callable[[], Path], commits: list[list[int | None]], reopen: int
+        self, backend: LogBackend, fresh: Callable[[], str], commits: list[list[int | None]], reopen: int
     ) -> None:
         place = fresh()
         log = backend.open(place)

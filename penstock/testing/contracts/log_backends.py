@@ -1,99 +1,190 @@
-"""Registers the log's backends with what a contract test must be able to do to them: open, damage, starve, cut."""
+"""Registers the log's backends with what a contract test must be able to do to them, and with what they lack.
+
+A backend runs every test of the contract but those that need something which it says it lacks, with the reason; they
+are skipped with that reason, and nothing else is.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Literal, TypeVar
 
 from penstock.clock import Clock
 from penstock.config import sqlite_place
+from penstock.log.index.file import IndexFileWriter
+from penstock.log.index.reader import IndexedReader
 from penstock.log.log import Log, LogReader
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.logs import memory
+from penstock.log.logs.sqlite_backend import path_of
 from penstock.log.opening import open_log, open_reader
 from penstock.testing.contracts import sqlite_tearing
 
+APP = "contract"
 
-class LogBackend(Protocol):
-    """How the contract's tests handle one kind of log. `place` is a folder of the test's own."""
+Capability = Literal["outliving its process", "other processes", "power cuts", "damage", "starving"]
+Test = TypeVar("Test", bound=Callable[..., None])
 
-    def open(self, place: Path, clock: Clock | None = None) -> Log:
+
+def needs(*capabilities: Capability) -> Callable[[Test], Test]:
+    """Marks a test of the contract that a backend without these is excused from."""
+
+    def marked(test: Test) -> Test:
+        test.needs = capabilities  # type: ignore[attr-defined]
+        return test
+
+    return marked
+
+
+class LogBackend:
+    """How the contract's tests handle one kind of log."""
+
+    lacks: Mapping[Capability, str] = {}
+    """What this kind of log cannot do by its nature, and why."""
+
+    def place(self, folder: Path) -> str:
+        """The place of a log of a test's own, to which this folder belongs."""
+        raise NotImplementedError
+
+    def forget(self, folder: Path) -> None:
+        """Nobody opens what belongs to this folder again."""
+
+    def open(self, place: str, clock: Clock | None = None) -> Log:
         """Become the writer."""
+        return open_log(place, app=APP, clock=clock)
 
-    def reader(self, place: Path) -> LogReader: ...
+    def reader(self, place: str) -> LogReader:
+        return open_reader(place)
 
-    def damage(self, place: Path, what: str) -> None:
+    # What only a test that `needs` it calls
+
+    def damage(self, place: str, what: str) -> None:
         """Change what is stored of the newest block: `byte` (of its events), `place` or `missing`."""
+        raise NotImplementedError
 
     def starved(self, log: Log) -> AbstractContextManager[None]:
         """Within it the log has no room for more than a few kilobytes."""
+        raise NotImplementedError
 
     def hurry(self, log: Log) -> None:
         """From now on it moves what it has written to its last place often, so that a power cut can meet that."""
+        raise NotImplementedError
 
-    def copy(self, place: Path, into: Path) -> None:
-        """What a new folder would hold if the power failed now, just after an acknowledgement."""
+    def copy(self, place: str, into: str) -> None:
+        """What would lie at another place if the power failed now, just after an acknowledgement."""
+        raise NotImplementedError
 
-    def cut_between(self, before: Path, after: Path, into: Path, chance: Random) -> None:
-        """Make a folder as a power cut may leave it during the one commit between these two copies."""
+    def cut_between(self, before: str, after: str, into: str, chance: Random) -> None:
+        """Make a log as a power cut may leave it during the one commit between these two copies."""
+        raise NotImplementedError
 
-    def tail_bytes(self, copy: Path) -> int:
-        """How long that is which only ever grows by commits while nothing is moved."""
+    def tail_bytes(self, copy: str) -> int:
+        """The length of the part that only ever grows, commit by commit, while nothing is moved."""
+        raise NotImplementedError
 
-    def cut_tail(self, whole: Path, into: Path, at: int, chance: Random) -> None:
-        """Make a folder in which everything behind so many of these bytes is lost."""
+    def cut_tail(self, whole: str, into: str, at: int, chance: Random) -> None:
+        """Make a log in which everything behind so many of these bytes is lost."""
+        raise NotImplementedError
 
 
-class SqliteBackend:
+_NEWEST = "(SELECT max(payload) FROM blocks)"
+_MOVED = f"UPDATE blocks SET written_us = written_us + 1 WHERE payload = {_NEWEST}"
+
+
+class SqliteBackend(LogBackend):
     """`penstock.log.logs.sqlite`."""
 
-    def open(self, place: Path, clock: Clock | None = None) -> Log:
-        return open_log(sqlite_place(place / "log.db"), app="contract", clock=clock)
+    def place(self, folder: Path) -> str:
+        return sqlite_place(folder / sqlite_tearing.DB)
 
-    def reader(self, place: Path) -> LogReader:
-        return open_reader(sqlite_place(place / "log.db"))
-
-    def damage(self, place: Path, what: str) -> None:
-        with closing(sqlite3.connect(place / "log.db")) as connection, connection:
-            newest = "(SELECT max(payload) FROM blocks)"
+    def damage(self, place: str, what: str) -> None:
+        with closing(sqlite3.connect(path_of(place))) as connection, connection:
             if what == "byte":
-                ((data,),) = connection.execute(f"SELECT data FROM payloads WHERE id = {newest}").fetchall()
-                changed = bytes([*data[:-9], data[-9] ^ 1, *data[-8:]])
-                connection.execute(f"UPDATE payloads SET data = ? WHERE id = {newest}", (changed,))
+                ((data,),) = connection.execute(f"SELECT data FROM payloads WHERE id = {_NEWEST}").fetchall()
+                connection.execute(f"UPDATE payloads SET data = ? WHERE id = {_NEWEST}", (_flipped(data),))
             elif what == "place":
-                connection.execute(f"UPDATE blocks SET written_us = written_us + 1 WHERE payload = {newest}")
+                connection.execute(_MOVED)
             elif what == "missing":
-                connection.execute(f"DELETE FROM payloads WHERE id = {newest}")
+                connection.execute(f"DELETE FROM payloads WHERE id = {_NEWEST}")
 
     @contextmanager
     def starved(self, log: Log) -> Iterator[None]:
-        assert isinstance(log, SqliteLog)
-        ((pages,),) = log._writer.execute("PRAGMA page_count").fetchall()
-        log._writer.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall()
+        connection = _connection(log)
+        ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+        connection.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall()
         try:
             yield
         finally:
-            log._writer.execute(f"PRAGMA max_page_count = {2**30}").fetchall()
+            connection.execute(f"PRAGMA max_page_count = {2**30}").fetchall()
 
     def hurry(self, log: Log) -> None:
-        assert isinstance(log, SqliteLog)
-        log._writer.execute("PRAGMA wal_autocheckpoint = 12").fetchall()
+        _connection(log).execute("PRAGMA wal_autocheckpoint = 12").fetchall()
 
-    def copy(self, place: Path, into: Path) -> None:
-        sqlite_tearing.copy(place, into)
+    def copy(self, place: str, into: str) -> None:
+        sqlite_tearing.copy(_folder(place), _folder(into))
 
-    def cut_between(self, before: Path, after: Path, into: Path, chance: Random) -> None:
-        sqlite_tearing.cut_between(before, after, into, chance)
+    def cut_between(self, before: str, after: str, into: str, chance: Random) -> None:
+        sqlite_tearing.cut_between(_folder(before), _folder(after), _folder(into), chance)
 
-    def tail_bytes(self, copy: Path) -> int:
-        return (copy / sqlite_tearing.WAL).stat().st_size
+    def tail_bytes(self, copy: str) -> int:
+        return (_folder(copy) / sqlite_tearing.WAL).stat().st_size
 
-    def cut_tail(self, whole: Path, into: Path, at: int, chance: Random) -> None:
-        sqlite_tearing.cut_tail(whole, into, at, chance)
+    def cut_tail(self, whole: str, into: str, at: int, chance: Random) -> None:
+        sqlite_tearing.cut_tail(_folder(whole), _folder(into), at, chance)
 
 
-BACKENDS: dict[str, LogBackend] = {"sqlite": SqliteBackend()}
+def _folder(place: str) -> Path:
+    return path_of(place).parent
+
+
+def _connection(log: Log) -> sqlite3.Connection:
+    assert isinstance(log, IndexedReader)
+    assert isinstance(log.database, IndexFileWriter)
+    return log.database.connection
+
+
+def _flipped(data: bytes) -> bytes:
+    return bytes([*data[:-9], data[-9] ^ 1, *data[-8:]])
+
+
+class MemoryBackend(LogBackend):
+    """`penstock.log.logs.memory`."""
+
+    lacks = {
+        "outliving its process": "the log lies in the memory of one process",
+        "other processes": "no other process sees this one's memory",
+        "power cuts": "nothing is on a disk, so that nothing is left",
+    }
+
+    def place(self, folder: Path) -> str:
+        return f"memory://{folder}"
+
+    def forget(self, folder: Path) -> None:
+        memory.forget(self.place(folder))
+
+    def damage(self, place: str, what: str) -> None:
+        stored = memory.memory_of(place)
+        newest = max(stored.payloads)
+        data, offsets = stored.payloads[newest]
+        if what == "byte":
+            stored.payloads[newest] = (_flipped(bytes(data)), offsets)
+        elif what == "place":
+            stored.connection.execute(_MOVED)
+        elif what == "missing":
+            del stored.payloads[newest]
+
+    @contextmanager
+    def starved(self, log: Log) -> Iterator[None]:
+        stored = memory.memory_of(log.place)
+        stored.room = 4096
+        try:
+            yield
+        finally:
+            stored.room = None
+
+
+BACKENDS: dict[str, LogBackend] = {"sqlite": SqliteBackend(), "memory": MemoryBackend()}
 """By the name of the module in `penstock.log.logs`."""

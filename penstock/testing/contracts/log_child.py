@@ -1,6 +1,6 @@
 """Writes to a log in a process of its own, for the contract's tests to kill: it prints what was acknowledged.
 
-`python -m penstock.testing.contracts.log_child events <backend> <place> <first> <batch>` appends events with the ids
+`python -m penstock.testing.contracts.log_child events <place> <first> <batch>` appends events with the ids
 first, first + 1, ... and prints, after each acknowledged commit, the number behind the last one. With `changes` it
 appends to a changelog, compacts and trims all the time, and prints how many commits there are.
 """
@@ -8,13 +8,13 @@ appends to a changelog, compacts and trims all the time, and prints how many com
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.log.log import Append, Appended, Log, StreamSpec
+from penstock.log.opening import open_log
 from penstock.schema import ID, TIME, TIMESTAMP
-from penstock.testing.contracts.log_backends import BACKENDS
+from penstock.testing.contracts.log_backends import APP
 from penstock.testing.contracts.log_events import CHANGELOG, changes
 
 NUMBERS = pa.schema([("n", pa.int64()), (TIME, TIMESTAMP), (ID, pa.string())])
@@ -61,4 +61,4 @@ def append_changes(log: Log, first: int, rows: int) -> None:
 
 if __name__ == "__main__":
     work = {"events": append_events, "changes": append_changes}[sys.argv[1]]
-    work(BACKENDS[sys.argv[2]].open(Path(sys.argv[3])), int(sys.argv[4]), int(sys.argv[5]))
+    work(open_log(sys.argv[2], app=APP), int(sys.argv[3]), int(sys.argv[4]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,7 +178,7 @@ class Conditions(LogFixtures):
         assert refused(results) == [False, False, True]
         assert sorted(everything(log, table)) == [1, 2]
 
-    def test_rows_are_known_after_a_restart_a_compaction_and_a_trim(self, backend: LogBackend, place: Path) -> None:
+    def test_rows_are_known_after_a_restart_a_compaction_and_a_trim(self, backend: LogBackend, place: str) -> None:
         with closing(backend.open(place)) as log:
             changelog = log.create(CHANGELOG)
             for n, word in enumerate("abcab"):

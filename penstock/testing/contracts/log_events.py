@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -105,29 +106,35 @@ class ManualClock:
 
 
 class LogFixtures:
-    """What the tests of a contract are given; `backend` and `place` come from whoever runs them."""
+    """What the tests of a contract are given; `backend` and `folder` come from whoever runs them."""
+
+    @pytest.fixture(autouse=True)
+    def _excused(self, backend: LogBackend, request: pytest.FixtureRequest) -> None:
+        for capability in getattr(request.function, "needs", ()):
+            if capability in backend.lacks:
+                pytest.skip(backend.lacks[capability])
 
     @pytest.fixture
-    def log(self, backend: LogBackend, place: Path) -> Iterator[Log]:
+    def place(self, backend: LogBackend, folder: Path) -> Iterator[str]:
+        yield backend.place(folder / "log")
+        backend.forget(folder)
+
+    @pytest.fixture
+    def log(self, backend: LogBackend, place: str) -> Iterator[Log]:
         with closing(backend.open(place)) as log:
             yield log
 
     @pytest.fixture
-    def reader(self, backend: LogBackend, place: Path) -> Iterator[LogReader]:
+    def reader(self, backend: LogBackend, place: str) -> Iterator[LogReader]:
         with closing(backend.reader(place)) as reader:
             yield reader
 
     @pytest.fixture
-    def fresh(self, place: Path) -> Callable[[], Path]:
-        """A new folder at each call, for tests that run many examples."""
-        made = iter(range(10**6))
-
-        def folder() -> Path:
-            path = place / str(next(made))
-            path.mkdir()
-            return path
-
-        return folder
+    def fresh(self, backend: LogBackend, folder: Path) -> Iterator[Callable[[], str]]:
+        """A new place at each call, for tests that run many examples."""
+        numbers = itertools.count()
+        yield lambda: backend.place(folder / str(next(numbers)))
+        backend.forget(folder)
 
     @pytest.fixture
     def stream(self, log: Log) -> Stream:

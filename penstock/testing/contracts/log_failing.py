@@ -9,14 +9,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 
 from penstock.errors import CorruptBlockError, DiskFullError, StaleTermError
 from penstock.log.log import Append, Appended, Log, LogReader, Producer, Stream, StreamSpec
 from penstock.testing.contracts import log_child
-from penstock.testing.contracts.log_backends import BACKENDS, LogBackend
+from penstock.testing.contracts.log_backends import LogBackend, needs
 from penstock.testing.contracts.log_events import (
     SCHEMA,
     LogFixtures,
@@ -34,10 +33,9 @@ _SEED = 20_26
 
 
 @contextmanager
-def child(what: str, backend: LogBackend, place: Path, first: int, rows: int) -> Iterator[subprocess.Popen[str]]:
+def child(what: str, place: str, first: int, rows: int) -> Iterator[subprocess.Popen[str]]:
     """A process that appends until it is killed."""
-    (name,) = [name for name, registered in BACKENDS.items() if registered is backend]
-    command = [sys.executable, "-m", log_child.__name__, what, name, str(place), str(first), str(rows)]
+    command = [sys.executable, "-m", log_child.__name__, what, place, str(first), str(rows)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -58,12 +56,11 @@ def kill_after(process: subprocess.Popen[str], lines: int) -> int:
 class Failing(LogFixtures):
     """Crashes, other processes, terms, damage, disks without room."""
 
-    def test_acknowledged_events_survive_kill_dash_nine_exactly_once(
-        self, backend: LogBackend, place: Path, reader: LogReader
-    ) -> None:
+    @needs("outliving its process")
+    def test_acknowledged_events_survive_kill_dash_nine_exactly_once(self, place: str, reader: LogReader) -> None:
         chance, acked = random.Random(_SEED), 0
         for crash in range(_CRASHES):
-            with child("events", backend, place, acked, chance.choice([1, 7, 300])) as process:
+            with child("events", place, acked, chance.choice([1, 7, 300])) as process:
                 acked = kill_after(process, chance.randrange(1, 60))
             stream = reader.find("numbers")
             assert stream is not None
@@ -72,12 +69,11 @@ class Failing(LogFixtures):
             assert len(stored) >= acked
             assert reader.memory()["stored"] == len(stored)
 
-    def test_a_changelog_survives_kill_dash_nine_while_it_is_compacted(
-        self, backend: LogBackend, place: Path, reader: LogReader
-    ) -> None:
+    @needs("outliving its process")
+    def test_a_changelog_survives_kill_dash_nine_while_it_is_compacted(self, place: str, reader: LogReader) -> None:
         chance = random.Random(_SEED)
         for crash in range(_CRASHES):
-            with child("changes", backend, place, 0, 3) as process:
+            with child("changes", place, 0, 3) as process:
                 acked = kill_after(process, chance.randrange(1, 60))
             stream = reader.find("words")
             assert stream is not None
@@ -90,8 +86,9 @@ class Failing(LogFixtures):
             numbered = [(c.number, c.meta) for c in reader.commits(stream, 0)]
             assert numbered == [(n, {"number": n}) for n in range(bounds.first_commit, bounds.next_commit)]
 
-    def test_a_reader_sees_what_another_process_commits(self, backend: LogBackend, place: Path) -> None:
-        with closing(backend.reader(place)) as reader, child("events", backend, place, 0, 10) as process:
+    @needs("other processes")
+    def test_a_reader_sees_what_another_process_commits(self, backend: LogBackend, place: str) -> None:
+        with closing(backend.reader(place)) as reader, child("events", place, 0, 10) as process:
             assert process.stdout is not None
             acked = int(process.stdout.readline())
             stream = reader.find("numbers")
@@ -101,7 +98,7 @@ class Failing(LogFixtures):
             process.stdout.readline()
             eventually(lambda: reader.revision() != revision)
 
-    def test_a_reader_may_come_before_the_log(self, backend: LogBackend, place: Path, reader: LogReader) -> None:
+    def test_a_reader_may_come_before_the_log(self, backend: LogBackend, place: str, reader: LogReader) -> None:
         assert reader.streams() == []
         assert reader.find("numbers") is None
         assert dict(reader.memory()) == {}
@@ -113,7 +110,7 @@ class Failing(LogFixtures):
             assert reader.find("numbers") == stream
             assert numbers(reader, stream) == [1]
 
-    def test_a_reader_needs_no_writer(self, backend: LogBackend, place: Path) -> None:
+    def test_a_reader_needs_no_writer(self, backend: LogBackend, place: str) -> None:
         with closing(backend.open(place)) as log:
             stream = log.create(StreamSpec("numbers", SCHEMA))
             put(log, stream, [1, 2])
@@ -154,7 +151,7 @@ class Failing(LogFixtures):
 
     # Terms
 
-    def test_a_newer_writer_ends_the_older_ones_right_to_write(self, backend: LogBackend, place: Path) -> None:
+    def test_a_newer_writer_ends_the_older_ones_right_to_write(self, backend: LogBackend, place: str) -> None:
         with closing(backend.open(place)) as old:
             stream = old.create(StreamSpec("numbers", SCHEMA, unique=True))
             put(old, stream, [1])
@@ -178,8 +175,9 @@ class Failing(LogFixtures):
 
     # Damage
 
+    @needs("damage")
     @pytest.mark.parametrize("what", ["byte", "place", "missing"])
-    def test_wrong_bytes_are_found_out(self, backend: LogBackend, place: Path, what: str) -> None:
+    def test_wrong_bytes_are_found_out(self, backend: LogBackend, place: str, what: str) -> None:
         with closing(backend.open(place)) as log:
             stream = log.create(StreamSpec("numbers", SCHEMA))
             put(log, stream, [1])
@@ -192,6 +190,7 @@ class Failing(LogFixtures):
 
     # A disk without room
 
+    @needs("starving")
     def test_what_does_not_fit_on_the_disk_never_appears(
         self, backend: LogBackend, log: Log, reader: LogReader, unique: Stream
     ) -> None:
@@ -207,6 +206,7 @@ class Failing(LogFixtures):
         assert everything(reader, unique) == list(range(10_000))
         assert reader.memory()["told"] == 1
 
+    @needs("starving")
     def test_streams_that_do_not_fit_leave_none_of_the_commit(
         self, backend: LogBackend, log: Log, stream: Stream, changelog: Stream
     ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ class TakingOnce(LogFixtures):
         assert put(log, unique, [3, 4], ids=[None, "a"]).duplicates == (1,)
         assert numbers(log, unique) == [1, 2, 3]
 
-    def test_ids_survive_a_restart(self, backend: LogBackend, place: Path) -> None:
+    def test_ids_survive_a_restart(self, backend: LogBackend, place: str) -> None:
         with closing(backend.open(place)) as log:
             unique = log.create(StreamSpec("unique", SCHEMA, partitions=3, unique=True))
             for first in range(0, 300, 100):
@@ -74,7 +73,7 @@ class TakingOnce(LogFixtures):
         assert put(log, stream, [1]).accepted == put(log, stream, [1]).accepted == 1
         assert put(log, log.create(StreamSpec("more", SCHEMA, unique=True)), [1]).accepted == 1
 
-    def test_the_known_ids_are_counted_and_dated_also_after_a_restart(self, backend: LogBackend, place: Path) -> None:
+    def test_the_known_ids_are_counted_and_dated_also_after_a_restart(self, backend: LogBackend, place: str) -> None:
         clock = ManualClock()
         first_us = clock.us
         with closing(backend.open(place, clock)) as log:
@@ -94,7 +93,7 @@ class TakingOnce(LogFixtures):
         assert log.horizon(stream) == 0
 
     def test_a_declared_horizon_counts_at_once_and_may_be_another_at_each_start(
-        self, backend: LogBackend, place: Path
+        self, backend: LogBackend, place: str
     ) -> None:
         clock = ManualClock()
         first, then = Horizon(ids=20_000), Horizon(age_us=3_600_000_000)
@@ -123,7 +122,7 @@ class TakingOnce(LogFixtures):
         reopen=st.integers(0, 8),
     )
     def test_ids_are_taken_as_a_set_would(
-        self, backend: LogBackend, fresh: Callable[[], Path], batches: list[list[str | None]], reopen: int
+        self, backend: LogBackend, fresh: Callable[[], str], batches: list[list[str | None]], reopen: int
     ) -> None:
         place = fresh()
         log = backend.open(place)
@@ -200,7 +199,7 @@ class TakingOnce(LogFixtures):
         assert isinstance(self._sent(log, stream, 0, 0), Appended)
         assert isinstance(self._sent(log, unique, 0, 0), Appended)
 
-    def test_producers_survive_a_restart(self, backend: LogBackend, place: Path) -> None:
+    def test_producers_survive_a_restart(self, backend: LogBackend, place: str) -> None:
         with closing(backend.open(place)) as log:
             stream = log.create(StreamSpec("numbers", SCHEMA))
             first = self._sent(log, stream, 0, 0)
@@ -230,7 +229,7 @@ class TakingOnce(LogFixtures):
     # Memory
 
     def test_what_is_remembered_is_there_for_all_and_after_a_restart(
-        self, backend: LogBackend, place: Path, reader: LogReader
+        self, backend: LogBackend, place: str, reader: LogReader
     ) -> None:
         with closing(backend.open(place)) as log:
             log.append([], {"a": {"x": [1, None, "é"]}, "b": 2, "c": 3})
@@ -304,7 +303,7 @@ class TakingOnce(LogFixtures):
             log.append([heard("b"), broken])
         assert told == ["a asked", "b asked", "b undone"]
 
-    def test_memory_survives_compaction(self, backend: LogBackend, place: Path, reader: LogReader) -> None:
+    def test_memory_survives_compaction(self, backend: LogBackend, place: str, reader: LogReader) -> None:
         with closing(backend.open(place)) as log:
             for n in range(50):
                 log.append([], {"n": n, f"odd/{n}": n if n % 2 else None, "gone": n if n < 40 else None})

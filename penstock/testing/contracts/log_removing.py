@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -71,7 +70,7 @@ class Removing(LogFixtures):
         assert rows == [{"n": 1, "mood": "calm"}, {"n": 2, "mood": "wild"}]
         assert newer.epoch == stream.epoch
 
-    def test_defaults_survive_a_restart(self, backend: LogBackend, place: Path, reader: LogReader) -> None:
+    def test_defaults_survive_a_restart(self, backend: LogBackend, place: str, reader: LogReader) -> None:
         field = defaulted("mood", pa.string(), b'"calm"')
         with closing(backend.open(place)) as log:
             put(log, log.create(StreamSpec("numbers", SCHEMA)), [1])
@@ -155,7 +154,7 @@ class Removing(LogFixtures):
         assert log.trim(stream, 99) == 0
         assert numbers(log, stream, start=1) == [2]
 
-    def test_positions_and_bounds_go_on_after_trimming_and_a_restart(self, backend: LogBackend, place: Path) -> None:
+    def test_positions_and_bounds_go_on_after_trimming_and_a_restart(self, backend: LogBackend, place: str) -> None:
         with closing(backend.open(place)) as log:
             stream = log.create(StreamSpec("numbers", SCHEMA, unique=True))
             put(log, stream, [100])
@@ -264,7 +263,7 @@ class Removing(LogFixtures):
     @quick
     @given(batches=batches, cuts=st.lists(st.integers(0, 12), max_size=3), reopen=st.booleans())
     def test_compaction_never_changes_what_a_changelog_adds_up_to(
-        self, backend: LogBackend, fresh: Callable[[], Path], batches: Batches, cuts: list[int], reopen: bool
+        self, backend: LogBackend, fresh: Callable[[], str], batches: Batches, cuts: list[int], reopen: bool
     ) -> None:
         place = fresh()
         log = backend.open(place)

@@ -14,7 +14,7 @@ from penstock.collect.intake import Outcome
 from penstock.collect.ways import receipts, unanswered
 from penstock.config import Limits
 from penstock.errors import DiskFullError
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.index.writer import IndexedLog
 from penstock.position import Position
 
 
@@ -87,7 +87,7 @@ async def test_events_lost_before_their_commit_leave_an_unknown_receipt(edge: Ed
         raise DiskFullError("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(SqliteLog, "_write", full)
+        broken.setattr(IndexedLog, "_write", full)
         token = await unanswered_post(edge, b'[{"order_id": 1}, {"order_id": 2}]')
         lost = await edge.ack(token, "?wait=5")
     assert (lost.status, lost.code) == (404, "unknown_ack")

@@ -9,7 +9,7 @@ from shop_app import Order
 
 from penstock import App
 from penstock.errors import DeclarationError, DiskFullError, TooManyError
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.index.writer import IndexedLog
 from penstock.overload import Rate
 from penstock.rights.buckets import Buckets
 
@@ -93,7 +93,7 @@ async def test_what_was_not_taken_after_all_costs_no_tokens(tmp_path: Path, monk
     one = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
     async with running(app, tmp_path / "edge.db") as edge:
         with monkeypatch.context() as broken:
-            broken.setattr(SqliteLog, "_write", full)
+            broken.setattr(IndexedLog, "_write", full)
             for _ in range(5):
                 assert (await edge.post("orders", b'{"order_id": 1}')).code == "disk_full"
         assert (await edge.post("orders", b'{"order_id": 1}', headers=one)).status == 200

@@ -12,7 +12,7 @@ from shop_app import shop
 
 from penstock.collect.ways import door, idempotency
 from penstock.errors import DiskFullError
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.index.writer import IndexedLog
 
 NOW_US = 1_700_000_000_000_000
 GOOD = b'[{"order_id": 1}, {"order_id": "x"}]'
@@ -93,7 +93,7 @@ async def test_what_was_not_written_is_not_remembered(edge: Edge, monkeypatch: A
         raise DiskFullError("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(SqliteLog, "_write", full)
+        broken.setattr(IndexedLog, "_write", full)
         assert (await once(edge)).status == 507
     assert (await once(edge, b"nope")).status == 400
     taken = await once(edge)

@@ -13,7 +13,7 @@ from running_edge import Edge, running
 
 from penstock import App, Event, Private
 from penstock.errors import DiskFullError
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.index.writer import IndexedLog
 
 
 def app() -> App:
@@ -92,7 +92,7 @@ async def test_where_nothing_is_kept_the_status_says_so(path: Path, monkeypatch:
 
     async with running(app(), path) as edge:
         assert [(await pixel(edge, "n=1", name))[0] for name in ("nope", "dead")] == [404, 404]
-        monkeypatch.setattr(SqliteLog, "_write", full)
+        monkeypatch.setattr(IndexedLog, "_write", full)
         status, body, headers = await pixel(edge, "n=1")
         assert (status, len(body), headers["Penstock-Rejected"]) == (507, 43, "disk_full")
         assert edge.refused("seen", "disk_full") == 1

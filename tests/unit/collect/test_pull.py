@@ -17,7 +17,7 @@ from penstock import App, Event
 from penstock.collect.pulling import buffer as pull_buffer
 from penstock.collect.pulling.source import Arrived
 from penstock.errors import DiskFullError
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.index.writer import IndexedLog
 
 
 class Tick(Event):
@@ -83,14 +83,14 @@ async def test_a_restarted_edge_goes_on_where_its_log_ends(tmp_path: Path, seed:
 async def test_the_position_is_never_ahead_of_the_log(tmp_path: Path, monkeypatch: Any) -> None:
     feed = ticks(400)
     async with serving(feed), running(market(feed.url), tmp_path / "edge.db", sleep=soon) as edge:
-        write, failures = SqliteLog._write, iter(range(5))
+        write, failures = IndexedLog._write, iter(range(5))
 
-        def flaky(log: SqliteLog, drafts: Any) -> None:
+        def flaky(log: IndexedLog, drafts: Any) -> None:
             if next(failures, None) is not None:
                 raise DiskFullError("full")
             write(log, drafts)
 
-        monkeypatch.setattr(SqliteLog, "_write", flaky)
+        monkeypatch.setattr(IndexedLog, "_write", flaky)
         key = f"pull/ticks/{feed.url}"
 
         def behind() -> bool:

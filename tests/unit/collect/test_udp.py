@@ -14,7 +14,7 @@ from shop_app import Order
 from penstock import App
 from penstock.config import Limits
 from penstock.errors import DeclarationError, DiskFullError, LaggingError, PortInUseError
-from penstock.log.logs.sqlite import SqliteLog
+from penstock.log.index.writer import IndexedLog
 
 
 def plant(port: int = 0, **options: Any) -> App:
@@ -135,7 +135,7 @@ async def test_what_a_full_disk_takes_no_more_at_the_end_is_counted_as_far_as_it
 
     async with running(plant(), tmp_path / "edge.db") as edge:
         with monkeypatch.context() as broken:
-            broken.setattr(SqliteLog, "_write", full)
+            broken.setattr(IndexedLog, "_write", full)
             send(edge, *(order(number) for number in range(5)))
             await asyncio.sleep(0.2)
             await edge.collect.udps.close()

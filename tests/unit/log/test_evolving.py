@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from decimal import Decimal
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -15,13 +13,12 @@ import pyarrow as pa
 import pytest
 
 from penstock import App, Event, Struct
-from penstock.config import sqlite_place
 from penstock.declaration import StreamDef
 from penstock.errors import SchemaChangeError
 from penstock.evolution import adapt
 from penstock.log.evolving import class_of, judged, versioned
 from penstock.log.log import Append, Log, StreamSpec
-from penstock.log.opening import open_log, open_reader
+from penstock.log.opening import open_reader
 
 Fine = Annotated[Decimal, msgspec.Meta(extra={"precision": 20, "scale": 4})]
 Coarse = Annotated[Decimal, msgspec.Meta(extra={"precision": 10, "scale": 2})]
@@ -56,13 +53,6 @@ def declared(kind: Any = None, /, unknown: Any = "ignore", options: Any = None, 
     app.stream("orders", made, unknown=unknown, **options or {})
     (stream,) = app.declared().streams
     return stream
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    opened = open_log(sqlite_place(tmp_path / "edge.db"), app="shop")
-    yield opened
-    opened.close()
 
 
 def stored(log: Log, stream: StreamDef, *events: bytes) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.config import sqlite_place
 from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, SequenceGapError
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Appended, Log, Producer, Stream
-from penstock.log.opening import open_log
 from penstock.testing.contracts.log_events import events, everything
 
 
@@ -288,9 +286,7 @@ def test_an_idle_log_is_tidied_up(monkeypatch: pytest.MonkeyPatch, log: Log, str
     group.close()
 
 
-async def test_a_caller_that_stops_waiting_does_not_take_the_writer_along(tmp_path: Any) -> None:
-    log = open_log(sqlite_place(tmp_path / "edge.db"), app="x")
-    group = GroupCommit(log)
+async def test_a_caller_that_stops_waiting_does_not_take_the_writer_along(group: GroupCommit) -> None:
     hold = threading.Event()
     first = group.run(hold.wait)
     gone = asyncio.ensure_future(asyncio.wrap_future(group.run(lambda: 1)))
@@ -300,5 +296,3 @@ async def test_a_caller_that_stops_waiting_does_not_take_the_writer_along(tmp_pa
     hold.set()
     first.result(5)
     assert group.run(lambda: 2).result(5) == 2
-    group.close()
-    log.close()

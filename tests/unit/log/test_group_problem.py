@@ -29,7 +29,7 @@ def test_a_full_disk_is_a_problem_until_there_is_room_and_nobody_has_to_send(
 ) -> None:
     group.submit([Append(stream, events([0]))]).result(10)
     assert group.problem is None
-    with BACKENDS["sqlite"].starved(log):
+    with BACKENDS["memory"].starved(log):
         with pytest.raises(DiskFullError):
             group.submit([Append(stream, events(range(1, 10_000)))]).result(10)
         assert isinstance(group.problem, DiskFullError)

@@ -1,98 +1,56 @@
-"""The log of one machine: an SQLite file in which every commit is a transaction and every block an Arrow batch.
+"""Writes a log over its index: a commit is one transaction of the index, and every block an Arrow batch.
 
-1. A commit is one transaction with an fsync: when `append` returns it is durable, when it raises it is not there, and
-   what this object knows in memory changes only after the transaction is through.
+1. When `append` returns, its commit is as durable as the index makes a transaction; when it raises, it is not there.
+   What this object knows in memory changes only after the transaction is through.
 2. The term is checked inside every transaction, so a writer that was replaced cannot write, not even once.
 3. The log is its own index of ids and producers: both are rebuilt from it, and no side table can disagree with it.
 4. Removing is logical first, in one small transaction, and physical afterwards, in slices: a crash in between leaves
    garbage, never a stream that is half there.
-
-It serves one machine. Network file systems are refused; many machines are Kafka's job.
 """
 
 from __future__ import annotations
 
 import heapq
 import secrets
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.errors import DiskFullError, FolderMismatchError, SchemaChangeError, StaleTermError
+from penstock.errors import SchemaChangeError
 from penstock.evolution import changes_refused
 from penstock.horizon import Horizon
 from penstock.log import control
 from penstock.log.control import ControlMap, Producers
 from penstock.log.draft import Draft, Plan, Planner, Tail
 from penstock.log.ids import IdIndex
+from penstock.log.index.reader import MADE_US, IndexedReader
+from penstock.log.index.removal import Removal, survey
+from penstock.log.index.tables import Payloads, Stored, Tables, WritableDatabase, checksum
 from penstock.log.log import Append, Appended, KnownIds, Stream, StreamSpec
-from penstock.log.logs.sqlite_file import (
-    INSERT_BLOCK,
-    checksum,
-    cut_wal,
-    failures,
-    open_writer,
-    owner_of,
-    path_of,
-    prepare,
-    refuse_network,
-    transaction,
-    translated,
-)
-from penstock.log.logs.sqlite_reader import MADE_US, SqliteReader
-from penstock.log.logs.sqlite_removal import Removal, survey
 from penstock.schema import ID
 
 _IDS_AT_ONCE = 65_536
 """Ids that are taken over together when an index is rebuilt; block by block would take four times as long."""
 
 
-def open_log(place: str, app: str, clock: Clock) -> SqliteLog:
-    path = path_of(place)
-    connection = open_writer(path)
-    try:
-        return SqliteLog(place, connection, prepare(connection, path, app), clock)
-    except BaseException:
-        connection.close()
-        raise
+class IndexedLog(IndexedReader):
+    """The writer of one log; it reads as `IndexedReader` does."""
 
-
-def open_reader(place: str) -> SqliteReader:
-    return SqliteReader(place)
-
-
-def check_place(place: str, app: str) -> None:
-    path = path_of(place)
-    refuse_network(path)
-    owner = owner_of(path)
-    if owner not in (None, app):
-        raise FolderMismatchError(
-            f"the folder '{path.parent}' belongs to the app '{owner}', not to '{app}'",
-            hint="pass another folder with --data, or give the app its old name",
-        )
-
-
-class SqliteLog(SqliteReader):
-    """The writer of one file; it reads as `SqliteReader` does."""
-
-    def __init__(self, place: str, connection: sqlite3.Connection, term: int, clock: Clock) -> None:
-        super().__init__(place)
-        self._writer = connection
-        self._term = term
+    def __init__(self, place: str, database: WritableDatabase, payloads: Payloads, app: str, clock: Clock) -> None:
+        super().__init__(place, database, payloads)
+        self._term = database.claim(app)
+        self._writable = database
         self._clock = clock
         self._tails: dict[tuple[str, str], Tail] = {}
         self._horizons: dict[tuple[str, str], Horizon] = {}
         self._places: dict[tuple[str, str], tuple[int, int]] = {}
         self._memory = ControlMap()
         self._producers = Producers()
-        self._payload = self._last_payload()
-        self._removal = Removal(self, connection, self._transaction, self._next_payload)
+        self._removal = Removal(self, self._transaction)
         self._control = self.create(control.SPEC)
         self._planner = Planner(self, self._tail, self._control, self._memory, self._producers)
         self._load_control()
@@ -100,10 +58,6 @@ class SqliteLog(SqliteReader):
     @property
     def term(self) -> int:
         return self._term
-
-    def close(self) -> None:
-        super().close()
-        self._writer.close()
 
     def memory(self) -> ControlMap:
         return self._memory
@@ -121,10 +75,8 @@ class SqliteLog(SqliteReader):
 
     def _make(self, spec: StreamSpec) -> str:
         epoch = spec.epoch or secrets.token_hex(6)
-        layout = (spec.partitions, spec.unique, spec.counts, _json(spec.compact_by), _json([0] * spec.partitions))
-        with self._transaction():
-            made = self._writer.execute(_INSERT_STREAM, (spec.name, epoch, *layout))
-            self._writer.execute(_INSERT_SCHEMA, (made.lastrowid, 1, _stored(spec.schema, self._clock)))
+        with self._transaction() as tables:
+            tables.add_stream(spec, epoch, _stored(spec.schema, self._clock))
         return epoch
 
     def _change(self, there: Stream, spec: StreamSpec) -> str:
@@ -133,9 +85,9 @@ class SqliteLog(SqliteReader):
         if not there.schema.equals(spec.schema, check_metadata=True):
             self._add_schema(there, spec.schema)
         if (there.unique, there.compact_by) != (spec.unique, spec.compact_by):
-            with self._transaction():
-                values = (spec.unique, _json(spec.compact_by), self.ident(there))
-                self._writer.execute("UPDATE streams SET unique_ids = ?, compact_by = ? WHERE id = ?", values)
+            ident = self.ident(there)
+            with self._transaction() as tables:
+                tables.change_stream(ident, unique=spec.unique, compact_by=spec.compact_by)
         self._renew(there)
         return there.epoch
 
@@ -155,7 +107,7 @@ class SqliteLog(SqliteReader):
         ident = self.ident(stream)
         ids = (tail.ids or self._load_ids(stream)) if stream.unique else None
         self._tails[key] = replace(tail, stream=stream, ids=ids)
-        self._places[key] = (ident, self._version(ident))
+        self._places[key] = (ident, self.index.newest_version(ident))
 
     def _add_schema(self, stream: Stream, schema: pa.Schema) -> None:
         """A new version, if all events that the stream still holds can be read under it."""
@@ -164,8 +116,8 @@ class SqliteLog(SqliteReader):
         for version in versions:
             if version.held:
                 _refuse_schema(stream, version.schema, schema)
-        with self._transaction():
-            self._writer.execute(_INSERT_SCHEMA, (ident, versions[-1].number + 1, _stored(schema, self._clock)))
+        with self._transaction() as tables:
+            tables.add_schema(ident, versions[-1].number + 1, _stored(schema, self._clock))
 
     # Appending
 
@@ -200,59 +152,25 @@ class SqliteLog(SqliteReader):
         self._producers.apply(changed, written_us)
 
     def _write(self, drafts: Sequence[Draft]) -> None:
-        if not drafts:
-            with failures(self.path):
-                self._check_term()
-            return
-        with self._transaction():
+        with self._transaction() as tables:
             for made in drafts:
-                self._write_draft(made)
+                self._write_draft(tables, made)
 
-    def _write_draft(self, made: Draft) -> None:
+    def _write_draft(self, tables: Tables, made: Draft) -> None:
         commit, stream = made.commit, made.after.stream
         ident, version = self._places[stream.name, stream.epoch]
         for piece in made.pieces:
-            place = (ident, piece.partition, piece.start, piece.piece, piece.stop, commit.number, version)
-            facts = (piece.rows, 0, commit.bound_us, commit.written_us)
-            payload = self._next_payload()
-            self._writer.execute("INSERT INTO payloads VALUES (?, ?, NULL)", (payload, piece.data))
-            check = checksum(*place, *facts, piece.data, None)
-            self._writer.execute(INSERT_BLOCK, (*place, *facts, check, payload))
-        times = (commit.bound_us, commit.max_us, commit.min_us, commit.written_us)
-        counts = (commit.rows, commit.total_rows)
-        meta = None if commit.meta is None else _json(commit.meta)
-        sizes = (commit.bytes, made.after.total_bytes)
-        self._writer.execute(
-            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (ident, commit.number, _json(commit.ends), *counts, *times, meta, *sizes),
-        )
+            facts = (version, piece.rows, 0, commit.bound_us, commit.written_us)
+            place = (ident, piece.partition, piece.start, piece.piece, piece.stop, commit.number, *facts)
+            payload = self.payloads.put(piece.data, None)
+            tables.add_block(Stored(*place, checksum(place, piece.data, None), payload))
+        tables.add_commit(ident, commit, made.after.total_bytes)
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """A write transaction of this term.
-
-        After a failure the WAL may hold frames of it behind its end, which a crash would bring back to life; a small
-        transaction overwrites the first of them, and so the rest can never be read.
-        """
-        try:
-            with transaction(self._writer):
-                self._check_term()
-                yield
-        except sqlite3.Error as error:
-            failure = translated(error, self.path)
-            if isinstance(failure, DiskFullError):
-                with suppress(sqlite3.Error), transaction(self._writer):
-                    self._writer.execute("INSERT OR REPLACE INTO meta VALUES ('failed_us', ?)", (self._clock.now_us(),))
-            raise failure from error
-
-    def _check_term(self) -> None:
-        stored = self._writer.execute("SELECT value FROM meta WHERE key = 'term'").fetchall()[0][0]
-        if stored != self._term:
-            raise StaleTermError(
-                f"another writer has taken over '{self.path.name}'",
-                detail=f"this writer's term is {self._term}, the log's is {stored}",
-                hint="stop this process",
-            )
+    def _transaction(self) -> Iterator[Tables]:
+        with self._writable.transaction() as tables:
+            tables.check_term(self._term)
+            yield tables
 
     # Removing
 
@@ -270,21 +188,23 @@ class SqliteLog(SqliteReader):
         ident = self.ident(newest)
         made_in = self._removal.round(ident)
         found = survey(self, newest, before)
-        return iter(()) if found is None else self._removal.compacting(found, ident, self._version(ident), made_in)
+        version = self.index.newest_version(ident)
+        return iter(()) if found is None else self._removal.compacting(found, ident, version, made_in)
 
     def drop(self, stream: Stream) -> None:
         sum(self.dropping(stream))
 
     def dropping(self, stream: Stream) -> Iterator[int]:
         ident = self.ident(stream)
-        self._removal.hide(ident)
+        with self._transaction() as tables:
+            tables.hide(ident)
         self._tails.pop((stream.name, stream.epoch), None)
         self._places.pop((stream.name, stream.epoch), None)
         yield 0
         yield from self._removal.dropping(ident)
 
     def tidying(self) -> Iterator[int]:
-        for ident in self._removal.hidden():
+        for ident in self.index.hidden():
             yield from self._removal.dropping(ident)
         bounds = self.bounds(self._control)
         first = self.commits(self._control, bounds.first_commit, limit=1)
@@ -292,7 +212,7 @@ class SqliteLog(SqliteReader):
         if control.wants_compaction(events, len(self._memory)):
             yield from self.compacting(self._control, bounds.next_commit)
         yield from self._removal.sweeping()
-        cut_wal(self._writer, self.path)
+        self._writable.tidy()
 
     # What the writer knows
 
@@ -311,13 +231,10 @@ class SqliteLog(SqliteReader):
         return self._tails[key]
 
     def _load_tail(self, stream: Stream) -> Tail:
-        ident = self.ident(stream)
-        bounds = self.bounds(stream)
-        sizes = "SELECT total_bytes FROM commits WHERE stream = ? AND number = ?"
-        size = self._rows(sizes, (ident, bounds.next_commit - 1))
+        ident, bounds = self._bounds(stream, self.index)
         ids = self._load_ids(stream) if stream.unique else None
-        self._places[stream.name, stream.epoch] = (ident, self._version(ident))
-        total_bytes = size[0][0] if size else 0
+        self._places[stream.name, stream.epoch] = (ident, self.index.newest_version(ident))
+        total_bytes = self.index.total_bytes(ident, bounds.next_commit - 1)
         return Tail(stream, bounds.ends, bounds.next_commit, bounds.rows, total_bytes, bounds.max_us, ids)
 
     def _load_ids(self, stream: Stream) -> IdIndex | None:
@@ -355,27 +272,6 @@ class SqliteLog(SqliteReader):
     def _load_control(self) -> None:
         for block in self.read(self._control, 0, self.bounds(self._control).starts[0]):
             self._take_over(dict(control.changes(block)), block.written_us)
-
-    def _version(self, ident: int) -> int:
-        return int(self._rows("SELECT max(version) FROM schemas WHERE stream = ?", (ident,))[0][0])
-
-    def _last_payload(self) -> int:
-        with failures(self.path):
-            return int(self._writer.execute("SELECT coalesce(max(id), 0) FROM payloads").fetchall()[0][0])
-
-    def _next_payload(self) -> int:
-        self._payload += 1
-        return self._payload
-
-
-_INSERT_STREAM = (
-    "INSERT INTO streams (name, epoch, partitions, unique_ids, counts, compact_by, starts) VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
-_INSERT_SCHEMA = "INSERT INTO schemas VALUES (?, ?, ?)"
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _stored(schema: pa.Schema, clock: Clock) -> bytes:

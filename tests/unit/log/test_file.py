@@ -1,27 +1,136 @@
+"""An index in a file: how it is opened, shared by threads and processes, kept small, and what its failures mean."""
+
 from __future__ import annotations
 
 import gc
 import os
 import pickle
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from penstock.config import sqlite_place
-from penstock.horizon import Horizon
-from penstock.log.log import Log, StreamSpec
+from penstock.errors import CorruptBlockError, DiskFullError, FolderMismatchError, LogUnavailableError
+from penstock.log.index import file
+from penstock.log.log import Log, Stream, StreamSpec
+from penstock.log.logs.sqlite_backend import path_of
 from penstock.log.opening import open_log, open_reader
-from penstock.testing.contracts.log_events import SCHEMA, ManualClock, eventually, everything, put
+from penstock.testing.contracts.log_events import SCHEMA, eventually, everything, put
 
 UNIQUE = StreamSpec("unique", SCHEMA, unique=True, partitions=2)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with closing(open_log(sqlite_place(tmp_path / "log.db"), app="unit")) as log:
+        yield log
+
+
+def connection(log: Any) -> sqlite3.Connection:
+    """The writer's own."""
+    database: file.IndexFileWriter = log.database
+    return database.connection
+
+
+def test_every_commit_is_synced(log: Log) -> None:
+    pragmas = [connection(log).execute(f"PRAGMA {name}").fetchall()[0][0] for name in ("journal_mode", "synchronous")]
+    assert pragmas == ["wal", 2]
+
+
+def test_the_file_of_another_app_is_refused(log: Log) -> None:
+    with pytest.raises(FolderMismatchError, match="belongs to the app 'unit'"):
+        open_log(log.place, app="other")
+    assert log.append([], {"a": 1}) == []
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    open_log(sqlite_place(path), app="a").close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE meta SET value = 99 WHERE key = 'format'")
+    with pytest.raises(FolderMismatchError, match="newer"):
+        open_log(sqlite_place(path), app="a")
+    with pytest.raises(FolderMismatchError, match="newer"):
+        open_reader(sqlite_place(path)).streams()
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.write_bytes(b"not a database, but long enough to look at" * 100)
+    with pytest.raises(CorruptBlockError):
+        open_log(sqlite_place(path), app="a")
+    with pytest.raises(CorruptBlockError):
+        open_reader(sqlite_place(path)).streams()
+
+
+def test_an_empty_file_is_no_log_yet(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.touch()
+    assert file.open_reader(path) is None
+
+
+def test_network_file_systems_are_refused(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path / 'far'} nfs4 rw 0 0\n")
+    with pytest.raises(FolderMismatchError, match="nfs4"):
+        file.refuse_network(tmp_path / "far" / "away" / "log.db", str(mounts))
+    file.refuse_network(tmp_path / "near" / "log.db", str(mounts))
+    file.refuse_network(tmp_path / "log.db", str(tmp_path / "no mounts here"))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_FULL, DiskFullError),
+        (sqlite3.SQLITE_IOERR_WRITE, DiskFullError),
+        (sqlite3.SQLITE_BUSY, LogUnavailableError),
+        (sqlite3.SQLITE_CORRUPT, CorruptBlockError),
+    ],
+)
+def test_failures_have_the_logs_names(code: int, kind: type[Exception]) -> None:
+    error = sqlite3.OperationalError("it")
+    error.sqlite_errorcode = code
+    assert type(file.translated(error, Path("x"))) is kind
+
+
+def test_the_wal_stays_bounded_while_readers_come_and_go(
+    log: Log, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection(log).execute("PRAGMA wal_autocheckpoint = 50").fetchall()
+    connection(log).execute("PRAGMA journal_size_limit = 1000000").fetchall()
+    wal = path_of(log.place).with_name("log.db-wal")
+    for n in range(200):
+        put(log, stream, range(n * 100, n * 100 + 100))
+        blocks = log.read(stream, 0, 0)
+        next(blocks)
+    assert wal.stat().st_size < 2_000_000
+    monkeypatch.setattr(file, "WAL_BYTES", 1)
+    assert list(log.tidying()) == []
+    assert wal.stat().st_size == 0
+
+
+def test_a_reader_that_stays_is_no_trouble_for_tidying(
+    log: Log, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "WAL_BYTES", 1)
+    put(log, stream, [1])
+    reader = file.open_reader(path_of(log.place))
+    assert reader is not None
+    with closing(reader):
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM meta").fetchall()
+        put(log, stream, [2])
+        assert list(log.tidying()) == []
+        put(log, stream, [3])
 
 
 def test_a_disk_that_refuses_to_grow_is_told_and_forgotten_once_there_is_room(tmp_path: Path) -> None:
@@ -67,49 +176,6 @@ def test_a_disk_that_refuses_to_grow_is_told_and_forgotten_once_there_is_room(tm
         assert everything(log, stream) == list(range(20_020))
 
 
-def test_ids_beyond_the_time_kept_are_not_loaded(log: Log, clock: ManualClock) -> None:
-    unique = log.create(UNIQUE)
-    for n in range(4):
-        put(log, unique, range(n * 10, n * 10 + 10))
-        clock.us += Horizon.age_us // 3
-    with closing(open_log(log.place, app="unit", clock=clock)) as again:
-        assert put(again, unique, range(40)).duplicates == tuple(range(10, 40))
-
-
-def test_ids_beyond_the_horizon_are_not_loaded(log: Log, clock: ManualClock) -> None:
-    unique = log.create(UNIQUE)
-    for n in range(10):
-        put(log, unique, range(n * 10, n * 10 + 10))
-    log.trim(unique, 2)
-    with closing(open_log(log.place, app="unit", clock=clock)) as again:
-        again.create(replace(UNIQUE, horizon=Horizon(ids=55)))
-        assert again.horizon(unique) == 55
-        assert put(again, unique, range(100)).duplicates == tuple(range(40, 100))
-
-
-def test_a_new_version_of_the_schema_does_not_load_the_ids_again(log: Log) -> None:
-    unique = log.create(UNIQUE)
-    put(log, unique, [1])
-    before = log._tail(unique).ids
-    wider = pa.schema([*SCHEMA, pa.field("x", pa.int64(), metadata={b"default": b"7"})])
-    newer = log.create(StreamSpec("unique", wider, unique=True, partitions=2))
-    assert log._tail(newer).ids is before
-    assert log._tail(newer).stream.schema.equals(wider)
-
-
-def test_a_stream_may_become_unique_later(log: Log) -> None:
-    plain = log.create(StreamSpec("unique", SCHEMA, partitions=2))
-    put(log, plain, [1, 1])
-    unique = log.create(UNIQUE)
-    assert unique.unique
-    assert put(log, unique, [1, 2]).duplicates == (0,)
-
-
-def test_dictionary_columns_are_refused(log: Log) -> None:
-    with pytest.raises(ValueError, match="dictionary"):
-        log.create(StreamSpec("s", pa.schema([("a", pa.dictionary(pa.int32(), pa.string()))])))
-
-
 def test_a_reader_is_opened_from_a_stream_that_travelled(log: Log) -> None:
     stream = log.create(UNIQUE)
     put(log, stream, range(5))
@@ -153,18 +219,6 @@ def test_connections_are_closed_with_their_threads_and_with_the_reader(tmp_path:
 def _opened(path: Path) -> int:
     """How often this process has it open."""
     return sum(os.path.realpath(f"/proc/self/fd/{number}") == str(path) for number in os.listdir("/proc/self/fd"))
-
-
-def test_blocks_may_be_read_by_another_thread_than_asked_for_them(log: Log) -> None:
-    stream = log.create(StreamSpec("numbers", SCHEMA))
-    for n in range(50):
-        put(log, stream, [n])
-    asked: list[object] = []
-    thread = threading.Thread(target=lambda: asked.append(log.read(stream, 0, 0)))
-    thread.start()
-    thread.join()
-    (blocks,) = asked
-    assert [block.start for block in blocks] == list(range(50))  # type: ignore[attr-defined]
 
 
 def test_opening_a_reader_is_cheap(log: Log) -> None:
@@ -213,3 +267,14 @@ def test_a_reader_that_is_closed_while_others_use_it_takes_no_process_with_it(tm
         [sys.executable, "-c", CLOSING, sqlite_place(tmp_path / "edge.db")], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_room_that_was_freed_is_used_again(log: Log, stream: Stream) -> None:
+    for n in range(60):
+        put(log, stream, range(n * 200, n * 200 + 200))
+    pages = "PRAGMA page_count"
+    before = connection(log).execute(pages).fetchall()[0][0]
+    for n in range(60, 200):
+        put(log, stream, range(n * 200, n * 200 + 200))
+        log.trim(stream, n - 40)
+    assert connection(log).execute(pages).fetchall()[0][0] <= before * 1.1

@@ -1,4 +1,4 @@
-"""Takes old things out of an SQLite log, in slices so short that the commits between them do not notice.
+"""Takes old things out of a log, in slices so short that the commits between them do not notice.
 
 1. Every slice is a transaction of its own, and after each the stream is whole: its start moved up, or its oldest
    commits merged into one.
@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -17,16 +16,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.change import DELETE, OP
+from penstock.log.index.reader import IndexedReader
+from penstock.log.index.tables import Stored, Tables, checksum
 from penstock.log.log import CONTROL, Block, Commit, Stream
-from penstock.log.logs.sqlite_file import INSERT_BLOCK, checksum, failures
-from penstock.log.logs.sqlite_reader import SqliteReader
 
 SLICE_BYTES = 2 * 1024**2
 SLICE_COMMITS = 64
@@ -39,7 +37,7 @@ MERGED_BYTES = 1024**2
 """Size of a merged block: written in about a millisecond."""
 
 Indices = npt.NDArray[np.int64]
-Transaction = Callable[[], AbstractContextManager[None]]
+Transaction = Callable[[], AbstractContextManager[Tables]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +76,11 @@ class _Merged:
 class Removal:
     """Trims, compacts and drops; called by the writer's thread."""
 
-    def __init__(
-        self,
-        reader: SqliteReader,
-        writer: sqlite3.Connection,
-        transaction: Transaction,
-        payload: Callable[[], int],
-    ) -> None:
+    def __init__(self, reader: IndexedReader, transaction: Transaction) -> None:
         self._reader = reader
-        self._writer = writer
+        self._index = reader.index
+        self._payloads = reader.payloads
         self._transaction = transaction
-        self._next_payload = payload
         self._rounds: Counter[int] = Counter()
 
     def round(self, ident: int) -> int:
@@ -100,11 +92,13 @@ class Removal:
     def trimming(self, stream: Stream, ident: int, before: int) -> Iterator[int]:
         """Remove commits below `before`, a slice at each step; gives the rows that went."""
         while oldest := self._slice(stream, before):
-            with self._transaction():
-                rows = sum(commit.rows for commit in oldest)
-                self._forget(ident, oldest[-1].number, oldest[-1].ends, sum(commit.bytes for commit in oldest))
+            newest = oldest[-1]
+            with self._transaction() as tables:
+                self._payloads.remove(tables.remove_below(ident, newest.ends))
+                tables.remove_commits(ident, newest.number + 1)
+                tables.begin_at(ident, newest.ends, sum(commit.bytes for commit in oldest))
             self._rounds[ident] += 1
-            yield rows
+            yield sum(commit.rows for commit in oldest)
 
     def _slice(self, stream: Stream, before: int) -> list[Commit]:
         bounds = self._reader.bounds(stream)
@@ -117,63 +111,31 @@ class Removal:
                 return commits[:count]
         return commits
 
-    def _forget(self, ident: int, number: int, starts: Sequence[int], size: int) -> None:
-        for partition, start in enumerate(starts):
-            below = (ident, partition, start)
-            self._writer.execute(
-                "DELETE FROM payloads WHERE id IN"
-                " (SELECT payload FROM blocks WHERE stream = ? AND partition = ? AND start < ?)",
-                below,
-            )
-            self._writer.execute("DELETE FROM blocks WHERE stream = ? AND partition = ? AND start < ?", below)
-        self._writer.execute("DELETE FROM commits WHERE stream = ? AND number <= ?", (ident, number))
-        self._writer.execute(
-            "UPDATE streams SET starts = ?, removed_bytes = removed_bytes + ? WHERE id = ?",
-            (msgspec.json.encode(list(starts)).decode(), size, ident),
-        )
-
     # Dropping
-
-    def hide(self, ident: int) -> None:
-        """Take a stream away from readers. Its name and epoch are free again at once."""
-        with self._transaction():
-            self._writer.execute("UPDATE streams SET dropped = 1, epoch = epoch || '/' || id WHERE id = ?", (ident,))
-
-    def hidden(self) -> list[int]:
-        """Streams whose removal a crash has interrupted, or that is under way."""
-        return [row[0] for row in self._rows("SELECT id FROM streams WHERE dropped = 1")]
 
     def dropping(self, ident: int) -> Iterator[int]:
         """Remove a hidden stream, a slice at each step; gives the rows that went."""
-        while found := self._rows(_DROPPED, (ident, SLICE_COMMITS)):
-            slice_ = list(_up_to(found, SLICE_BYTES))
-            with self._transaction():
-                self._writer.executemany("DELETE FROM payloads WHERE id = ?", [row[:1] for row in slice_])
-                self._writer.executemany(_DELETE_BLOCK, [(ident, *row[3:]) for row in slice_])
+        while blocks := self._index.blocks(ident, SLICE_COMMITS):
+            slice_ = list(_up_to(blocks, SLICE_BYTES))
+            with self._transaction() as tables:
+                self._payloads.remove([row[0] for row in slice_])
+                tables.remove_blocks(ident, [row[3:] for row in slice_])
             yield sum(row[2] for row in slice_)
-        commits = "SELECT number FROM commits WHERE stream = ? ORDER BY number LIMIT 1 OFFSET ?"
-        while found := self._rows(commits, (ident, SLICE_ROWS)):
-            with self._transaction():
-                self._writer.execute("DELETE FROM commits WHERE stream = ? AND number < ?", (ident, *found[0]))
+        while (number := self._index.commit_at(ident, SLICE_ROWS)) is not None:
+            with self._transaction() as tables:
+                tables.remove_commits(ident, number)
             yield 0
-        with self._transaction():
-            self._writer.execute("DELETE FROM commits WHERE stream = ?", (ident,))
-            self._writer.execute("DELETE FROM schemas WHERE stream = ?", (ident,))
-            self._writer.execute("DELETE FROM streams WHERE id = ?", (ident,))
+        with self._transaction() as tables:
+            tables.remove_stream(ident)
 
     def sweeping(self) -> Iterator[int]:
         """Remove payloads that nobody refers to."""
-        listed = "SELECT payload, length(data) FROM garbage LEFT JOIN payloads ON id = payload LIMIT ?"
-        while found := self._rows(listed, (SLICE_COMMITS,)):
-            slice_ = [(payload,) for payload, _ in _up_to(found, SLICE_BYTES)]
-            with self._transaction():
-                self._writer.executemany("DELETE FROM payloads WHERE id = ?", slice_)
-                self._writer.executemany("DELETE FROM garbage WHERE payload = ?", slice_)
+        while found := self._index.garbage(SLICE_COMMITS):
+            numbers = [row[0] for row in _up_to(found, SLICE_BYTES)]
+            with self._transaction() as tables:
+                self._payloads.remove(numbers)
+                tables.remove_garbage(numbers)
             yield 0
-
-    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        with failures(self._reader.path):
-            return self._writer.execute(sql, values).fetchall()
 
     # Compacting
 
@@ -182,30 +144,31 @@ class Removal:
 
         When the stream was trimmed or compacted since the survey, it ends there: what was staged stays garbage.
         """
-        made: list[tuple[Any, ...]] = []
+        made: list[Stored] = []
+        size = 0
         for partition in range(survey.stream.partitions):
             merging = self._merge(survey, partition)
             while self._rounds[ident] == made_in and (merged := next(merging, _END)) is not _END:
                 if isinstance(merged, _Merged):
-                    made.append(self._stage(survey, merged, ident, partition, version))
+                    block, stored = self._stage(survey, merged, (ident, partition), version)
+                    made.append(block)
+                    size += stored
                 yield 0
         if self._rounds[ident] == made_in:
-            with self._transaction():
-                self._swap(survey, ident, made)
+            self._swap(survey, ident, made, size)
             self._rounds[ident] += 1
             yield survey.rows - survey.kept_rows
 
-    def _stage(self, survey: Survey, merged: _Merged, ident: int, partition: int, version: int) -> tuple[Any, ...]:
-        """Store a merged block where nobody sees it; gives its row for the table of blocks."""
+    def _stage(self, survey: Survey, merged: _Merged, where: tuple[int, int], version: int) -> tuple[Stored, int]:
+        """Keep a merged block where nobody sees it; gives it, and its size."""
         batch, offsets = _joined(merged, survey.stream.schema)
         data = batch.serialize()
-        place = (ident, partition, merged.start, 0, merged.stop, survey.last.number, version)
-        facts = (batch.num_rows, 1, survey.bound_us, survey.last.written_us)
-        payload = self._next_payload()
-        with self._transaction():
-            self._writer.execute("INSERT INTO payloads VALUES (?, ?, ?)", (payload, data, offsets))
-            self._writer.execute("INSERT INTO garbage VALUES (?)", (payload,))
-        return (*place, *facts, checksum(*place, *facts, data, offsets), payload)
+        facts = (version, batch.num_rows, 1, survey.bound_us, survey.last.written_us)
+        place = (*where, merged.start, 0, merged.stop, survey.last.number, *facts)
+        with self._transaction() as tables:
+            payload = self._payloads.put(data, offsets)
+            tables.add_garbage([payload])
+        return Stored(*place, checksum(place, data, offsets), payload), data.size
 
     def _merge(self, survey: Survey, partition: int) -> Iterator[_Merged | None]:
         """Old blocks, oldest first, with only the rows that are kept, joined up to the size of a merged block; None
@@ -225,41 +188,17 @@ class Removal:
         if current is not None:
             yield current
 
-    def _swap(self, survey: Survey, ident: int, made: Sequence[tuple[Any, ...]]) -> None:
+    def _swap(self, survey: Survey, ident: int, made: Sequence[Stored], size: int) -> None:
         """Put the merged blocks in the place of the old ones, and one commit in the place of theirs."""
-        for partition, end in enumerate(survey.last.ends):
-            below = (ident, partition, end)
-            self._writer.execute(
-                "INSERT INTO garbage SELECT payload FROM blocks WHERE stream = ? AND partition = ? AND start < ?",
-                below,
-            )
-            self._writer.execute("DELETE FROM blocks WHERE stream = ? AND partition = ? AND start < ?", below)
-        self._writer.executemany(INSERT_BLOCK, made)
-        payloads = [row[-1:] for row in made]
-        self._writer.executemany("DELETE FROM garbage WHERE payload = ?", payloads)
-        size = sum(self._rows("SELECT length(data) FROM payloads WHERE id = ?", row)[0][0] for row in payloads)
-        self._merge_commits(survey, ident, size)
-
-    def _merge_commits(self, survey: Survey, ident: int, size: int) -> None:
-        up_to = (ident, survey.last.number)
-        sums = "SELECT sum(bytes), min(min_us) FROM commits WHERE stream = ? AND number <= ?"
-        old_size, min_us = self._writer.execute(sums, up_to).fetchall()[0]
-        self._writer.execute("DELETE FROM commits WHERE stream = ? AND number < ?", up_to)
-        self._writer.execute(
-            "UPDATE commits SET rows = ?, bound_us = ?, min_us = ?, bytes = ? WHERE stream = ? AND number = ?",
-            (survey.kept_rows, survey.bound_us, min_us, size, *up_to),
-        )
-        self._writer.execute(
-            "UPDATE streams SET removed_bytes = removed_bytes + ? WHERE id = ?", (old_size - size, ident)
-        )
+        with self._transaction() as tables:
+            tables.discard_below(ident, survey.last.ends)
+            for block in made:
+                tables.add_block(block)
+            tables.remove_garbage([block.payload for block in made])
+            tables.merge_commits(ident, survey.last.number, survey.kept_rows, survey.bound_us, size)
 
 
 _END = object()
-_DROPPED = (
-    "SELECT payload, length(data), rows, partition, start, piece"
-    " FROM blocks LEFT JOIN payloads ON id = payload WHERE stream = ? LIMIT ?"
-)
-_DELETE_BLOCK = "DELETE FROM blocks WHERE stream = ? AND partition = ? AND start = ? AND piece = ?"
 
 
 def _up_to(rows: Sequence[Any], size: int) -> Iterator[Any]:
@@ -271,12 +210,12 @@ def _up_to(rows: Sequence[Any], size: int) -> Iterator[Any]:
             return
 
 
-def survey(reader: SqliteReader, stream: Stream, before: int) -> Survey | None:
+def survey(reader: IndexedReader, stream: Stream, before: int) -> Survey | None:
     """Which rows a compaction would keep; None when there is nothing to merge. Reads only, in any thread."""
     bounds = reader.bounds(stream)
     first = reader.commits(stream, bounds.first_commit, limit=1)
     last = reader.last_commit(stream, before)
-    if last is None or not stream.compact_by or reader.is_merged(stream, last):
+    if last is None or not stream.compact_by or reader.index.is_merged(reader.ident(stream), last):
         return None
     kept, rows = [], 0
     for partition in range(stream.partitions):

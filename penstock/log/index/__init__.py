@@ -1,0 +1,1 @@
+"""A log over an index: what the backends share, wherever their index and their events lie."""
