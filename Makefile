@@ -45,6 +45,13 @@ $(PAGE): $(PAGE_SOURCES)
 	@cd dashboard && npm ci --silent --no-fund --no-audit && npm run --silent build -- --logLevel warn
 	@touch $@
 
+# What pip installs where there is no Node and no make: the page and the demo's example are in both archives.
+.PHONY: dist
+dist: $(INSTALLED) $(PAGE)
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . >.venv/dist.log 2>&1 || { cat .venv/dist.log; exit 1; }
+	@ls dist/*
+
 $(CLIENT): client/package.json client/package-lock.json
 	cd client && npm ci --silent --no-fund --no-audit
 	touch $@
@@ -75,7 +82,7 @@ views := tests/unit/views tests/unit/rights
 pulls := $(wildcard tests/unit/collect/test_pull*.py tests/unit/collect/test_kafka*.py)
 collect := tests/unit/collect $(pulls:%=--ignore=%)
 cli := tests/unit/cli tests/unit/run tests/unit/client
-others := tests $(addprefix --ignore=,$(flows) $(e2e) tests/chaos tests/unit/collect $(serve) $(views) $(cli))
+others := tests $(addprefix --ignore=,tests/wheel $(flows) $(e2e) tests/chaos tests/unit/collect $(serve) $(views) $(cli))
 FAILED := .pytest_cache/failed
 PYTEST = $(BIN)/pytest --quiet --color=$(if $(MAKE_TERMOUT),yes,auto) --override-ini cache_dir=.pytest_cache/$(1) $($(1))
 
@@ -104,6 +111,11 @@ $(GROUPS:%=again-%): again-%:
 test-page: $(PAGE) $(CLIENT) chromium
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
+
+# The wheel in a fresh venv, without Node and make: needs `make dist` alone, and takes a minute or two.
+.PHONY: test-wheel
+test-wheel: dist
+	$(BIN)/pytest --quiet tests/wheel
 
 # The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
@@ -180,4 +192,4 @@ bench: testing chromium
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf .venv dashboard/node_modules client/node_modules client/dist penstock/serve/page build *.egg-info
+	rm -rf .venv dashboard/node_modules client/node_modules client/dist penstock/serve/page build dist *.egg-info

@@ -1,7 +1,8 @@
-"""`penstock demo`: the Meetup example with its simulated feed, from a checkout, in one command.
+"""`penstock demo`: the Meetup example with its simulated feed, in one command.
 
-The feed server is a child like any other: it ends with this process, however that ends. Unless `--data`
-names one, the data folder is a fresh one that is removed in the end.
+The example lies beside this file: in a checkout a link to `examples/meetup`, in an installed Penstock its files. The
+feed server is a child like any other: it ends with this process, however that ends. Unless `--data` names one, the data
+folder is a fresh one that is removed in the end.
 """
 
 from __future__ import annotations
@@ -16,25 +17,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import penstock
 from penstock.config import Folder
 from penstock.errors import AppFileError
 from penstock.run.app_file import load
 from penstock.run.child import Lifeline
 from penstock.run.launch import Request, run
+from penstock.run.preflight import check_java
 from penstock.run.terminal import Terminal
 
-EXAMPLE = Path(penstock.__file__).parents[1] / "examples" / "meetup"
+EXAMPLE = Path(__file__).parent / "meetup"
 
 
 def demo(terminal: Terminal, *, host: str, port: int, rate: float, data: Path | None) -> int:
     """Run the example until asked to stop; returns the exit code."""
-    if not (EXAMPLE / "app.py").exists():
-        raise AppFileError(
-            "the demo is part of the checkout, and this Penstock was installed without it",
-            detail=f"looked for {EXAMPLE}",
-            hint="clone the repository and run `make demo` in it",
-        )
+    check_java()
     with _feed(rate) as feed, _folder(data) as folder:
         os.environ["MEETUP_FEED"] = feed.url
         loaded = load(str(EXAMPLE / "app.py"))

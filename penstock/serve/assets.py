@@ -12,7 +12,9 @@ from penstock.route import Route
 from penstock.serve.describe.serve_routes import PAGE as _ROUTE
 
 PAGE = Path(__file__).parent / "page"
-_NOT_BUILT = "Penstock is running. The live page is not built: `make setup` builds it.\n"
+_NOT_BUILT = (
+    "Penstock is running. The live page is not built: `make setup` builds it, and archives of `make dist` have it.\n"
+)
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; connect-src 'self' ws: wss:; style-src 'self' 'unsafe-inline'",
     "X-Content-Type-Options": "nosniff",
