@@ -183,6 +183,11 @@ chaos-readers: testing
 	$(BIN)/python -m tests.chaos.readers --rounds $(READER_ROUNDS) --seed $(SEED)
 	$(BIN)/python -m tests.chaos.model --rounds $(READER_ROUNDS) --seed $(SEED)
 
+# The tables of routes and parameters in docs/reference/http.md
+.PHONY: routes
+routes: $(INSTALLED)
+	$(BIN)/python -m tests.docs.route_tables
+
 # What every file is for, in its own words: make tour, make tour IN=flows
 .PHONY: tour
 tour: $(INSTALLED)

@@ -96,7 +96,11 @@ class Parameter:
 
 EVENT_FIELDS = Parameter("*", "The fields of the event.")
 """A route with this one takes every parameter."""
-WAIT = Parameter("wait", "Seconds.", lambda s: {"type": "number", "minimum": 0, "maximum": s.limits.wait_s})
+WAIT = Parameter(
+    "wait",
+    "How long to wait at most, in seconds.",
+    lambda s: {"type": "number", "minimum": 0, "maximum": s.limits.wait_s},
+)
 
 
 @dataclass(frozen=True)

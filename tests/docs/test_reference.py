@@ -11,30 +11,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 import penstock
 from penstock import App
 from penstock.client import AsyncClient
 from penstock.client.processing.processor import Options as ProcessingOptions
 from penstock.client.processing.processor import ProcessOptions
-from penstock.clock import SystemClock
-from penstock.collect.collection import Collect
-from penstock.collect.letters.routes import DeadLetterOffice
-from penstock.config import Folder, Limits
 from penstock.errors import PenstockError
-from penstock.log.folder import FolderLog
-from penstock.log.group import GroupCommit
-from penstock.log.opening import open_log
-from penstock.observe.metrics import Observer
 from penstock.observe.signals import Counts, Observes, Signal
-from penstock.serve.routes import Serving
-from penstock.views.views import Views
 from tests.docs.pages import PACKAGE, page, section, table_codes
+from tests.docs.route_tables import ROUTES, filled
 
 DECLARING = "docs/reference/declaring.md"
 WITHOUT_JVM = ("observe", "collect", "views", "serve", "rights", "log", "errors")
@@ -206,42 +195,21 @@ def test_every_code_of_check_is_documented_and_none_that_is_gone() -> None:
 # Routes
 
 
-@pytest.fixture
-def routes(tmp_path: Path) -> Iterator[set[tuple[str, str]]]:
-    """What the edge registers: method and path."""
-    application = App("empty").declared()
-    folder, limits, clock, observer = Folder(tmp_path), Limits(), SystemClock(), Observer()
-    log = open_log(folder.edge_log, app="empty")
-    group = GroupCommit(log)
-    reader = FolderLog(folder)
-    views = Views(application, reader.flows, limits=limits, clock=clock, observer=observer)
-
-    async def remember(values: Any) -> None: ...
-
-    app = web.Application()
-    collect = Collect(application, log, group, views.wait_absorbed, limits, clock, observer.emit)
-    collect.add_routes(app)
-    DeadLetterOffice(reader, log.memory(), collect.intakes, limits, clock, observer.emit).add_routes(app)
-    Serving(application, views, reader, remember=remember, memory=log.memory()).add_routes(app)
-    yield {(r.method, r.resource.canonical) for r in app.router.routes() if r.resource and r.method != "HEAD"}
-    group.close()
-    log.close()
-    reader.close()
+def test_the_tables_of_routes_and_parameters_are_those_of_the_program() -> None:
+    assert page("docs/reference/http.md") == filled(page("docs/reference/http.md")), "run: make routes"
 
 
-def test_every_route_is_documented(routes: set[tuple[str, str]]) -> None:
+def test_every_parameter_has_words_and_every_request_a_place() -> None:
+    assert [p.name for route in ROUTES for p in route.parameters if p.place != "path" and not p.words] == []
     text = page("docs/reference/http.md") + page("docs/reference/collection.md")
-    api = {(method, path) for method, path in routes if not Path(path).suffix or path.endswith("api.json")}
-    assert {
-        f"{method} {path}" for method, path in api if not re.search(rf"{method} {re.escape(path)}(?![\w/{{])", text)
-    } == set()
-    assert len(api) > 15
+    for route in ROUTES:
+        assert len(re.findall(rf"{re.escape(route.request)}(?![\w/{{.])", text)) > 1, f"{route.request} is only listed"
 
 
-def test_no_route_is_documented_that_is_gone(routes: set[tuple[str, str]]) -> None:
+def test_no_route_is_documented_that_is_gone() -> None:
     text = page("docs/reference/http.md") + page("docs/reference/collection.md")
-    named = set(re.findall(r"\b(GET|POST) (/[\w{}/.]*)", text))
-    assert {pair for pair in named if pair not in routes and "{" in pair[1]} == set()
+    named = set(re.findall(r"\b((?:GET|POST|PATCH|DELETE) /[\w{}/.]*)", text))
+    assert {request for request in named if "{" in request} - {route.request for route in ROUTES} == set()
 
 
 # Processing

@@ -139,13 +139,14 @@ STREAM_EVENTS = Route(
 STREAM_SOCKET = replace(VIEW_SOCKET, request="GET /streams/{stream}/socket", name="stream_socket")
 
 
-def _channel(name: str, view: Route, stream: Route) -> Route:
+def _channel(name: str, summary: str, view: Route, stream: Route) -> Route:
     """The route of a channel is that of the view or the stream that it shows; until that is known, both."""
     both = {parameter.name: parameter for parameter in (*stream.parameters, *view.parameters)}
     return replace(
         view,
         request=view.request.replace("/views/{view}", "/channels/{channel}"),
         name=name,
+        summary=summary,
         parameters=tuple(both.values()),
         shown_as={"view": view, "stream": stream},
     )
@@ -196,9 +197,9 @@ ROUTES = (
         errors=(404, 503),
     ),
     _get("/channels", "some", "channels", "All channels", record(channels=array(ref("Channel")))),
-    _channel("read_channel", READ_VIEW, READ_STREAM),
-    _channel("channel_events", VIEW_EVENTS, STREAM_EVENTS),
-    _channel("channel_socket", VIEW_SOCKET, STREAM_SOCKET),
+    _channel("read_channel", "Rows or events of {thing}", READ_VIEW, READ_STREAM),
+    _channel("channel_events", VIEW_EVENTS.summary, VIEW_EVENTS, STREAM_EVENTS),
+    _channel("channel_socket", VIEW_SOCKET.summary, VIEW_SOCKET, STREAM_SOCKET),
     Route(
         "GET /socket",
         "some",
@@ -257,7 +258,7 @@ ROUTES = (
         "Metrics for Prometheus",
         replies=(Reply(200, text(), "Metrics", "text/plain"),),
     ),
-    _document("/openapi.json", "openapi", "This document"),
+    _document("/openapi.json", "openapi", "This interface: OpenAPI 3.1"),
     _document("/asyncapi.json", "asyncapi", "The same for sockets, events and messages: AsyncAPI 3.0"),
     PAGE,
 )

@@ -45,6 +45,7 @@ from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.webhook_registry import WebhookOptions
 from penstock.testing.contracts.log_backends import BACKENDS
 from penstock.views.views import RowsAfter, Views
+from tests.docs.route_tables import ROUTES
 
 Spec = dict[str, Any]
 Operation = tuple[str, str]
@@ -200,6 +201,7 @@ async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> No
     served = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
     served = {(m, path) for m, path in served if m != "HEAD" and not path.startswith(_STATIC)}
     assert {(m, path) for m, path in served if not path.endswith(STAYING)} == there
+    assert {route for route in routes_of(app) if route.summary} == set(ROUTES), "the whole table has handlers"
     names = {"{view}": "topics", "{stream}": "rsvps", "{channel}": "jazz"}
     staying = {path for _, path in served if path.endswith(STAYING)}
     for name, one in names.items():
