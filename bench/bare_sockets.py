@@ -15,8 +15,8 @@ from typing import cast
 
 import uvloop
 
-from penstock.sockets.delivery import keep_buffers_small
 from penstock.sockets.frames import text_frame
+from penstock.sockets.pipe import keep_buffers_small
 
 _HELLO = b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + text_frame(b'{"type":"snapshot"}')
 

@@ -44,7 +44,7 @@ from penstock.cli.options import (
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
-from penstock.rights.token_options import TokenOptions
+from penstock.rights.credential import TokenOptions
 from penstock.run.app_file import load
 from penstock.run.exit_codes import FAILED, INTERRUPTED, OK, UNREAD
 from penstock.run.lifecycle import live

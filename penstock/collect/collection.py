@@ -28,7 +28,6 @@ from penstock.collect.limits.pressure import Pressure
 from penstock.collect.pulling.pull import Sleep
 from penstock.collect.pulling.pulls import Pulls
 from penstock.collect.reception import Reception
-from penstock.collect.signals import Signals
 from penstock.collect.stream_specs import make_dead, make_stream
 from penstock.collect.ways.acks import Acks
 from penstock.collect.ways.connections import Connections
@@ -46,6 +45,7 @@ from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.log.log import Log
 from penstock.observe.metrics import Observer
+from penstock.observe.signals import Signals
 from penstock.rights.guard import bind
 from penstock.rights.signatures import Signatures
 

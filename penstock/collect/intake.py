@@ -27,8 +27,8 @@ from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
 from penstock.collect.limits.guard import Guard
 from penstock.collect.sender import Sender, Way
-from penstock.collect.signals import EventsSkewed, EventsTaken, Signals
 from penstock.log.log import Appended, Producer, Stream
+from penstock.observe.signals import EventsSkewed, EventsTaken, Signals
 from penstock.position import Position
 
 TOGETHER_EVENTS = 2_000

@@ -18,9 +18,9 @@ from penstock.collect.letters.dead_letters import DeadLedger, Letter
 from penstock.collect.limits.room import Share
 from penstock.collect.limits.turns import Turns
 from penstock.collect.sender import Sender
-from penstock.collect.signals import EventsTaken, Signals
 from penstock.errors import BadBodyError
 from penstock.log.log import Producer
+from penstock.observe.signals import EventsTaken, Signals
 
 INLINE_BYTES = 8 * 1024
 INLINE_MARKS = 256

@@ -33,8 +33,11 @@ class Observer:
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self.registry = CollectorRegistry()
         self._logger = logger or logging.getLogger("penstock")
-        self._made: dict[str, Counter | Histogram] = {}
-        self._making = threading.Lock()
+        self._metrics: dict[str, Counter | Histogram] = {}
+        self._lock = threading.Lock()
+        for signal in Signal.__subclasses__():  # metrics without labels show as 0 before anything happened
+            for move in signal.moves:
+                self._metric(move)
 
     def emit(self, signal: Signal) -> None:
         """Count it, and write its line if anybody listens at its level."""
@@ -46,17 +49,11 @@ class Observer:
 
     def gauge(self, name: str, help: str, labels: tuple[str, ...], reading: Reading) -> None:
         """A value that is asked for at each scrape instead of being kept."""
-        self.registry.register(_Asked(GaugeMetricFamily, name, help, labels, reading))
+        self.registry.register(_Gathered(GaugeMetricFamily, name, help, labels, reading))
 
     def counter(self, name: str, help: str, labels: tuple[str, ...], reading: Reading) -> None:
         """A count that others keep, where telling each by a signal would cost too much."""
-        self.registry.register(_Asked(CounterMetricFamily, name, help, labels, reading))
-
-    def declare(self, signals: Iterable[type[Signal]]) -> None:
-        """Make the metrics of these signals now, so that those without labels show as 0 before anything happened."""
-        for signal in signals:
-            for move in signal.moves:
-                self._metric(move)
+        self.registry.register(_Gathered(CounterMetricFamily, name, help, labels, reading))
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -78,11 +75,11 @@ class Observer:
             child.observe(amount)
 
     def _metric(self, move: Counts | Observes) -> Counter | Histogram:
-        metric = self._made.get(move.name)
+        metric = self._metrics.get(move.name)
         if metric is not None:
             return metric
-        with self._making:
-            return self._made.get(move.name) or self._made.setdefault(move.name, self._make(move))
+        with self._lock:
+            return self._metrics.get(move.name) or self._metrics.setdefault(move.name, self._make(move))
 
     def _make(self, move: Counts | Observes) -> Counter | Histogram:
         if isinstance(move, Counts):
@@ -93,7 +90,7 @@ class Observer:
 Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
-class _Asked(Collector):
+class _Gathered(Collector):
     def __init__(self, family: Family, name: str, help: str, labels: tuple[str, ...], reading: Reading) -> None:
         self._family, self._name, self._help, self._labels, self._reading = family, name, help, labels, reading
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
@@ -95,12 +96,12 @@ def leave(request: web.BaseRequest, credential: Credential) -> None:
 
 def credential_of(request: web.BaseRequest, default: Credential = ANONYMOUS) -> Credential:
     """Who asks; where no guard stands before the handler (in a test), everybody may do everything."""
-    found: Credential = request.get(_place(), default)
-    return found
+    credential: Credential = request.get(_place(), default)
+    return credential
 
 
 def heard_by(credential: Credential, error: Any) -> Any:
-    """An error as this one may hear it: what there is besides is named to who may read, or write, everything."""
+    """An error as this credential may hear it: only who may read, or write, everything is told what else there is."""
     if not isinstance(error, _NAMING) or credential.may("read") or credential.may("write"):
         return error
     return type(error)(error.message, hint="GET /views, /streams and /channels list what this credential may read")
@@ -112,3 +113,25 @@ def forbidden(credential: Credential, scope: str) -> ForbiddenError:
         detail=f"it has: {', '.join(map(str, credential.scopes)) or 'none'}",
         hint=f"use a key with it: penstock keys create APP --scope {scope}",
     )
+
+
+class TokenFault(Exception):
+    """Why a token is no credential. It never leaves the package and never holds the token."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason, self.text = reason, text
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """Where the keys are, and for whom and by whom tokens must be."""
+
+    secret_file: Path | None = None
+    public_key: Path | None = None
+    jwks: Path | None = None
+    audience: str | None = None
+    issuer: str | None = None
+
+    def __bool__(self) -> bool:
+        return any((self.secret_file, self.public_key, self.jwks))

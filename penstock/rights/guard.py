@@ -16,12 +16,12 @@ from typing import Any, NoReturn, TypeVar
 from aiohttp import web
 
 from penstock.errors import BadPositionError, ForbiddenError, PenstockError, UnauthorizedError
+from penstock.observe.signals import AccessRefused, Signals
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS, NOBODY, Credential, forbidden, heard_by, leave
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.scope import Verb
-from penstock.rights.signals import AccessRefused, Signals
 from penstock.route import Right, Route
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

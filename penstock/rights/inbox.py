@@ -76,8 +76,8 @@ class Inbox:
         path.rename(path.with_name(f"{path.name}.refused"))
 
     def _read(self, path: Path) -> Instruction:
-        found = path.lstat()
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022 or found.st_size > _MOST_BYTES:
+        facts = path.lstat()
+        if facts.st_uid != os.geteuid() or facts.st_mode & 0o022 or facts.st_size > _MOST_BYTES:
             raise ValueError("it does not belong to this user alone, or is too large")
         instruction = msgspec.json.decode(path.read_bytes(), type=Instruction)
         if instruction.do == "create" and (instruction.key is None or instruction.key.id != instruction.id):

@@ -21,15 +21,14 @@ import msgspec
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError, UnauthorizedError
+from penstock.observe.signals import AccessRefused, InstructionRefused, KeyCreated, KeyRevoked, Signals
 from penstock.overload import Rate
 from penstock.rights.allowances import Allowances
-from penstock.rights.credential import ANONYMOUS, Credential
+from penstock.rights.credential import ANONYMOUS, Credential, TokenFault
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import PREFIX, START, KeyBook, KeyRecord, stored
 from penstock.rights.scope import Scope
-from penstock.rights.signals import AccessRefused, InstructionRefused, KeyCreated, KeyRevoked, Signals
 from penstock.rights.tickets import TicketFault, Tickets
-from penstock.rights.token_options import TokenFault
 
 if TYPE_CHECKING:  # its libraries of cryptography are for servers that take tokens
     from penstock.rights.tokens import Tokens

@@ -53,9 +53,9 @@ def parse_scope(text: str) -> Scope:
     if text == "admin":
         return ADMIN
     match = _SCOPE.fullmatch(text) if text.isprintable() else None
-    for known in _VERBS:
-        if match and match["verb"] == known and (match["columns"] is None or _may_list(match)):
-            return Scope(known, match["name"], _listed(match["columns"]))
+    for verb in _VERBS:
+        if match and match["verb"] == verb and (match["columns"] is None or _may_list(match)):
+            return Scope(verb, match["name"], _listed(match["columns"]))
     raise BadRequestError(
         f"'{text[:80]}' is not a scope",
         hint="write read:<view, stream or channel>, read:<name>(<column>,<column>), write:<stream>, read:*, write:* "

@@ -19,9 +19,9 @@ from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
 from penstock.clock import Clock
 from penstock.declaration import Application, StreamDef
 from penstock.errors import SecretError, SignatureError
+from penstock.observe.signals import Signals, SignatureRefused
 from penstock.rights.credential import Credential
 from penstock.rights.scope import Scope
-from penstock.rights.signals import Signals, SignatureRefused
 from penstock.signed import Signed
 
 Headers = Mapping[str, str]

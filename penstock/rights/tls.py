@@ -55,14 +55,14 @@ class Certificate:
 
 def self_made(folder: Path, host: str, now: dt.datetime | None = None) -> Certificate:
     """The certificate of this folder for this host, made if there is none that will do."""
-    made = Certificate(folder / "cert.pem", folder / "key.pem")
+    certificate = Certificate(folder / "cert.pem", folder / "key.pem")
     now = now or dt.datetime.now(dt.UTC)
     names = _names(host)
-    if not _will_do(made, names, now):
+    if not _will_do(certificate, names, now):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(folder, 0o700)
-        _make(made, names, now)
-    return made
+        _make(certificate, names, now)
+    return certificate
 
 
 def _names(host: str) -> list[x509.GeneralName]:
@@ -77,33 +77,24 @@ def _name(text: str) -> x509.GeneralName:
         return x509.DNSName(text.encode("idna").decode())
 
 
-def _will_do(made: Certificate, names: list[x509.GeneralName], now: dt.datetime) -> bool:
+def _will_do(files: Certificate, names: list[x509.GeneralName], now: dt.datetime) -> bool:
     try:
-        there = x509.load_pem_x509_certificate(made.cert.read_bytes())
-        named = there.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        made.context()
+        certificate = x509.load_pem_x509_certificate(files.cert.read_bytes())
+        named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        files.context()
     except (OSError, ValueError, x509.ExtensionNotFound, CertificateError):
         return False
-    lasts = there.not_valid_before_utc <= now < there.not_valid_after_utc - dt.timedelta(days=RENEW_DAYS)
+    lasts = certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - dt.timedelta(days=RENEW_DAYS)
     return lasts and all(name in list(named) for name in names)
 
 
-def _make(made: Certificate, names: list[x509.GeneralName], now: dt.datetime) -> None:
+def _make(files: Certificate, names: list[x509.GeneralName], now: dt.datetime) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "penstock, self-made")])
     public = key.public_key()
     signing = {"digital_signature": True, "key_cert_sign": True, "crl_sign": True}
-    never = dict.fromkeys(
-        [
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "encipher_only",
-            "decipher_only",
-        ],
-        False,
-    )
+    others = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
+    never = dict.fromkeys(others.split(), False)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -121,8 +112,8 @@ def _make(made: Certificate, names: list[x509.GeneralName], now: dt.datetime) ->
         .sign(key, hashes.SHA256())
     )
     pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    _write(made.key, key.private_bytes(pem, form, serialization.NoEncryption()), 0o600)
-    _write(made.cert, certificate.public_bytes(pem), 0o644)
+    _write(files.key, key.private_bytes(pem, form, serialization.NoEncryption()), 0o600)
+    _write(files.cert, certificate.public_bytes(pem), 0o644)
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

@@ -22,10 +22,9 @@ from jwt.exceptions import InvalidJTIError, InvalidSubjectError
 
 from penstock.clock import Clock
 from penstock.errors import SecretError
-from penstock.rights.credential import Credential
+from penstock.observe.signals import JwksUnreadable, Signals
+from penstock.rights.credential import Credential, TokenFault, TokenOptions
 from penstock.rights.scope import known_scopes
-from penstock.rights.signals import JwksUnreadable, Signals
-from penstock.rights.token_options import TokenFault, TokenOptions
 
 EARLY_S = 30.0
 LOOK_S = 1.0
@@ -224,7 +223,7 @@ def _usable(listed: dict[str, Any]) -> Iterator[_Key]:
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:
     try:
-        found = path.stat() if path else None
+        facts = path.stat() if path else None
     except OSError:
         return None
-    return (found.st_mtime_ns, found.st_size) if found else None
+    return (facts.st_mtime_ns, facts.st_size) if facts else None

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from penstock.clock import Clock, SystemClock
-from penstock.collect.signals import SIGNALS, RequestRefused
 from penstock.collect.ways.connections import Connections
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
+from penstock.observe.signals import RequestRefused
 from penstock.rights.guard import Guard
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
-from penstock.rights.signals import SIGNALS as RIGHTS_SIGNALS
 from penstock.run.security import OPEN, PROBE, Security, refuse_open, request_rate
 from penstock.serve.health import Checks
 from penstock.serve.noise import quieten
@@ -47,9 +46,6 @@ class Setting:
     limits: Limits = field(default_factory=Limits)
     clock: Clock = field(default_factory=SystemClock)
     observer: Observer = field(default_factory=Observer)
-
-    def __post_init__(self) -> None:
-        self.observer.declare((*SIGNALS, *RIGHTS_SIGNALS))
 
 
 class ReadingHalf:

@@ -16,9 +16,9 @@ from penstock.config import Folder, Limits
 from penstock.errors import BadRequestError, NoKeyError, PenstockError
 from penstock.log.opening import open_reader
 from penstock.overload import Rate, parse_rate
+from penstock.rights.credential import TokenOptions
 from penstock.rights.keys import KeyBook
 from penstock.rights.origins import Origins, is_loopback_name
-from penstock.rights.token_options import TokenOptions
 
 if TYPE_CHECKING:
     from penstock.rights.tls import Certificate

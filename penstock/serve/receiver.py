@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.serve.messages import Message
-from penstock.sockets.delivery import Pipe
+from penstock.sockets.pipe import Pipe
 
 
 class Receiver(Protocol):

@@ -25,11 +25,11 @@ from penstock.declaration import Application
 from penstock.errors import BadRequestError, ForbiddenError, NotReadyError, PenstockError, UnknownViewError
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
+from penstock.observe.signals import AccessRefused
 from penstock.position import Position
 from penstock.rights.credential import Credential, credential_of, heard_by
 from penstock.rights.guard import bind, route_of, routes_of
 from penstock.rights.rights import Ended, Rights
-from penstock.rights.signals import AccessRefused
 from penstock.rights.tickets import Kind
 from penstock.route import only
 from penstock.serve.asked import WAIT_S, Asked, seconds, whole
@@ -55,7 +55,7 @@ from penstock.serve.visible import Shown
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
 from penstock.serve.webhooks.webhook_routes import WebhookRoutes
 from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, never_conflated, serve_socket
-from penstock.sockets.delivery import Pipe
+from penstock.sockets.pipe import Pipe
 from penstock.views.store import View
 from penstock.views.views import Views
 

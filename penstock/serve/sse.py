@@ -20,7 +20,7 @@ from penstock.observe.signals import SubscriberCut
 from penstock.serve.messages import Message, error
 from penstock.serve.receiver import PipeReceiver
 from penstock.serve.sse_frames import chunk
-from penstock.sockets.delivery import Pipe
+from penstock.sockets.pipe import Pipe
 
 HEARTBEAT_S = 15.0
 RETRY_MS = 1000

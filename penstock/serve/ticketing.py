@@ -11,9 +11,9 @@ from aiohttp import web
 from penstock.clock import rfc3339
 from penstock.errors import BadRequestError
 from penstock.observe.metrics import Observer
+from penstock.observe.signals import TicketIssued
 from penstock.rights.credential import credential_of
 from penstock.rights.rights import Rights
-from penstock.rights.signals import TicketIssued
 from penstock.rights.tickets import Kind
 from penstock.serve.readable import Readable
 from penstock.serve.replies import json_reply

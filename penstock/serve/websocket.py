@@ -32,9 +32,9 @@ from penstock.serve.receiver import PipeReceiver
 from penstock.serve.replies import error_reply
 from penstock.serve.subscribers import Named
 from penstock.sockets import frames
-from penstock.sockets.delivery import Pipe
 from penstock.sockets.frames import close_frame, text_frame
 from penstock.sockets.handshake import VERSION, agree
+from penstock.sockets.pipe import Pipe
 from penstock.sockets.wire import Wire, upgrade
 
 RESTARTING = close_frame(frames.RESTARTING, "restarting: resume from your last position")

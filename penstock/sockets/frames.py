@@ -229,23 +229,23 @@ def deflated_frame(prefix: bytes, deflated: bytes) -> bytes:
 
 def deflate(data: bytes) -> bytes:
     """Raw deflate, flushed to a whole byte, as a message ends with it."""
-    squeezing = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return (squeezing.compress(data) + squeezing.flush(zlib.Z_SYNC_FLUSH)).removesuffix(_TAIL)
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return (packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)).removesuffix(_TAIL)
 
 
 def inflated(data: bytes, most_bytes: int) -> bytes:
     """The reverse of `deflate`, for whatever a client made. Raises `Fault`."""
     data += _TAIL
-    made = b""
+    message = b""
     try:
         for _ in range(_MEMBERS):
-            inflating = zlib.decompressobj(-zlib.MAX_WBITS)
-            made += inflating.decompress(data, most_bytes + 1 - len(made))
-            if len(made) > most_bytes:
+            unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+            message += unpacker.decompress(data, most_bytes + 1 - len(message))
+            if len(message) > most_bytes:
                 raise Fault(TOO_BIG, f"a message has at most {most_bytes} bytes")
-            if not inflating.eof or not inflating.unused_data:
-                return made
-            data = inflating.unused_data
+            if not unpacker.eof or not unpacker.unused_data:
+                return message
+            data = unpacker.unused_data
     except zlib.error:
         pass
     raise Fault(BAD_DATA, "the message cannot be inflated")

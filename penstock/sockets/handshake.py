@@ -20,18 +20,18 @@ VERSION = {"Sec-WebSocket-Version": "13", "Upgrade": "websocket", "Connection": 
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
-    """What both sides will do, and the headers that say so."""
+class Handshake:
+    """What both sides have agreed on, and the headers that say so."""
 
     headers: Mapping[str, str]
     deflate: bool
 
 
-def agree(request: web.BaseRequest, protocol: str) -> Agreed:
+def agree(request: web.BaseRequest, protocol: str) -> Handshake:
     """Raises `UpgradeError` for what is no handshake of version 13, `BadRequestError` for a broken one."""
     headers = request.headers
-    asked = _tokens(headers.getall("Connection", ()))
-    if request.version < (1, 1) or "upgrade" not in asked or "websocket" not in _tokens(headers.getall("Upgrade", ())):
+    upgrades = "upgrade" in _tokens(headers.getall("Connection", ())) and request.version >= (1, 1)
+    if not upgrades or "websocket" not in _tokens(headers.getall("Upgrade", ())):
         raise UpgradeError("this is a WebSocket", hint="connect with a WebSocket client: ws://... or wss://...")
     if headers.get("Sec-WebSocket-Version") != "13":
         raise UpgradeError("only version 13 of the WebSocket protocol is spoken here", hint="use a newer client")
@@ -41,7 +41,7 @@ def agree(request: web.BaseRequest, protocol: str) -> Agreed:
     deflate = _deflate(headers.getall("Sec-WebSocket-Extensions", ()))
     if deflate is not None:
         answer["Sec-WebSocket-Extensions"] = deflate
-    return Agreed(answer, deflate is not None)
+    return Handshake(answer, deflate is not None)
 
 
 def _accept(headers: Mapping[str, str]) -> str:
@@ -62,10 +62,10 @@ def _deflate(headers: Iterable[str]) -> str | None:
     the same frame.
     """
     for offer in _listed(headers):
-        name, *given = [part.strip() for part in offer.split(";")]
-        options = [_option(part) for part in given]
+        name, *parts = [part.strip() for part in offer.split(";")]
+        options = [_option(part) for part in parts]
         names = [key for key, _ in options]
-        if name != _DEFLATE or len(set(names)) < len(names) or not all(_known(*option) for option in options):
+        if name != _DEFLATE or len(set(names)) < len(names) or not all(_is_option(*option) for option in options):
             continue
         window = "; server_max_window_bits=15" if "server_max_window_bits" in names else ""
         return f"{_DEFLATE}; server_no_context_takeover; client_no_context_takeover{window}"
@@ -74,12 +74,12 @@ def _deflate(headers: Iterable[str]) -> str | None:
 
 def _option(text: str) -> tuple[str, str | None]:
     """Its name, and its value where there is one: an equals sign with nothing behind it is a value, and a bad one."""
-    name, given, value = (part.strip() for part in text.partition("="))
+    name, equals, value = (part.strip() for part in text.partition("="))
     quoted = len(value) > 1 and value[0] == value[-1] == '"'
-    return name, (value[1:-1] if quoted else value) if given else None
+    return name, (value[1:-1] if quoted else value) if equals else None
 
 
-def _known(name: str, value: str | None) -> bool:
+def _is_option(name: str, value: str | None) -> bool:
     if name in _TAKEOVER:
         return value is None
     if name == "server_max_window_bits":

@@ -18,9 +18,9 @@ from typing import Any, cast
 from aiohttp import web
 
 from penstock.sockets import frames
-from penstock.sockets.delivery import LAST_WORDS_S, Pipe
 from penstock.sockets.frames import Fault, Frame, FrameReader, close_frame, ping_frame, pong_frame
-from penstock.sockets.handshake import Agreed
+from penstock.sockets.handshake import Handshake
+from penstock.sockets.pipe import LAST_WORDS_S, Pipe
 
 PING_S = 30.0
 """A client that has said nothing for so long is asked whether it is there."""
@@ -28,9 +28,9 @@ PONG_S = 15.0
 """How long it may take to answer, if nothing waits for it to be read."""
 
 
-async def upgrade(request: web.Request, agreed: Agreed) -> web.StreamResponse:
+async def upgrade(request: web.Request, handshake: Handshake) -> web.StreamResponse:
     """Answer the handshake: from here on the connection is a WebSocket."""
-    response = web.StreamResponse(status=101, headers=agreed.headers)
+    response = web.StreamResponse(status=101, headers=handshake.headers)
     response.force_close()
     await response.prepare(request)
     return response
@@ -61,7 +61,7 @@ class Wire:
         self._paused = self._over = False
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()
-        self._asked: float | None = None
+        self._pinged: float | None = None
         """When it was pinged, if that was at the last look."""
         self._pong: bytes | None = None
         self._timer = self._loop.call_later(PONG_S, self._look)
@@ -148,7 +148,7 @@ class Wire:
     # Ending
 
     def finish(self, code: int, reason: str) -> None:
-        """The client broke the rules: it is told which, and nothing that it says later is heard."""
+        """The client broke the rules: it hears which, and nothing that it says later counts."""
         self._over = True
         if not self._pipe.closed.is_set():
             self._on_closed(code)
@@ -161,12 +161,12 @@ class Wire:
         """
         now = self._loop.time()
         self._timer = self._loop.call_later(PONG_S, self._look)
-        asked, self._asked = self._asked, None
+        pinged, self._pinged = self._pinged, None
         if self._paused or self._pipe.closed.is_set() or not self._pipe.is_idle:
             self._pipe.watch()
-        elif asked is not None and self._heard < asked:
+        elif pinged is not None and self._heard < pinged:
             self._on_closed(frames.SILENT)
             self._pipe.end(close_frame(frames.SILENT, "no answer to a ping: resume from your last position"))
         elif now - self._heard >= PING_S:
-            self._asked = now
+            self._pinged = now
             self._pipe.first(ping_frame())

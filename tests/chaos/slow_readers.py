@@ -35,7 +35,7 @@ from penstock.config import Folder, Limits
 from penstock.log.builds import BatchMeta, Build, FlowState
 from penstock.log.log import Append, StreamSpec
 from penstock.log.opening import open_log
-from penstock.sockets.delivery import WRITE_HIGH_BYTES
+from penstock.sockets.pipe import WRITE_HIGH_BYTES
 
 APP = Path(__file__).with_name("slow_app.py")
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("sent", pa.float64()), ("pad", pa.string())])

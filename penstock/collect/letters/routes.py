@@ -20,7 +20,6 @@ from penstock.collect.letters.replayed import Replayed
 from penstock.collect.letters.stored_letters import Mask, StoredLetter, StoredLetters, Wanted, as_it_is, masked
 from penstock.collect.limits.room import Room
 from penstock.collect.sender import sender_of
-from penstock.collect.signals import CollectFailed, Signals
 from penstock.collect.ways.replies import error_reply, json_reply
 from penstock.collect.ways.request_body import Body
 from penstock.collect.ways.slow_bodies import SlowBodies
@@ -28,6 +27,7 @@ from penstock.config import Limits
 from penstock.declaration import PullDef
 from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, PenstockError, StaleTermError
 from penstock.log.folder import FolderLog
+from penstock.observe.signals import CollectFailed, Signals
 from penstock.position import Position
 from penstock.rights.credential import credential_of
 from penstock.rights.guard import bind

@@ -20,7 +20,7 @@ from penstock.collect.limits.shedding import Shedder
 from penstock.collect.sender import Sender
 from penstock.declaration import StreamDef
 from penstock.errors import LaggingError, PenstockError
-from penstock.rights.buckets import Buckets
+from penstock.rights.allowances import Buckets
 
 _UNLIMITED = ("pull", "replay")
 """Ways without a rate: we read a source at our own pace, and replay what was counted before."""

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from penstock.clock import Clock, rfc3339
 from penstock.collect.limits.guard import Guard
 from penstock.collect.limits.lag import Lag, Look, Marks
-from penstock.collect.signals import LagSwitched, Signals
 from penstock.declaration import Application
 from penstock.errors import LaggingError
+from penstock.observe.signals import LagSwitched, Signals
 from penstock.position import Frontier, Position
 
 Absorbed = Callable[[str], tuple[Frontier, bool]]

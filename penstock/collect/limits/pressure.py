@@ -20,9 +20,9 @@ from penstock.collect.limits.guard import Guard
 from penstock.collect.limits.lags import Absorbed, Lags, Pausing
 from penstock.collect.limits.room import Room
 from penstock.collect.limits.turns import Turns
-from penstock.collect.signals import Signals
 from penstock.config import Limits
 from penstock.declaration import Application
+from penstock.observe.signals import Signals
 
 LOOK_S = 0.2
 """How often lags are looked at: a flow's batch takes about as long."""

@@ -26,9 +26,9 @@ from penstock.collect.pulling.resume import ResumePoint
 from penstock.collect.pulling.source import Arrived, Ended, NotNow, Parts, Reset, Source
 from penstock.collect.pulling.trust import problem_of
 from penstock.collect.sender import Sender
-from penstock.collect.signals import PullReset, PullStateChanged, Signals
 from penstock.declaration import PullDef
 from penstock.errors import LeaseLostError, PenstockError
+from penstock.observe.signals import PullReset, PullStateChanged, Signals
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0

@@ -16,12 +16,12 @@ from penstock.collect.pulling.lease import RENEW_S, Leases
 from penstock.collect.pulling.pull import Pull, Sleep
 from penstock.collect.pulling.registry import source_of
 from penstock.collect.pulling.resume import ResumePoint
-from penstock.collect.signals import Signals
 from penstock.config import Limits
 from penstock.declaration import Application, PullDef
 from penstock.errors import PenstockError
 from penstock.log.log import Log
 from penstock.observe.metrics import Observer
+from penstock.observe.signals import Signals
 
 
 class Pulls:

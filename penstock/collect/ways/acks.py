@@ -9,13 +9,13 @@ from aiohttp import web
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake
-from penstock.collect.signals import CollectFailed, Signals
 from penstock.collect.ways.door import WaitAbsorbed
 from penstock.collect.ways.receipts import Receipt, Receipts
 from penstock.collect.ways.replies import error_reply, json_reply
 from penstock.collect.ways.request_options import wait_s
 from penstock.config import Limits
 from penstock.errors import BadPositionError, PenstockError, UnknownAckError
+from penstock.observe.signals import CollectFailed, Signals
 from penstock.position import Position
 from penstock.rights.credential import Credential, credential_of
 

@@ -24,13 +24,13 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_runner import BaseSite
 
 from penstock.clock import Clock
-from penstock.collect.signals import ConnectionClosed, Signals
 from penstock.collect.ways.expecting import asking, expecting
 from penstock.collect.ways.plain_head import END, MOST_BYTES, plain_head
 from penstock.collect.ways.replies import error_reply
 from penstock.collect.ways.short_way import ShortWay
 from penstock.config import Limits
 from penstock.errors import BadRequestError
+from penstock.observe.signals import ConnectionClosed, Signals
 from penstock.rights.redaction import redacted
 
 LOOK_S = 1.0

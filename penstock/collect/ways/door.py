@@ -18,7 +18,6 @@ from penstock.collect.judging.cutting import SLICE_BYTES
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.reception import Reception
 from penstock.collect.sender import Sender, sender_of
-from penstock.collect.signals import CollectFailed, RequestRefused, Signals
 from penstock.collect.ways.idempotency import Idempotency, Once, Remembered, body_digest
 from penstock.collect.ways.replies import (
     ACK,
@@ -45,6 +44,7 @@ from penstock.errors import (
 )
 from penstock.log.control import producer_key
 from penstock.log.log import Producer, Stream
+from penstock.observe.signals import CollectFailed, RequestRefused, Signals
 from penstock.position import Position
 from penstock.rights.credential import NOBODY, credential_of, heard_by, leave
 from penstock.rights.signatures import Signatures

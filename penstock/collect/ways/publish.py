@@ -26,7 +26,6 @@ from penstock.collect.judging.cutting import SLICE_BYTES
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.limits.room import Share
 from penstock.collect.sender import Sender, sender_of
-from penstock.collect.signals import CollectFailed, PublisherClosed, RequestRefused, Signals
 from penstock.collect.ways import publish_messages as messages
 from penstock.collect.ways.publish_messages import Hello, Publish
 from penstock.collect.ways.replies import error_reply
@@ -34,12 +33,13 @@ from penstock.config import Limits
 from penstock.errors import BadBodyError, PenstockError, TooLargeError, UpgradeError
 from penstock.log.control import producer_key
 from penstock.log.log import Producer
+from penstock.observe.signals import CollectFailed, PublisherClosed, RequestRefused, Signals
 from penstock.rights.credential import credential_of, heard_by
 from penstock.rights.guard import SUBPROTOCOL
 from penstock.sockets import frames
-from penstock.sockets.delivery import Pipe
 from penstock.sockets.frames import Frame, close_frame, text_frame
 from penstock.sockets.handshake import VERSION, agree
+from penstock.sockets.pipe import Pipe
 from penstock.sockets.wire import Wire, upgrade
 
 GOODBYE_S = 2.0

@@ -20,11 +20,11 @@ from penstock.clock import Clock
 from penstock.collect.intake import Intake
 from penstock.collect.judging.cutting import MOST_REJECTED, SLICE_BYTES, lines_of
 from penstock.collect.sender import Sender
-from penstock.collect.signals import CollectFailed, ReceiptLost, Signals
 from penstock.collect.ways.kernel_drops import kernel_drops
 from penstock.config import Limits
 from penstock.declaration import UdpDef
 from penstock.errors import DeclarationError, PenstockError, PortInUseError, TooManyError
+from penstock.observe.signals import CollectFailed, ReceiptLost, Signals
 
 SOCKET_BYTES = 8 * 1024**2
 """What the kernel is asked to hold for us, twice 0.1 s of a fast network; it gives as much as `net.core.rmem_max`."""

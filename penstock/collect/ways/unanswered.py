@@ -15,10 +15,10 @@ from typing import Any
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.reception import Judged, Reception
 from penstock.collect.sender import Sender
-from penstock.collect.signals import ReceiptLost, Signals
 from penstock.collect.ways.receipts import Receipt, Receipts
 from penstock.collect.ways.request_body import Body
 from penstock.errors import BadBodyError, LaggingError, OverloadedError, PenstockError, TooManyError
+from penstock.observe.signals import ReceiptLost, Signals
 from penstock.position import Position
 
 MOST_WAITING = 10_000

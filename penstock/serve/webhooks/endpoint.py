@@ -19,7 +19,14 @@ import msgspec
 
 from penstock.clock import rfc3339
 from penstock.errors import PenstockError
-from penstock.observe.signals import Signal
+from penstock.observe.signals import (
+    Signal,
+    WebhookBlocked,
+    WebhookDelivered,
+    WebhookFailed,
+    WebhookReset,
+    WebhookRetried,
+)
 from penstock.rights.rights import Rights
 from penstock.serve.asked import Asked
 from penstock.serve.webhooks.attempts import Attempts
@@ -31,13 +38,6 @@ from penstock.serve.webhooks.progress_keeper import ProgressKeeper
 from penstock.serve.webhooks.retrying import Schedule
 from penstock.serve.webhooks.signing import signed_headers
 from penstock.serve.webhooks.webhook import Place, Progress, Reason, Trouble, Webhook, stored_progress
-from penstock.serve.webhooks.webhook_signals import (
-    WebhookBlocked,
-    WebhookDelivered,
-    WebhookFailed,
-    WebhookReset,
-    WebhookRetried,
-)
 
 BLOCKED_S = 30.0
 """How long to wait before a view or stream that cannot be read is tried again."""

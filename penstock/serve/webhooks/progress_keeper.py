@@ -17,8 +17,7 @@ from itertools import islice
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.observe.signals import Signal
-from penstock.serve.webhooks.webhook_signals import WebhookProgressUnwritten
+from penstock.observe.signals import Signal, WebhookProgressUnwritten
 
 FLUSH_S = 0.05
 """What is noted within it goes into one commit: so much is repeated after a crash at most."""

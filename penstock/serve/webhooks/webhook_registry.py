@@ -29,11 +29,11 @@ from penstock.errors import (
 )
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
+from penstock.observe.signals import LimitReached, WebhookDisabled
 from penstock.protocol import encode
 from penstock.rights.credential import Credential
 from penstock.rights.keys import PREFIX as KEY
 from penstock.rights.rights import Ended, Rights
-from penstock.rights.signals import LimitReached
 from penstock.serve.asked import WAIT_S, Asked
 from penstock.serve.events import StreamReads
 from penstock.serve.readable import Readable
@@ -65,7 +65,6 @@ from penstock.serve.webhooks.webhook import (
     stored_progress,
 )
 from penstock.serve.webhooks.webhook_request import ChangedWebhook, NewWebhook, checked_digest
-from penstock.serve.webhooks.webhook_signals import SIGNALS, WebhookDisabled
 from penstock.views.views import Views
 
 MOST = 10_000
@@ -144,7 +143,6 @@ class Webhooks:
         """The owners of those that are being written down for the first time."""
         self._tests = asyncio.Semaphore(TESTS)
         self._writing: set[asyncio.Task[None]] = set()
-        observer.declare(SIGNALS)
         observer.gauge("penstock_serve_webhooks", "Webhooks, by what they do.", ("state",), self._by_state)
         observer.gauge(
             "penstock_serve_webhook_lag_seconds",

@@ -11,7 +11,7 @@ from penstock import App
 from penstock.errors import DeclarationError, DiskFullError, TooManyError
 from penstock.log.index.writer import IndexedLog
 from penstock.overload import Rate
-from penstock.rights.buckets import Buckets
+from penstock.rights.allowances import Buckets
 
 
 def test_the_rate_holds_over_time_and_the_burst_at_once() -> None:

@@ -18,10 +18,10 @@ from running_edge import Edge, held, running, until
 from shop_app import shop
 from two_ways import STREAMS, script
 
-from penstock.collect.signals import RequestRefused
 from penstock.collect.ways.plain_head import plain_head
 from penstock.config import Limits
 from penstock.errors import DiskFullError
+from penstock.observe.signals import RequestRefused
 from penstock.rights.guard import Guard
 from penstock.rights.keys import make_key, stored
 from penstock.rights.origins import Origins

@@ -10,7 +10,7 @@ from running_edge import Edge, running
 from shop_app import shop
 
 from penstock.collect.intake import Intake
-from penstock.collect.signals import CollectFailed, ReceiptLost
+from penstock.observe.signals import CollectFailed, ReceiptLost
 
 
 async def test_an_unexpected_error_is_logged_by_type_and_place(

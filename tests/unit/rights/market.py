@@ -12,7 +12,7 @@ import pyarrow as pa
 from secure_edge import SecureEdge, secure_edge
 
 from penstock import App, Event
-from penstock.rights.token_options import TokenOptions
+from penstock.rights.credential import TokenOptions
 
 SECRET = "a shared secret of at least 32 bytes"
 EPOCH = "e0e0e0e0e0e0"

@@ -17,19 +17,18 @@ from playing import PlayedClock
 from penstock import App, Event, Private, Struct, signed
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.signals import RequestRefused
 from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
-from penstock.rights.credential import credential_of
+from penstock.observe.signals import RequestRefused
+from penstock.rights.credential import TokenOptions, credential_of
 from penstock.rights.guard import Guard
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import make_key
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
-from penstock.rights.token_options import TokenOptions
 from penstock.rights.tokens import Tokens
 from penstock.serve.replies import errors_as_json
 from penstock.serve.routes import Serving

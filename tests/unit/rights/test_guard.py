@@ -13,9 +13,8 @@ import pytest_asyncio
 from aiohttp import WSMsgType, web
 from secure_edge import HOOK_SECRET, secure_edge
 
-from penstock.rights.credential import Credential
+from penstock.rights.credential import Credential, TokenOptions
 from penstock.rights.guard import PIXEL
-from penstock.rights.token_options import TokenOptions
 
 SECRET = "a shared secret of at least 32 bytes"
 OPEN = ("/healthz", "/readyz", "/")

@@ -7,10 +7,10 @@ import pytest
 from playing import START_US, PlayedClock
 
 from penstock.errors import DiskFullError
+from penstock.observe.signals import InstructionRefused
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import KeyBook, make_key
 from penstock.rights.rights import Rights
-from penstock.rights.signals import InstructionRefused
 
 
 @pytest.fixture

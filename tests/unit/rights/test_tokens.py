@@ -14,8 +14,8 @@ from jwt.algorithms import RSAAlgorithm
 from playing import PlayedClock
 
 from penstock.errors import SecretError
-from penstock.rights.signals import JwksUnreadable
-from penstock.rights.token_options import TokenFault, TokenOptions
+from penstock.observe.signals import JwksUnreadable
+from penstock.rights.credential import TokenFault, TokenOptions
 from penstock.rights.tokens import Tokens
 
 SECRET = "a shared secret of at least 32 bytes"

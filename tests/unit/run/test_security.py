@@ -12,7 +12,7 @@ from rich.console import Console
 from penstock.cli.main import app as commands
 from penstock.config import Folder
 from penstock.errors import BadRequestError, NoKeyError
-from penstock.rights.token_options import TokenOptions
+from penstock.rights.credential import TokenOptions
 from penstock.run import launch
 from penstock.run.app_file import load
 from penstock.run.security import OPEN, PROBE, Security, is_loopback, refuse_open

@@ -218,7 +218,7 @@ def unsaid(listener: Listener) -> set[tuple[str, str]]:
         for key in channel["messages"]
         if (name.startswith(wanted) or name == "socket")
         and not key.startswith(("view.countries", "view.elsewhere", "stream.others", "stream.yes", "stream.late"))
-        and key != "stall"  # takes seconds and megabytes: `test_delivery.py` compares those
+        and key != "stall"  # takes seconds and megabytes: `test_slow_subscribers.py` compares those
     } - listener.said
 
 

@@ -15,9 +15,9 @@ import sys
 import uvloop
 from aiohttp import web
 
-from penstock.sockets.delivery import Pipe
 from penstock.sockets.frames import BINARY, TEXT, Frame, deflate, deflated_frame, text_frame
 from penstock.sockets.handshake import agree
+from penstock.sockets.pipe import Pipe
 from penstock.sockets.wire import Wire, upgrade
 
 MOST_BYTES = 16 * 1024**2

@@ -107,8 +107,8 @@ class Pipe:
         if transport.is_closing():
             self.close()
             return True
-        if not self._waiting and transport.get_write_buffer_size() <= WRITE_HIGH_BYTES:
-            transport.write(frame if isinstance(frame, bytes) else frame())
+        if self.is_idle:
+            transport.write(_bytes_of(frame))
             return True
         self._waiting.append(frame)
         self._level = False
@@ -121,7 +121,7 @@ class Pipe:
         if self.closed.is_set() or self._transport.is_closing():
             return
         if self._has_room():
-            self._transport.write(_made(frame))
+            self._transport.write(_bytes_of(frame))
         else:
             self._waiting.appendleft(frame)
             self._level = False
@@ -195,7 +195,7 @@ class Pipe:
     def _next(self) -> bytes:
         frame = self._waiting.popleft()
         self._waiting_bytes -= _size(frame)
-        return _made(frame)
+        return _bytes_of(frame)
 
     def _next_few(self) -> Iterator[bytes]:
         size = 0
@@ -231,7 +231,7 @@ class Pipe:
             await asyncio.sleep(0)
 
 
-def _made(frame: Frame) -> bytes:
+def _bytes_of(frame: Frame) -> bytes:
     return frame if isinstance(frame, bytes) else frame()
 
 

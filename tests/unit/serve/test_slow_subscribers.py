@@ -24,7 +24,7 @@ from penstock.serve.describe.message_schemas import SHARED
 from penstock.serve.messages import Message
 from penstock.serve.sse_frames import sse_frame
 from penstock.sockets import wire
-from penstock.sockets.delivery import WRITE_HIGH_BYTES
+from penstock.sockets.pipe import WRITE_HIGH_BYTES
 
 LIMITS = Limits(subscriber_bytes=256 * 1024, subscriber_stall_s=0.1, subscriber_cut_s=30)
 WIDE = "x" * 50_000
