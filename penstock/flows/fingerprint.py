@@ -22,8 +22,11 @@ from penstock.flows.plan_nodes import NODES, node_kind
 from penstock.flows.project import project_sources
 
 _ID = re.compile(r"#(\d+)")
-_COUNTED = re.compile(r"\b(_common_expr|_gen_alias|lambda [^\W\d]+)_\d+(?=#)")
-"""Names that Spark makes with a number that counts on as long as it lives; the id behind them tells them apart."""
+_COUNTED = (
+    re.compile(r"\b(_common_expr|_gen_alias|lambda [^\W\d]+)_\d+(?=#)"),
+    re.compile(r"\b(CollectMetrics .*\]), \d+$", re.MULTILINE),
+)
+"""Names that Spark makes with a number that counts on as long as it lives; what stands around tells them apart."""
 _DROPPED = (
     re.compile(r"@[0-9a-f]{4,}"),
     re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),
@@ -96,8 +99,11 @@ def stable_text(text: str) -> str:
     'Filter (a#0L > 3), x, b#1, a#0L'
     >>> stable_text("count(_common_expr_7#21), lambda x_3#4")
     'count(_common_expr#0), lambda x#1'
+    >>> stable_text("CollectMetrics seen, [count(1) AS c#3L], 7")
+    'CollectMetrics seen, [count(1) AS c#0L]'
     """
-    text = _COUNTED.sub(r"\1", text)
+    for pattern in _COUNTED:
+        text = pattern.sub(r"\1", text)
     numbers: dict[str, int] = {}
     text = _ID.sub(lambda match: f"#{numbers.setdefault(match[1], len(numbers))}", text)
     for pattern in _DROPPED:

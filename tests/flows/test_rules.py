@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,8 @@ def _app(function: Function, key: str | list[str] = "country", late_after: str |
 
 
 def _plan(spark: SparkSession, app: App) -> tuple[dict[str, Planned], list[Problem]]:
-    return Planner(spark, app.declared(), Folder(Path("unused"))).plan_all()
+    with tempfile.TemporaryDirectory() as folder:
+        return Planner(spark, app.declared(), Folder(Path(folder))).plan_all()
 
 
 def _planned(spark: SparkSession, function: Function, late_after: str | None = None) -> Planned:
@@ -270,3 +272,7 @@ def test_where_something_is_not_known_the_source_of_the_project_counts(
         before = _print(spark, upper)
         source.write_text(source.read_text() + "2")
         assert (before == _print(spark, upper)) == known
+
+
+def test_what_spark_counts_on_in_an_observation_is_no_change(spark: SparkSession) -> None:
+    assert _print(spark, HARMLESS["observed"]) == _print(spark, HARMLESS["observed"])
