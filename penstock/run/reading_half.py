@@ -22,9 +22,8 @@ from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.run.security import OPEN, PROBE, Security, refuse_open, request_rate
 from penstock.serve.health import Checks
-from penstock.serve.noise import quieten
-from penstock.serve.replies import errors_as_json
-from penstock.serve.routes import Serving
+from penstock.serve.replies import errors_as_json, quieten
+from penstock.serve.serving import Serving
 from penstock.views.views import Views
 
 if TYPE_CHECKING:

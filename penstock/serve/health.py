@@ -16,7 +16,7 @@ from aiohttp import web
 from penstock.errors import BadRequestError, PenstockError
 from penstock.rights.credential import credential_of
 from penstock.serve.replies import json_reply
-from penstock.serve.visible import only_states, uncounted_views
+from penstock.serve.status_filter import only_states, uncounted_views
 from penstock.views.views import Views
 
 Checks = Mapping[str, Callable[[], bool | PenstockError]]

@@ -14,11 +14,11 @@ from penstock.config import Limits
 from penstock.errors import PenstockError
 from penstock.position import Position
 from penstock.protocol import encode
-from penstock.serve.answers import written
-from penstock.serve.asked import Asked
-from penstock.serve.messages import Message
+from penstock.serve.fanout.answers import written
+from penstock.serve.fanout.hub import Hub
+from penstock.serve.fanout.messages import Message
+from penstock.serve.question import Question
 from penstock.serve.replies import JSON
-from penstock.serve.subscription import Hub
 from penstock.views.store import View
 
 _ENOUGH_BYTES = 1024**2
@@ -120,7 +120,7 @@ async def poll(
     request: web.Request,
     hub: Hub,
     view: View,
-    asked: Asked,
+    question: Question,
     since: Position,
     wait_s: float,
     replies: Replies,
@@ -132,7 +132,7 @@ async def poll(
     """The messages behind `since`, or 204 when none came in time. `shared`: a proxy may give it to others too; `still`
     raises when the right to read has ended meanwhile, and nobody waits on when `ended` is done: the guard tells why."""
     gathering = Gathering()
-    subscription = asyncio.ensure_future(hub.subscribe(view, asked, since, gathering))
+    subscription = asyncio.ensure_future(hub.subscribe(view, question, since, gathering))
     begun = asyncio.ensure_future(gathering.begun.wait())
     try:
         await asyncio.wait([subscription, begun, ended], timeout=wait_s, return_when="FIRST_COMPLETED")

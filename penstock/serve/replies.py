@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from penstock.errors import MethodError, NotAcceptableError, PenstockError, TooLargeError, UnknownPathError
 from penstock.observe.metrics import Observer
@@ -122,3 +124,32 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
         return error_reply(TooLargeError("the body is too large", detail=error.text))
     body = {"code": "bad_request", "message": error.reason, "detail": error.text, "hint": None}
     return json_reply({"error": body}, error.status)
+
+
+# The log
+
+
+class NotTheServersFault(logging.Filter):
+    """Keeps what clients do wrong out of the server's log: `refused` hears of every request that was not HTTP.
+
+    aiohttp logs broken HTTP and lost connections as errors with a trace. Anybody who can connect could fill the log
+    with them, and what is wrong with the server itself would be lost among them.
+    """
+
+    def __init__(self, refused: Callable[[], None]) -> None:
+        super().__init__()
+        self._refused = refused
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            self._refused()
+            return False
+        return not isinstance(error, ConnectionError)
+
+
+def quieten(refused: Callable[[], None]) -> Callable[[], None]:
+    """From now on, in this process; what it returns ends it."""
+    logger, filtering = logging.getLogger("aiohttp.server"), NotTheServersFault(refused)
+    logger.addFilter(filtering)
+    return lambda: logger.removeFilter(filtering)

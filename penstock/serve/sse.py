@@ -17,9 +17,8 @@ from penstock.config import Limits
 from penstock.errors import BadRequestError, PenstockError
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberCut
-from penstock.serve.messages import Message, error
-from penstock.serve.receiver import PipeReceiver
-from penstock.serve.sse_frames import chunk
+from penstock.serve.fanout.messages import Message, chunk, error
+from penstock.serve.fanout.receiver import PipeReceiver
 from penstock.sockets.pipe import Pipe
 
 HEARTBEAT_S = 15.0

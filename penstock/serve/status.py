@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,8 +27,7 @@ from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.folder import FolderLog
 from penstock.log.log import Bounds, KnownIds
 from penstock.position import frontier_body
-from penstock.serve.rates import Rates
-from penstock.serve.stream_schemas import newest_version
+from penstock.serve.describe.stream_versions import newest_version
 from penstock.views.store import View
 from penstock.views.views import Views
 
@@ -45,6 +45,37 @@ class _Sample:
     ends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     metas: Mapping[str, BatchMeta] = field(default_factory=dict)
     processes: Any = field(default_factory=dict)
+
+
+RATE_S = 10.0
+"""Rates are those of the last seconds."""
+
+
+class Rates:
+    """Totals by name at moments of the last ten seconds.
+
+    >>> rates = Rates()
+    >>> rates.note(0.0, {"rsvps": 100})
+    >>> rates.note(2.0, {"rsvps": 150})
+    >>> rates.per_second("rsvps")
+    25.0
+    """
+
+    def __init__(self, window_s: float = RATE_S) -> None:
+        self._window_s = window_s
+        self._moments: deque[tuple[float, Mapping[str, int]]] = deque()
+
+    def note(self, now_s: float, totals: Mapping[str, int]) -> None:
+        self._moments.append((now_s, totals))
+        while len(self._moments) > 2 and now_s - self._moments[1][0] >= self._window_s:
+            self._moments.popleft()
+
+    def per_second(self, name: str) -> float:
+        """0 until two moments are known."""
+        known = [(moment, totals[name]) for moment, totals in self._moments if name in totals]
+        if len(known) < 2 or known[-1][0] <= known[0][0]:
+            return 0.0
+        return round(max(0, known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]), 3)
 
 
 class Status:

@@ -15,7 +15,7 @@ from penstock.observe.signals import TicketIssued
 from penstock.rights.credential import credential_of
 from penstock.rights.rights import Rights
 from penstock.rights.tickets import Kind
-from penstock.serve.readable import Readable
+from penstock.serve.catalogue import Catalogue
 from penstock.serve.replies import json_reply
 
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -25,17 +25,17 @@ _EXAMPLE = '{"view": "orders"}, or "stream" or "channel" with a name'
 class TicketOffice:
     """The handler of `POST /tickets`; lives on the edge's loop."""
 
-    def __init__(self, rights: Rights, readable: Readable, observer: Observer, known: Callable[[Kind, str], None]):
+    def __init__(self, rights: Rights, catalogue: Catalogue, observer: Observer, known: Callable[[Kind, str], None]):
         """`known` raises what a client is told that names something which is not there."""
-        self._rights, self._readable, self._observer, self._known = rights, readable, observer, known
+        self._rights, self._catalogue, self._observer, self._known = rights, catalogue, observer, known
 
     async def give(self, request: web.Request) -> web.Response:
         kind, name = _named(await request.read())
         credential = credential_of(request)
         credential.require("read", name)
         self._known(kind, name)
-        self._readable.rule(credential, name)  # who may see nothing of it needs no ticket
-        claims = self._readable.claims(credential, name)
+        self._catalogue.rule(credential, name)  # who may see nothing of it needs no ticket
+        claims = self._catalogue.claims(credential, name)
         ticket, until_us = await self._rights.tickets.issue(credential, kind, name, claims)
         self._observer.emit(TicketIssued(kind))
         return json_reply({"ticket": ticket, kind: name, "open_until": rfc3339(until_us)}, 201, _NO_STORE)

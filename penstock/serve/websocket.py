@@ -27,8 +27,8 @@ from penstock.observe.signals import RequestFailed, SocketClosed, SubscriberCut
 from penstock.position import Position
 from penstock.protocol import encode
 from penstock.rights.guard import SUBPROTOCOL
-from penstock.serve.messages import LARGE_BYTES, Message, error
-from penstock.serve.receiver import PipeReceiver
+from penstock.serve.fanout.messages import LARGE_BYTES, Message, error
+from penstock.serve.fanout.receiver import PipeReceiver
 from penstock.serve.replies import error_reply
 from penstock.serve.subscribers import Named
 from penstock.sockets import frames

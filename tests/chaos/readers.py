@@ -42,9 +42,8 @@ from penstock.log.folder import FolderLog
 from penstock.log.log import Stream
 from penstock.observe.metrics import Observer
 from penstock.position import Position
-from penstock.serve.noise import quieten
-from penstock.serve.replies import errors_as_json
-from penstock.serve.routes import Serving
+from penstock.serve.replies import errors_as_json, quieten
+from penstock.serve.serving import Serving
 from penstock.views.views import Views
 from tests.chaos import readers_app
 from tests.chaos.proxy import Proxy, stop_accepting

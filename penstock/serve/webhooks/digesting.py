@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.change import Change, Key, Row
-from penstock.serve.asked import Asked
-from penstock.serve.messages import RowCodec
+from penstock.serve.fanout.messages import RowCodec
+from penstock.serve.question import Question
 from penstock.views.history import Batch
 from penstock.views.store import Content, View
 from penstock.views.top_rows import TopState
@@ -26,12 +26,12 @@ class Merged:
     deletes: list[dict[str, object]]
 
 
-async def merged(view: View, content: Content, asked: Asked, start: int, end: int | None) -> Merged | None:
+async def merged(view: View, content: Content, question: Question, start: int, end: int | None) -> Merged | None:
     """What the batches from `start` on did (to `end`, if it is given); None when the history does not have them."""
     batches = content.history.after(start)
     if batches is None or (end is not None and end not in (start, *(batch.end for batch in batches))):
         return None
-    query = asked.query(view, content)
+    query = question.query(view, content)
 
     def work() -> Merged:
         reached, changes = _merge(batches, start, end)

@@ -28,7 +28,7 @@ from penstock.observe.signals import (
     WebhookRetried,
 )
 from penstock.rights.rights import Rights
-from penstock.serve.asked import Asked
+from penstock.serve.question import Question
 from penstock.serve.webhooks.attempts import Attempts
 from penstock.serve.webhooks.lanes import Crowded, Lanes
 from penstock.serve.webhooks.pacing import Pace
@@ -53,7 +53,7 @@ STATES: tuple[State, ...] = ("level", "delivering", "paused", "blocked", "disabl
 class Source(Protocol):
     """Where deliveries come from: the views or the streams of an edge."""
 
-    def steps(self, webhook: Webhook, asked: Asked, place: Place, level: Level) -> AsyncGenerator[Step, None]: ...
+    def steps(self, webhook: Webhook, question: Question, place: Place, level: Level) -> AsyncGenerator[Step, None]: ...
 
     def passed(self, webhook: Webhook) -> str | None: ...
 
@@ -70,7 +70,7 @@ class Works:
     pace: Pace
     rights: Rights
     signals: Callable[[Signal], None]
-    asked: Callable[[Webhook], Asked]
+    question: Callable[[Webhook], Question]
     disable: Callable[[str, Reason, str], None]
 
 
@@ -165,7 +165,7 @@ class Endpoint:
         """Deliver, until an attempt fails or the source wants to begin anew."""
         works, webhook = self._works, self.webhook
         source = works.sources[webhook.kind]
-        async with aclosing(source.steps(webhook, works.asked(webhook), self.place, self._level)) as steps:
+        async with aclosing(source.steps(webhook, works.question(webhook), self.place, self._level)) as steps:
             async for step in steps:
                 if step.delivery is not None and not await self._delivered(step.delivery):
                     return

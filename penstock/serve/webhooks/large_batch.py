@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import merge
 
 from penstock.protocol import encode
-from penstock.serve.messages import RowCodec
+from penstock.serve.fanout.messages import RowCodec
 from penstock.serve.webhooks.parcels import Delivery, change_key, deleted, upserted
 from penstock.serve.webhooks.view_feed import Fell
 from penstock.serve.webhooks.webhook import Webhook

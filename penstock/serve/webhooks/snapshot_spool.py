@@ -21,7 +21,7 @@ from penstock.change import Row
 from penstock.clock import Clock
 from penstock.errors import SpoolFullError
 from penstock.protocol import encode
-from penstock.serve.messages import RowCodec
+from penstock.serve.fanout.messages import RowCodec
 
 SPOOL_BYTES = 1024**3
 SLOW_BYTES_S = 1_000

@@ -6,14 +6,14 @@ import asyncio
 
 from penstock.errors import PenstockError
 from penstock.position import Position
-from penstock.serve.asked import Asked
-from penstock.serve.events import END, StreamReads
+from penstock.serve.question import Question
+from penstock.serve.stream_reads import END, StreamReads
 from penstock.views.read_rule import EVERYTHING
 
 LOOK_S = 60.0
 ABSENT_S = 1.0
 """How long to wait before a stream that is not there yet is looked for again."""
-_EVERYTHING = Asked(rule=EVERYTHING)
+_EVERYTHING = Question(rule=EVERYTHING)
 """Nothing of what is read here is given to anybody: only how far the stream has come."""
 
 

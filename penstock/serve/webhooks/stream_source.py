@@ -16,8 +16,8 @@ from penstock.errors import PositionGoneError
 from penstock.log.folder import FolderLog
 from penstock.position import Position
 from penstock.protocol import encode
-from penstock.serve.asked import Asked
-from penstock.serve.events import END, START, Page, StreamReads
+from penstock.serve.question import Question
+from penstock.serve.stream_reads import END, START, Page, StreamReads
 from penstock.serve.webhooks.pacing import Pace
 from penstock.serve.webhooks.parcels import Delivery, Level, Step, delivery_id, made, reset
 from penstock.serve.webhooks.stream_news import StreamNews
@@ -40,7 +40,9 @@ class StreamSource:
     def passed(self, webhook: Webhook) -> str | None:
         return None
 
-    async def steps(self, webhook: Webhook, asked: Asked, place: Place, level: Level) -> AsyncGenerator[Step, None]:
+    async def steps(
+        self, webhook: Webhook, question: Question, place: Place, level: Level
+    ) -> AsyncGenerator[Step, None]:
         """What to deliver from `place` on; never ends by itself, except behind a `reset`."""
         while True:
             if webhook.shape == "digest" and place.end is None:
@@ -50,7 +52,7 @@ class StreamSource:
             try:
                 if place.fell is not None:
                     raise PositionGoneError(place.fell)
-                page = await self._page(webhook, asked, place)
+                page = await self._page(webhook, question, place)
             except PositionGoneError as gone:
                 for step in await self._reset(webhook, place, gone.message):
                     yield step
@@ -65,10 +67,10 @@ class StreamSource:
             elif webhook.shape == "digest" and page.looked_at:
                 place = msgspec.structs.replace(place, digest_us=0)  # there may be more: at once
 
-    async def _page(self, webhook: Webhook, asked: Asked, place: Place) -> Page:
+    async def _page(self, webhook: Webhook, question: Question, place: Place) -> Page:
         after = Position.parse(place.position) if place.position else START
         async with self._readers:
-            return await self._reads.page(webhook.name, after, asked, PAGE_EVENTS)
+            return await self._reads.page(webhook.name, after, question, PAGE_EVENTS)
 
     async def _reset(self, webhook: Webhook, place: Place, why: str) -> list[Step]:
         """A `reset` to the stream's present beginning, or to that of an earlier try if it still is one."""
@@ -86,14 +88,14 @@ class StreamSource:
     async def _is_held(self, webhook: Webhook, token: str) -> bool:
         try:
             async with self._readers:
-                await self._reads.page(webhook.name, Position.parse(token), Asked(rule=EVERYTHING), 1)
+                await self._reads.page(webhook.name, Position.parse(token), Question(rule=EVERYTHING), 1)
         except PositionGoneError:
             return False
         return True
 
-    async def begun(self, name: str, asked: Asked, since: str | None) -> str | None:
+    async def begun(self, name: str, question: Question, since: str | None) -> str | None:
         """The position that a new webhook begins at. Raises `BadQueryError` for what cannot be asked of the stream."""
-        now = await self._reads.page(name, END, asked, 1)
+        now = await self._reads.page(name, END, question, 1)
         if since is None or since == "now":
             return now.next.token()
         return None if since == "start" else Position.parse(since, "stream", name).token()

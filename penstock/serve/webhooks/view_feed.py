@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.position import Position
-from penstock.serve.asked import Asked
-from penstock.serve.messages import Message
-from penstock.serve.subscription import Hub
+from penstock.serve.fanout.hub import Hub
+from penstock.serve.fanout.messages import Message
+from penstock.serve.question import Question
 from penstock.views.store import View
 
 FEED_BYTES = 256 * 1024
@@ -54,8 +54,8 @@ class ViewFeed:
     unsent_bytes = 0
     pace_s: float | None = None
 
-    def __init__(self, hub: Hub, view: View, asked: Asked, held: Held) -> None:
-        self._hub, self._view, self._asked, self._held = hub, view, asked, held
+    def __init__(self, hub: Hub, view: View, question: Question, held: Held) -> None:
+        self._hub, self._view, self._question, self._held = hub, view, question, held
         self._buffer: deque[Message] = deque()
         self._bytes = 0
         self._some, self._room = asyncio.Event(), asyncio.Event()
@@ -67,7 +67,7 @@ class ViewFeed:
         """How far batches have passed that changed nothing, if nothing came behind them."""
 
     def open(self, since: Position) -> None:
-        self._task = asyncio.create_task(self._hub.subscribe(self._view, self._asked, since, self))
+        self._task = asyncio.create_task(self._hub.subscribe(self._view, self._question, since, self))
         self._task.add_done_callback(lambda _: self._some.set())
 
     async def close(self) -> None:

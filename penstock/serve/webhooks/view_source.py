@@ -22,10 +22,10 @@ import msgspec
 from penstock.config import Limits
 from penstock.position import Position
 from penstock.protocol import encode, snapshot
-from penstock.serve.answers import answer, json_parts
-from penstock.serve.asked import Asked
-from penstock.serve.messages import Message, RowCodec
-from penstock.serve.subscription import AHEAD_S, Hub
+from penstock.serve.fanout.answers import answer, json_parts
+from penstock.serve.fanout.hub import AHEAD_S, Hub
+from penstock.serve.fanout.messages import Message, RowCodec
+from penstock.serve.question import Question
 from penstock.serve.webhooks.digesting import Merged, merged
 from penstock.serve.webhooks.large_batch import LARGE_BYTES, LargeBatch
 from penstock.serve.webhooks.pacing import Pace
@@ -57,12 +57,14 @@ class ViewSource:
         feed = self._feeds.get(webhook.id)
         return feed.passed if feed else None
 
-    async def steps(self, webhook: Webhook, asked: Asked, place: Place, level: Level) -> AsyncGenerator[Step, None]:
+    async def steps(
+        self, webhook: Webhook, question: Question, place: Place, level: Level
+    ) -> AsyncGenerator[Step, None]:
         """What to deliver from `place` on; ends when it is best to begin anew from the last place."""
         view = self._views.view(webhook.name)
         content = await view.loaded()
         if place.position is None:
-            async with aclosing(self._snapshot(webhook, view, asked, place)) as steps:
+            async with aclosing(self._snapshot(webhook, view, question, place)) as steps:
                 async for step in steps:
                     yield step
             return
@@ -72,7 +74,7 @@ class ViewSource:
             return
         follow = self._digests if webhook.shape == "digest" else self._changes
         try:
-            async with aclosing(follow(webhook, view, asked, place, level)) as steps:
+            async with aclosing(follow(webhook, view, question, place, level)) as steps:
                 async for step in steps:
                     yield step
                     place = step.then
@@ -81,14 +83,16 @@ class ViewSource:
 
     # The beginning
 
-    async def _snapshot(self, webhook: Webhook, view: View, asked: Asked, place: Place) -> AsyncGenerator[Step, None]:
+    async def _snapshot(
+        self, webhook: Webhook, view: View, question: Question, place: Place
+    ) -> AsyncGenerator[Step, None]:
         if len((await view.loaded()).rows) > self._limits.snapshot_part_rows:
-            async with aclosing(self._spooled(webhook, view, asked, place)) as steps:
+            async with aclosing(self._spooled(webhook, view, question, place)) as steps:
                 async for step in steps:
                     yield step
             return
         content = await view.loaded()
-        query = asked.query(view, content)
+        query = question.query(view, content)
         position = content.position.token()
         rows = await answer(query, content)
         async for part in json_parts(RowCodec(query), rows, max(1, len(rows))):
@@ -96,11 +100,13 @@ class ViewSource:
                 yield Step(place, delivery)
         yield Step(Place(position, digest_us=self._pace.now_us()), durable=True)
 
-    async def _spooled(self, webhook: Webhook, view: View, asked: Asked, place: Place) -> AsyncGenerator[Step, None]:
+    async def _spooled(
+        self, webhook: Webhook, view: View, question: Question, place: Place
+    ) -> AsyncGenerator[Step, None]:
         """A large one; ends early when it had to make room for others."""
         async with self._spool.making:
             content = await view.loaded()
-            query, key, position = asked.query(view, content), content.key, content.position.token()
+            query, key, position = question.query(view, content), content.key, content.position.token()
             rows = await answer(query, content)
             held = await self._spool.put(RowCodec(query), rows, self._limits.snapshot_part_rows)
         del content, rows
@@ -118,9 +124,9 @@ class ViewSource:
     # Each change, each batch
 
     async def _changes(
-        self, webhook: Webhook, view: View, asked: Asked, place: Place, level: Level
+        self, webhook: Webhook, view: View, question: Question, place: Place, level: Level
     ) -> AsyncGenerator[Step, None]:
-        feed = self._feeds[webhook.id] = ViewFeed(self._hub, view, asked, self._held)
+        feed = self._feeds[webhook.id] = ViewFeed(self._hub, view, question, self._held)
         feed.open(Position.parse(place.position or ""))
         content = await view.loaded()
         try:
@@ -129,7 +135,7 @@ class ViewSource:
                 if webhook.shape == "batch":
                     yield Step(then, whole(webhook, "changes", str(message.position), message.payload))
                     continue
-                deliveries = await self._apart(webhook, view, content, asked, message)
+                deliveries = await self._apart(webhook, view, content, question, message)
                 del message  # of a large one nothing is held while it is delivered
                 for number in range(place.done, len(deliveries)):
                     last = number + 1 == len(deliveries)
@@ -140,17 +146,17 @@ class ViewSource:
             await feed.close()
 
     async def _apart(
-        self, webhook: Webhook, view: View, content: Content, asked: Asked, message: Message
+        self, webhook: Webhook, view: View, content: Content, question: Question, message: Message
     ) -> list[Delivery] | LargeBatch:
         if len(message.payload) <= LARGE_BYTES:
             return changes_apart(webhook, message.payload, content.key)
         async with self._sorting:
-            return await LargeBatch.taken_apart(webhook, view, content, asked.query(view, content), message.end)
+            return await LargeBatch.taken_apart(webhook, view, content, question.query(view, content), message.end)
 
     # Digests
 
     async def _digests(
-        self, webhook: Webhook, view: View, asked: Asked, place: Place, level: Level
+        self, webhook: Webhook, view: View, question: Question, place: Place, level: Level
     ) -> AsyncGenerator[Step, None]:
         while True:
             if place.end is None:
@@ -164,7 +170,7 @@ class ViewSource:
             if since.epoch != content.shown:
                 raise Fell("the view was rebuilt")
             await view.until(partial(_reached, view, content, since.offsets[0]), AHEAD_S)
-            found = await merged(view, content, asked, since.offsets[0], end)
+            found = await merged(view, content, question, since.offsets[0], end)
             if found is None:
                 raise Fell("the position is older than what is kept")
             then = Place(content.at(found.end), digest_us=place.digest_us)

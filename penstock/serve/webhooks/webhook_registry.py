@@ -34,10 +34,10 @@ from penstock.protocol import encode
 from penstock.rights.credential import Credential
 from penstock.rights.keys import PREFIX as KEY
 from penstock.rights.rights import Ended, Rights
-from penstock.serve.asked import WAIT_S, Asked
-from penstock.serve.events import StreamReads
-from penstock.serve.readable import Readable
-from penstock.serve.subscription import Hub
+from penstock.serve.catalogue import Catalogue
+from penstock.serve.fanout.hub import Hub
+from penstock.serve.question import WAIT_S, Question
+from penstock.serve.stream_reads import StreamReads
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.endpoint import STATES, Endpoint, Works
 from penstock.serve.webhooks.lanes import Lanes
@@ -108,14 +108,14 @@ class Webhooks:
         clock: Clock,
         limits: Limits,
         observer: Observer,
-        readable: Readable,
+        catalogue: Catalogue,
         spool: Path | None = None,
         options: WebhookOptions | None = None,
     ) -> None:
         """`spool` is a folder for large snapshots while they are delivered."""
         options = options or WebhookOptions()
         self.rules = options.rules
-        self._views, self._reads, self._rights, self._readable = views, reads, rights, readable
+        self._views, self._reads, self._rights, self._catalogue = views, reads, rights, catalogue
         self._pace = Pace(clock, options.sleep)
         self._news = StreamNews(reads)
         self._view_source = ViewSource(views, hub, limits, self._pace, SnapshotSpool(spool, clock))
@@ -131,7 +131,7 @@ class Webhooks:
             pace=self._pace,
             rights=rights,
             signals=observer.emit,
-            asked=self._asked,
+            question=self._question,
             disable=self._disable,
         )
         self._endpoints = {w.id: Endpoint(w, progress, self._works) for w, progress in restored(memory)}
@@ -379,21 +379,21 @@ class Webhooks:
         """What is read in the end. Raises `UnknownChannelError`."""
         if asked.channel is None:
             return ("view", asked.view) if asked.view is not None else ("stream", str(asked.stream))
-        channel = self._readable.channel(asked.channel)
-        return ("view" if self._readable.is_view(channel) else "stream"), channel.target
+        channel = self._catalogue.channel(asked.channel)
+        return ("view" if self._catalogue.is_view(channel) else "stream"), channel.target
 
-    def _asked(self, webhook: Webhook) -> Asked:
-        return self._readable.asked(webhook.asked(), webhook.owner.credential(), webhook.reads)
+    def _question(self, webhook: Webhook) -> Question:
+        return self._catalogue.question(webhook.asked(), webhook.owner.credential(), webhook.reads)
 
     async def _position(self, webhook: Webhook, since: str | None) -> str | None:
         """Where to begin. Raises what is wrong with the name, the query or the position."""
-        asked = self._asked(webhook)
+        question = self._question(webhook)
         if webhook.kind == "stream":
             self._reads.known(webhook.name)
-            return await self._stream_source.begun(webhook.name, asked, since)
+            return await self._stream_source.begun(webhook.name, question, since)
         view = self._views.view(webhook.name)
         content = await view.loaded(WAIT_S)
-        asked.query(view, content)
+        question.query(view, content)
         return begun(content, since, view.name)
 
     def _check_right(self, webhook: Webhook) -> None:

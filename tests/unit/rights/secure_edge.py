@@ -31,7 +31,7 @@ from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.tokens import Tokens
 from penstock.serve.replies import errors_as_json
-from penstock.serve.routes import Serving
+from penstock.serve.serving import Serving
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.webhook_registry import WebhookOptions
 from penstock.views.views import RowsAfter, Views

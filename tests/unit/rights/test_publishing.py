@@ -13,7 +13,7 @@ from secure_edge import HOOK_SECRET, SecureEdge, secure_edge, shop
 
 from penstock.rights.credential import Credential
 from penstock.rights.scope import Scope
-from penstock.serve.visible import Shown
+from penstock.serve.status_filter import StatusFilter
 
 
 @pytest_asyncio.fixture
@@ -62,7 +62,7 @@ def test_status_says_who_waits_only_of_what_may_be_read() -> None:
             "room": {"bytes": 5},
         },
     }
-    shown = Shown(shop().declared(), reader).status(body)
+    shown = StatusFilter(shop().declared(), reader).status(body)
     assert shown["udp"] == [{"stream": "rsvps"}]
     assert shown["pressure"]["because"] == [{"stream": "rsvps", "shed": "random"}, {"room": "full"}]
     assert shown["pressure"]["room"] == {}

@@ -21,7 +21,7 @@ from penstock.log.log import Append, StreamSpec
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.serve.replies import errors_as_json
-from penstock.serve.routes import Serving
+from penstock.serve.serving import Serving
 from penstock.views.views import Views
 
 DEADLINE_S = 60.0

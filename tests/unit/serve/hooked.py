@@ -32,7 +32,7 @@ from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import make_key
 from penstock.rights.rights import Rights
 from penstock.serve.replies import errors_as_json
-from penstock.serve.routes import Serving
+from penstock.serve.serving import Serving
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.endpoint import Endpoint
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks

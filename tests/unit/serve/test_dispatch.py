@@ -12,9 +12,9 @@ import pytest
 from edge import Edge, Replica, eventually, flows_and_edge
 from fake_flows import topic
 
-from penstock.serve import dispatch, sharing
-from penstock.serve.asked import Asked
-from penstock.serve.messages import Message
+from penstock.serve.fanout import dispatch, query_group
+from penstock.serve.fanout.messages import Message
+from penstock.serve.question import Question
 from penstock.sockets.frames import text_frame
 
 
@@ -58,7 +58,7 @@ class Crowd:
     def join(self, where: str | None, **asked: Any) -> Sink:
         sink = Sink(where or "")
         view = self.running.views.view("topics")
-        subscription = self.running.serving.hub.subscribe(view, Asked(where, **asked), None, sink)
+        subscription = self.running.serving.hub.subscribe(view, Question(where, **asked), None, sink)
         self.tasks.append(asyncio.create_task(subscription))
         return sink
 
@@ -77,13 +77,13 @@ class Crowd:
 
 async def test_only_touched_queries_are_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[str] = []
-    real = sharing.Group._evaluate
+    real = query_group.QueryGroup._evaluate
 
-    def counting(group: sharing.Group, due: Any) -> Any:
+    def counting(group: query_group.QueryGroup, due: Any) -> Any:
         evaluated.append(str(group.query.where.text if group.query.where else None))
         return real(group, due)
 
-    monkeypatch.setattr(sharing.Group, "_evaluate", counting)
+    monkeypatch.setattr(query_group.QueryGroup, "_evaluate", counting)
     async with flows_and_edge(tmp_path, position_s=0.05) as (flows, running):
         stream = flows.build()
         flows.commit(stream, [topic(f"t{i}", 0) for i in range(300)])
@@ -204,7 +204,7 @@ async def test_who_joins_or_is_told_the_position_while_a_batch_is_looked_up_miss
 async def test_a_row_is_encoded_once_for_all_who_select_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.serve.messages import RowCodec
+    from penstock.serve.fanout.messages import RowCodec
 
     made: list[Any] = []
     real = RowCodec.row
@@ -253,15 +253,15 @@ async def test_a_message_made_of_shared_rows_is_the_one_that_the_contract_says(t
 async def test_a_query_that_fails_ends_alone_and_its_subscriber_is_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sharing.Group._evaluate
+    real = query_group.QueryGroup._evaluate
     broken = [True]
 
-    def failing(group: sharing.Group, due: Any) -> Any:
+    def failing(group: query_group.QueryGroup, due: Any) -> Any:
         if broken[0] and group.query.where is not None:
             raise RuntimeError("broken")
         return real(group, due)
 
-    monkeypatch.setattr(sharing, "FAILED_S", 0.01)
+    monkeypatch.setattr(query_group, "FAILED_S", 0.01)
     async with flows_and_edge(tmp_path) as (flows, running):
         stream = flows.build()
         flows.commit(stream, [topic("a", 1)])
@@ -269,7 +269,7 @@ async def test_a_query_that_fails_ends_alone_and_its_subscriber_is_reset(
         crowd = Crowd(running)
         bad, good = crowd.join("topic = 'a'"), crowd.join(None)
         await crowd.all_joined()
-        monkeypatch.setattr(sharing.Group, "_evaluate", failing)
+        monkeypatch.setattr(query_group.QueryGroup, "_evaluate", failing)
         flows.commit(stream, [topic("a", 2)])
         await eventually(lambda: bad.replica.resets == 1 and len(good.replica.messages) == 2, "reset")
         broken[0] = False
@@ -282,7 +282,7 @@ async def test_a_query_that_fails_ends_alone_and_its_subscriber_is_reset(
 
 
 async def test_a_query_without_subscribers_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LINGER_S", 2.0)
+    monkeypatch.setattr(query_group, "LINGER_S", 2.0)
     async with flows_and_edge(tmp_path) as (flows, running):
         flows.commit(flows.build(), [topic("a", 1)])
         await running.at_offset(1)
@@ -310,7 +310,9 @@ async def test_queries_that_differ_and_are_told_the_same_share_one_message(tmp_p
         await running.at_offset(1)
         crowd = Crowd(running)
         view = running.views.view("topics")
-        asked = [Asked(f"topic = 'a' AND rsvps > {-i}") for i in range(5)] + [Asked("topic = 'a'", select="rsvps")]
+        asked = [Question(f"topic = 'a' AND rsvps > {-i}") for i in range(5)] + [
+            Question("topic = 'a'", select="rsvps")
+        ]
         for each in asked:
             crowd.tasks.append(asyncio.create_task(running.serving.hub.subscribe(view, each, None, Keeping())))
         await crowd.all_joined()
@@ -343,7 +345,7 @@ async def test_batches_that_queue_up_reach_a_connection_in_one_piece_and_in_orde
         view = running.views.view("topics")
         wheres = {joining: "topic = 'a'", alike: "topic = 'a' AND rsvps >= 0", other: "topic = 'a' AND rsvps <> 2"}
         for sink, where in wheres.items():
-            crowd.tasks.append(asyncio.create_task(running.serving.hub.subscribe(view, Asked(where), None, sink)))
+            crowd.tasks.append(asyncio.create_task(running.serving.hub.subscribe(view, Question(where), None, sink)))
         single = crowd.join("topic = 'a'")
         await crowd.all_joined()
         for sink in wheres:
@@ -373,8 +375,8 @@ async def test_telling_positions_to_many_gives_the_loop_back(tmp_path: Path) -> 
         flows.commit(stream, [topic("a", 0)])
         await running.at_offset(1)
         crowd = Crowd(running)
-        sinks = [crowd.join("topic = 'b'") for _ in range(2 * sharing.FAN_OUT)]
-        sinks += [crowd.join(f"topic = 'b{i}'") for i in range(2 * sharing.FAN_OUT)]
+        sinks = [crowd.join("topic = 'b'") for _ in range(2 * query_group.FAN_OUT)]
+        sinks += [crowd.join(f"topic = 'b{i}'") for i in range(2 * query_group.FAN_OUT)]
         await crowd.all_joined()
         flows.commit(stream, [topic("a", 1)])
         await running.at_offset(2)

@@ -6,7 +6,7 @@ import pytest
 
 from penstock import App, Event, Private
 from penstock.errors import ForbiddenError
-from penstock.serve.ledgers import LedgerMask
+from penstock.serve.stream_reads import LedgerMask
 
 
 class Order(Event):

@@ -39,7 +39,7 @@ from penstock.rights.tickets import Tickets
 from penstock.run.edge import open_edge
 from penstock.run.reading_half import Setting
 from penstock.serve.replies import errors_as_json
-from penstock.serve.routes import Serving
+from penstock.serve.serving import Serving
 from penstock.serve.webhooks import webhook_registry
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.webhook_registry import WebhookOptions

@@ -21,8 +21,7 @@ from fake_flows import small_app, topic
 from penstock.app import App
 from penstock.config import Limits
 from penstock.serve.describe.message_schemas import SHARED
-from penstock.serve.messages import Message
-from penstock.serve.sse_frames import sse_frame
+from penstock.serve.fanout.messages import Message, sse_frame
 from penstock.sockets import wire
 from penstock.sockets.pipe import WRITE_HIGH_BYTES
 

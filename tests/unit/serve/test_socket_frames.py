@@ -13,7 +13,7 @@ from fake_flows import FakeFlows, topic
 from raw_socket import RawSocket, frame, raw_socket
 
 from penstock.config import Limits
-from penstock.serve import messages
+from penstock.serve.fanout import messages
 from penstock.sockets import wire
 from penstock.sockets.frames import TEXT, deflate
 

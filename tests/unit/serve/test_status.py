@@ -26,9 +26,8 @@ from penstock.errors import DiskFullError, PenstockError
 from penstock.log.folder import FolderLog
 from penstock.log.log import Append, KnownIds
 from penstock.log.opening import open_log
-from penstock.serve.assets import add_page
-from penstock.serve.rates import Rates
-from penstock.serve.status import Status
+from penstock.serve.live_page import add_page
+from penstock.serve.status import Rates, Status
 from penstock.testing.contracts.log_events import ManualClock
 from penstock.views.views import Views
 

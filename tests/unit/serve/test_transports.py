@@ -12,11 +12,11 @@ import pytest
 from edge import DEADLINE_S, TRANSPORTS, Edge, Replica, eventually, flows_and_edge
 from fake_flows import topic
 from raw_socket import frame, raw_socket
-from test_subscription import QUERIES, World
+from test_hub import QUERIES, World
 
 from penstock.config import Limits
+from penstock.serve.fanout.messages import Message
 from penstock.serve.longpoll import Gathering, Replies
-from penstock.serve.messages import Message
 from penstock.sockets.frames import TEXT
 
 

@@ -17,7 +17,7 @@ from hooked import PlayedClock, flowing, hang, hooked, taking
 from penstock.change import Column
 from penstock.config import Limits
 from penstock.errors import SpoolFullError
-from penstock.serve.messages import Message, RowCodec
+from penstock.serve.fanout.messages import Message, RowCodec
 from penstock.serve.webhooks import view_source
 from penstock.serve.webhooks.large_batch import LARGE_BYTES, LargeBatch
 from penstock.serve.webhooks.parcels import changes_apart

@@ -17,8 +17,8 @@ from fake_flows import FakeFlows, small_app
 
 from penstock.config import Folder, Limits
 from penstock.log.opening import open_reader
-from penstock.serve.answers import answer, json_parts
-from penstock.serve.messages import RowCodec
+from penstock.serve.fanout.answers import answer, json_parts
+from penstock.serve.fanout.messages import RowCodec
 from penstock.views.query import parse_query
 from penstock.views.store import Content
 from penstock.views.top_rows import TopState

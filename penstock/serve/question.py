@@ -33,7 +33,7 @@ KNOWN_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Question:
     """Which rows of a view, as the client wrote it; a query is made of it once the view's columns are known."""
 
     where: str | None = None
@@ -45,7 +45,7 @@ class Asked:
     params: Mapping[str, Any] | None = field(default=None, hash=False)
     """Values for the `:names` in `where`."""
     rule: ReadRule | None = None
-    """What the reader may see at most (`Readable.rule`); None: nobody has decided."""
+    """What the reader may see at most (`Catalogue.rule`); None: nobody has decided."""
     policy: Policy = "conflate"
     """What it gets when it is too slow."""
 
@@ -93,12 +93,12 @@ class Asked:
         return EVERYTHING
 
 
-def asked_in(fields: Mapping[str, Any]) -> Asked:
+def question_in(fields: Mapping[str, Any]) -> Question:
     """From query parameters or a message; what is not there, or null where that is no value, is the view's default."""
     where = fields.get("where")
     if where is not None and not isinstance(where, str):
         raise BadQueryError("'where' must be a text.", hint="where=rsvps > 10")
-    return Asked(
+    return Question(
         where or None,
         _names(fields, "select"),
         _names(fields, "order_by"),

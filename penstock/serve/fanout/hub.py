@@ -3,7 +3,7 @@
 1. Who cannot be brought up to date by changes (its position is too old, of another build, or of an app that showed the
    view another way; or the build was replaced) is told `reset` and gets a snapshot; it is never left guessing.
 2. A subscription that arrives while its view is loading waits.
-3. Equal queries on one build share one `Group`, and all groups of a build one `Dispatch`.
+3. Equal queries on one build share one `QueryGroup`, and all groups of a build one `Dispatch`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from penstock.config import Limits
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberReset
 from penstock.position import Position
-from penstock.serve.asked import Asked
-from penstock.serve.dispatch import Dispatch
-from penstock.serve.member import Gone
-from penstock.serve.messages import reset
-from penstock.serve.receiver import Receiver
-from penstock.serve.sharing import FAN_OUT, Group
+from penstock.serve.fanout.dispatch import Dispatch
+from penstock.serve.fanout.member import Gone
+from penstock.serve.fanout.messages import reset
+from penstock.serve.fanout.query_group import FAN_OUT, QueryGroup
+from penstock.serve.fanout.receiver import Receiver
+from penstock.serve.question import Question
 from penstock.views.query import Query
 from penstock.views.store import Content, View
 
@@ -36,9 +36,9 @@ class Hub:
         self.limits = limits
         self.observer = observer
         self._position_s = position_s
-        self._groups: dict[tuple[str, Query], Group] = {}
+        self._groups: dict[tuple[str, Query], QueryGroup] = {}
         self._dispatches: dict[str, Dispatch] = {}
-        self._following: dict[Receiver, Group] = {}
+        self._following: dict[Receiver, QueryGroup] = {}
         self._announcing: asyncio.Task[None] | None = None
         observer.gauge(
             "penstock_serve_subscribers", "Subscriptions that are open.", ("view",), self._subscribers_by_view
@@ -65,25 +65,25 @@ class Hub:
         await asyncio.gather(*(dispatch.stop() for dispatch in self._dispatches.values()))
         await asyncio.gather(*(group.stop() for group in self._groups.values()))
 
-    async def subscribe(self, view: View, asked: Asked, since: Position | None, receiver: Receiver) -> None:
+    async def subscribe(self, view: View, question: Question, since: Position | None, receiver: Receiver) -> None:
         """Tell `receiver` everything behind `since`, or a snapshot and everything behind it, until cancelled.
 
         Raises `BadQueryError`, `OverBudgetError`, or what `receiver.send` raises.
         """
         while True:
             content = await view.loaded()
-            query = asked.query(view, content)
+            query = question.query(view, content)
             try:
                 offset = await self._offset(view, content, since)
                 group = self._following[receiver] = self._group(view, content, query)
-                await group.follow(receiver, offset, asked.policy)
+                await group.follow(receiver, offset, question.policy)
                 reason = "the server fell behind" if view.content is content else "the view was rebuilt"
             except Gone as gone:
                 reason = str(gone)
             finally:
                 self._following.pop(receiver, None)
             since = None
-            self.observer.emit(SubscriberReset(view.name, reason, asked.policy))
+            self.observer.emit(SubscriberReset(view.name, reason, question.policy))
             await receiver.send(reset(reason))
 
     def ahead_s(self, view: View, since: Position) -> float:
@@ -117,11 +117,11 @@ class Hub:
             raise Gone("the position is ahead of this server")
         return offset
 
-    def _group(self, view: View, content: Content, query: Query) -> Group:
+    def _group(self, view: View, content: Content, query: Query) -> QueryGroup:
         group = self._groups.get((view.name, query))
         if group is None or group.content is not content or group.ended.is_set():
             dispatch = self._dispatch(view, content)
-            group = self._groups[view.name, query] = Group(dispatch, query, self.limits, self.observer)
+            group = self._groups[view.name, query] = QueryGroup(dispatch, query, self.limits, self.observer)
         return group
 
     def _dispatch(self, view: View, content: Content) -> Dispatch:

@@ -15,7 +15,6 @@ from penstock.change import Key, Row
 from penstock.clock import rfc3339
 from penstock.log.builds import BatchMeta
 from penstock.protocol import encode, wire, wire_int
-from penstock.serve.sse_frames import sse_frame
 from penstock.sockets.frames import deflate, deflated_frame, text_frame
 from penstock.views.history import Batch
 from penstock.views.query import Query
@@ -118,6 +117,25 @@ def with_id(id: str | None) -> bytes:
     b'{"id":"s1","type":"reset"}'
     """
     return b"{" if id is None else b'{"id":%b,' % encode(id)
+
+
+def sse_frame(event: str | None, data: bytes, position: str | None) -> bytes:
+    """A Server-Sent Event; without an event an `id:` block that only moves the position.
+
+    An empty position is written too: the client then has none, and comes back without. None leaves it what it has.
+
+    >>> sse_frame("reset", b"{}", "")
+    b'1c\\r\\nid: \\nevent: reset\\ndata: {}\\n\\n\\r\\n'
+    """
+    lines = b"id: %b\n" % position.encode() if position is not None else b""
+    if event is not None:
+        lines += b"event: %b\ndata: %b\n" % (event.encode(), data)
+    return chunk(lines + b"\n")
+
+
+def chunk(data: bytes) -> bytes:
+    """HTTP/1.1 chunked framing."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class RowCodec:

@@ -27,8 +27,8 @@ from penstock.observe.signals import RequestFailed
 from penstock.position import Position
 from penstock.protocol import encode, wire
 from penstock.schema import ID, KEY, RECEIVED, TIME
-from penstock.serve.messages import Message, position_moved
-from penstock.serve.receiver import Receiver
+from penstock.serve.fanout.messages import Message, position_moved
+from penstock.serve.fanout.receiver import Receiver
 from penstock.views.query import Query
 from penstock.views.where.filter_index import FilterIndex
 

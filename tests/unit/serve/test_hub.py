@@ -13,7 +13,7 @@ from fake_flows import FakeFlows, topic
 
 from penstock.config import Folder, Limits
 from penstock.log.log import Stream
-from penstock.serve import subscription
+from penstock.serve.fanout import hub
 
 QUERIES: dict[str, dict[str, Any]] = {
     "all": {},
@@ -211,14 +211,14 @@ async def test_a_position_ahead_of_the_server_is_a_reset_however_short_a_poll_wa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: float
 ) -> None:
     """A data folder that was put back to an older state: 204 for ever would hide the gap behind it."""
-    monkeypatch.setattr(subscription, "AHEAD_S", 0.3)
+    monkeypatch.setattr(hub, "AHEAD_S", 0.3)
     async with flows_and_edge(tmp_path) as (flows, running):
         stream = flows.build()
         flows.commit(stream, [topic("a", 1)])
         await running.at_offset(1)
         status, body = await running.get("/views/topics", since=stream.position((3,)).token(), wait=wait)
         assert (status, [message["type"] for message in body["messages"]]) == (200, ["reset", "snapshot"])
-        monkeypatch.setattr(subscription, "AHEAD_S", 30.0)
+        monkeypatch.setattr(hub, "AHEAD_S", 30.0)
         ahead = asyncio.create_task(running.get("/views/topics", since=stream.position((2,)).token(), wait=wait))
         flows.commit(stream, [topic("a", 2)])
         flows.commit(stream, [topic("a", 3)])

@@ -1,7 +1,7 @@
-"""Decides under which rule somebody reads a view, a stream or a channel: the one way from a request to an `Asked`.
+"""Decides under which rule somebody reads a view, a stream or a channel: the one way from a request to a `Question`.
 
-1. Every transport asks here. What is asked without it (`Asked.rule` is None) gets nothing of what shows each reader its
-   own rows.
+1. Every transport asks here. A `Question` that was made without it (its `rule` is None) gets nothing of what shows each
+   reader its own rows.
 2. An administrator sees all rows; a channel's own filter and columns hold for it too.
 3. The ledgers quote events of every stream. To whoever is not an administrator they show nothing of streams of which
    each reader sees its own events only.
@@ -16,25 +16,25 @@ from typing import Any
 from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, StreamDef, ViewDef
 from penstock.errors import UnknownChannelError
 from penstock.rights.credential import Credential
-from penstock.serve.asked import Asked, asked_in
+from penstock.serve.question import Question, question_in
 from penstock.views.read_rule import Condition, ReadRule, claims_in, read_rule
 from penstock.views.where.sql_types import quoted
 
 _NOTHING = ReadRule(columns=frozenset())
 
 
-class Readable:
+class Catalogue:
     """All that an app lets anybody read, by name."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
         self._filtered = application.filtered()
 
-    def asked(self, fields: Mapping[str, Any], credential: Credential, name: str) -> Asked:
+    def question(self, fields: Mapping[str, Any], credential: Credential, name: str) -> Question:
         """What query parameters or a message ask of `name`: a view, stream, ledger or channel that it may read."""
         channel = self._application.channel(name)
         return replace(
-            asked_in(fields),
+            question_in(fields),
             masked=not credential.sees_all,
             rule=self.rule(credential, name),
             policy=channel.policy if channel else "conflate",

@@ -14,10 +14,10 @@ from edge import DEADLINE_S, Door, Edge, edge, eventually
 
 from penstock.config import Folder
 from penstock.position import Position
-from penstock.serve.asked import Asked
-from penstock.serve.events import END, StreamReads
-from penstock.serve.messages import Message
-from penstock.serve.tail import Tail
+from penstock.serve.fanout.messages import Message
+from penstock.serve.fanout.stream_tail import Tail
+from penstock.serve.question import Question
+from penstock.serve.stream_reads import END, StreamReads
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ class Crowd:
 
     def follow(self, where: str | None = None, since: Any = END, **asked: Any) -> Sink:
         sink = Sink(where)
-        following = self.streams.follow("rsvps", since, Asked(where, **asked), sink)
+        following = self.streams.follow("rsvps", since, Question(where, **asked), sink)
         self.tasks.append(asyncio.create_task(following))
         return sink
 

@@ -19,7 +19,7 @@ _COUNTED = ("rows", "filter_errors", "batch_ms", "rate", "lag_events")
 """Numbers that tell of rows which a reader may not see."""
 
 
-class Shown:
+class StatusFilter:
     """What one credential is told of an app."""
 
     def __init__(self, application: Application, credential: Credential) -> None:

@@ -13,8 +13,7 @@ from aiohttp import web
 
 from penstock.errors import UnsupportedContentError
 from penstock.observe.metrics import Observer
-from penstock.serve.noise import quieten
-from penstock.serve.replies import errors_as_json
+from penstock.serve.replies import errors_as_json, quieten
 
 
 async def quoting(request: web.Request) -> web.Response:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.change import Key, Row
 from penstock.declaration import Policy
-from penstock.serve.conflation import Shown
-from penstock.serve.receiver import Receiver
+from penstock.serve.fanout.receiver import Receiver
+from penstock.views.query import Query, key_of
+
+Shown = Mapping[Key, Row]
+"""The rows that a subscriber sees by key, projected."""
 
 
 @dataclass(eq=False, slots=True)
@@ -38,6 +42,13 @@ class Member:
         self.hurry.clear()
         now = asyncio.get_running_loop().time()
         return not await in_time(self.hurry.wait, pace_s - now % pace_s)
+
+
+def shown_rows(query: Query, rows: Sequence[Row]) -> Shown:
+    """Projected rows by key; a projection keeps the key's columns."""
+    names = [column.name for column in query.output]
+    indexes = [names.index(name) for name in query.key]
+    return {key_of(row, indexes): row for row in rows}
 
 
 class Gone(Exception):

@@ -1,28 +1,61 @@
 """Brings members that are behind to the present by messages that merge batches, and cuts those that never get there.
 
 A member is behind because it reads slowly, or because it asked for a pace. It fetches what it missed when it has read
-what was written; how batches are merged stands in `serve/conflation.py`.
+what was written.
+
+1. A merged message leads from the rows at one commit to the rows at a later one, never to anything in between: what was
+   one batch is never seen in part.
+2. A row that came and went in between is not mentioned: there is no delete of what the subscriber never saw.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.change import Change, Key, Row
 from penstock.config import Limits
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import BatchesConflated, SubscriberStalled
-from penstock.serve.conflation import Net, Shown, net_changes
-from penstock.serve.member import Member, in_time
-from penstock.serve.messages import Message, stall
-from penstock.serve.past import Past, maybe_in_thread
+from penstock.serve.fanout.member import Member, Shown, in_time
+from penstock.serve.fanout.messages import Message, stall
+from penstock.serve.fanout.query_history import QueryHistory, maybe_in_thread
 from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.top_rows import TopState, delta_between
 
 LARGE_CHANGES = 1_000
 """Above this a batch is evaluated and encoded in a thread: on the loop it would take over 2 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """What several batches came to."""
+
+    message: Message | None
+    """None when nothing of it is to be seen."""
+    end: int
+    shown: Shown | None
+    """The rows behind it, where there is a limit."""
+
+
+def net_changes(batches: Iterable[Batch]) -> list[Change]:
+    """One change per key, from before the first batch to behind the last.
+
+    >>> batch = Batch(0, 1, [Change(("a",), None, ("a", 1)), Change(("b",), ("b", 1), None)], None, 0, 0)
+    >>> later = Batch(1, 2, [Change(("a",), ("a", 1), None), Change(("b",), None, ("b", 2))], None, 0, 0)
+    >>> net_changes([batch, later])
+    [Change(key=('b',), before=('b', 1), after=('b', 2))]
+    """
+    before: dict[Key, Row | None] = {}
+    after: dict[Key, Row | None] = {}
+    for batch in batches:
+        for change in batch.changes:
+            before.setdefault(change.key, change.before)
+            after[change.key] = change.after
+    return [Change(key, before[key], row) for key, row in after.items() if before[key] != row]
 
 
 class Present(Protocol):
@@ -46,8 +79,8 @@ class Present(Protocol):
 class Laggards:
     """The members of one group that are behind. Belongs to the edge's loop."""
 
-    def __init__(self, present: Present, past: Past, limits: Limits, observer: Observer) -> None:
-        self._present, self._past, self._limits, self._observer = present, past, limits, observer
+    def __init__(self, present: Present, history: QueryHistory, limits: Limits, observer: Observer) -> None:
+        self._present, self._history, self._limits, self._observer = present, history, limits, observer
         self._merged: dict[tuple[int, int], Net] = {}
         """What members got last, by the offsets it leads from and to: equally slow ones share it."""
 
@@ -123,24 +156,24 @@ class Laggards:
 
     async def _net_rows(self, at: int) -> Net:
         """Without a limit: each key's row before the first batch and behind the last, as one batch."""
-        batches, end = self._past.since(at), self._present.cursor
+        batches, end = self._history.since(at), self._present.cursor
 
         def evaluate() -> Message | None:
             told = TopState(self._present.query, {}).apply(net_changes([b for b in batches if b.end <= end]))
-            return self._past.message(told, end, _newest(batches, end))
+            return self._history.message(told, end, _newest(batches, end))
 
         message = await maybe_in_thread(sum(len(batch.changes) for batch in batches), evaluate, LARGE_CHANGES)
         return Net(message, end, None)
 
     async def _net_top(self, at: int, before: Shown | None) -> Net:
         """With a limit: the difference between the rows it shows and those to be shown."""
-        batches = self._past.since(at)
+        batches = self._history.since(at)
         if before is None:
-            before = (await self._past.state_before(batches)).shown()
+            before = (await self._history.state_before(batches)).shown()
         async with self._present.still:
             end, shown = self._present.cursor, self._present.shown()
         assert shown is not None
-        return Net(self._past.message(delta_between(before, shown), end, _newest(batches, end)), end, shown)
+        return Net(self._history.message(delta_between(before, shown), end, _newest(batches, end)), end, shown)
 
 
 def _newest(batches: Sequence[Batch], end: int) -> Batch | None:

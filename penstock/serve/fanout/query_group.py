@@ -8,7 +8,7 @@
    a large batch or a new query in a task of its own, which delays no other group. A group that nothing is due to does
    nothing at all: its cursor is the dispatch's.
 5. Nobody waits for a slow member: it falls behind, and gets one message that merges what it missed once it has read
-   (`serve/laggards.py`). A member with the policy `every_change` is cut instead, and resumes.
+   (`laggards.py`). A member with the policy `every_change` is cut instead, and resumes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from penstock.config import Limits
 from penstock.declaration import Policy
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import GroupFailed, MessagesSent, SubscriberJoined
-from penstock.serve.answers import answer, json_parts
-from penstock.serve.conflation import Shown, shown_rows
-from penstock.serve.dispatch import FAILED_S, Dispatch, Due
-from penstock.serve.laggards import LARGE_CHANGES, Laggards
-from penstock.serve.member import Gone, Member
-from penstock.serve.messages import LARGE_BYTES, Joined, Message, MessageMaker
-from penstock.serve.past import Backlog, Past, maybe_in_thread
-from penstock.serve.receiver import Receiver
+from penstock.serve.fanout.answers import answer, json_parts
+from penstock.serve.fanout.dispatch import FAILED_S, Dispatch, Due
+from penstock.serve.fanout.laggards import LARGE_CHANGES, Laggards
+from penstock.serve.fanout.member import Gone, Member, Shown, shown_rows
+from penstock.serve.fanout.messages import LARGE_BYTES, Joined, Message, MessageMaker
+from penstock.serve.fanout.query_history import Backlog, QueryHistory, maybe_in_thread
+from penstock.serve.fanout.receiver import Receiver
 from penstock.views.history import Batch
 from penstock.views.query import Delta, Query, delta_of
 from penstock.views.top_rows import TopState, delta_between
@@ -41,7 +40,7 @@ RUN_BYTES = 64 * 1024
 """Messages that one member is handed together when several batches are due: what a connection writes in one go."""
 
 
-class Group:
+class QueryGroup:
     """All subscribers of one query on one build of a view. Belongs to the edge's loop."""
 
     def __init__(self, dispatch: Dispatch, query: Query, limits: Limits, observer: Observer) -> None:
@@ -53,8 +52,8 @@ class Group:
         self.still = asyncio.Lock()
         self._dispatch, self._limits, self._observer = dispatch, limits, observer
         self._make = MessageMaker(self.name, dispatch.codec(query), content.at)
-        self._past = Past(content, query, self._make)
-        self._laggards = Laggards(self, self._past, limits, observer)
+        self._history = QueryHistory(content, query, self._make)
+        self._laggards = Laggards(self, self._history, limits, observer)
         self._start = content.offset
         """Where it began; what came before is not due to it."""
         self._due: deque[Due] = deque()
@@ -233,7 +232,7 @@ class Group:
     async def _replay(self, offset: int) -> tuple[list[Message], int]:
         """Evaluate history again, up to where the backlog begins; whoever comes next finds it in the backlog."""
         target = self._backlog.start
-        messages, reached = await self._past.replayed(offset, target)
+        messages, reached = await self._history.replayed(offset, target)
         if reached == target == self._backlog.start:
             self._backlog.extend_back(messages, offset)
         return messages, reached
@@ -361,7 +360,7 @@ class Group:
     async def _rebuilt(self, batch: Batch) -> Delta:
         """Too few rows were left above the bound: rank the view again as it was behind this batch."""
         before = self._present().shown()
-        self._state = await self._past.state_before(self._past.since(batch.end))
+        self._state = await self._history.state_before(self._history.since(batch.end))
         return delta_between(before, self._state.shown())
 
     async def _tell(self, run: Sequence[Message]) -> None:

@@ -32,26 +32,26 @@ from penstock.rights.guard import bind, route_of, routes_of
 from penstock.rights.rights import Ended, Rights
 from penstock.rights.tickets import Kind
 from penstock.route import only
-from penstock.serve.asked import WAIT_S, Asked, seconds, whole
-from penstock.serve.assets import add_page
+from penstock.serve.catalogue import Catalogue
 from penstock.serve.describe.asyncapi import asyncapi, servers_at
 from penstock.serve.describe.audience import Audience
 from penstock.serve.describe.message_schemas import SUBSCRIBE
 from penstock.serve.describe.openapi import openapi
 from penstock.serve.describe.serve_routes import ROUTES
-from penstock.serve.events import Page, StreamReads, after_in
+from penstock.serve.describe.stream_versions import schema_body
+from penstock.serve.fanout.hub import POSITION_S, Hub
+from penstock.serve.fanout.messages import subscribed
 from penstock.serve.health import Checks, alive, readiness
-from penstock.serve.messages import subscribed
-from penstock.serve.readable import Readable
-from penstock.serve.reads import ViewReads
+from penstock.serve.live_page import add_page
+from penstock.serve.question import WAIT_S, Question, seconds, whole
 from penstock.serve.replies import JSON, check_accept, json_reply, tagged_reply
 from penstock.serve.sse import EVENTS, HEARTBEAT_S, SseReceiver, cut_events, last_event_id, serve_events
 from penstock.serve.status import Status
-from penstock.serve.stream_schemas import schema_body
+from penstock.serve.status_filter import StatusFilter
+from penstock.serve.stream_reads import Page, StreamReads, after_in
 from penstock.serve.subscribers import Subscribers
-from penstock.serve.subscription import POSITION_S, Hub
 from penstock.serve.ticketing import TicketOffice
-from penstock.serve.visible import Shown
+from penstock.serve.view_reads import ViewReads
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
 from penstock.serve.webhooks.webhook_routes import WebhookRoutes
 from penstock.serve.websocket import RESTARTING, SocketReceiver, cut_socket, never_conflated, serve_socket
@@ -99,8 +99,8 @@ class Serving:
         self._heartbeat_s, self._folder = heartbeat_s, folder
         self._rights = rights or Rights(clock=clock)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock(), self._rights)
-        self._readable = Readable(application)
-        self._tickets = TicketOffice(self._rights, self._readable, self.observer, self._known)
+        self._catalogue = Catalogue(application)
+        self._tickets = TicketOffice(self._rights, self._catalogue, self.observer, self._known)
         self._pipes: dict[Pipe, bytes] = {}
         self._webhooks = self._hooks(memory, webhooks)
         self.observer.gauge(
@@ -124,7 +124,7 @@ class Serving:
             clock=self._clock,
             limits=self.limits,
             observer=self.observer,
-            readable=self._readable,
+            catalogue=self._catalogue,
             spool=None if self._folder is None else self._folder.root,
             options=options,
         )
@@ -171,27 +171,27 @@ class Serving:
     # The state of things
 
     async def _list_views(self, request: web.Request) -> web.Response:
-        return json_reply({"views": self._shown(request).views(self.status.views())})
+        return json_reply({"views": self._filter(request).views(self.status.views())})
 
     async def _list_streams(self, request: web.Request) -> web.Response:
         await self.status.refresh()
-        return json_reply({"streams": self._shown(request).streams(self.status.streams())})
+        return json_reply({"streams": self._filter(request).streams(self.status.streams())})
 
     async def _list_channels(self, request: web.Request) -> web.Response:
-        return json_reply({"channels": self._shown(request).channels(self.status.channels())})
+        return json_reply({"channels": self._filter(request).channels(self.status.channels())})
 
-    def _shown(self, request: web.Request) -> Shown:
-        return Shown(self.application, credential_of(request))
+    def _filter(self, request: web.Request) -> StatusFilter:
+        return StatusFilter(self.application, credential_of(request))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self.observer.text(), headers={"Content-Type": _METRICS})
 
     async def _status(self, request: web.Request) -> web.Response:
         await self.status.refresh()
-        return json_reply(self._shown(request).status(self.status.body()))
+        return json_reply(self._filter(request).status(self.status.body()))
 
     async def _graph(self, request: web.Request) -> web.Response:
-        return json_reply(self._shown(request).graph(self.status.graph()))
+        return json_reply(self._filter(request).graph(self.status.graph()))
 
     async def _openapi(self, request: web.Request) -> web.Response:
         return tagged_reply(request, openapi(routes_of(request.app), await self._audience(request)))
@@ -222,25 +222,25 @@ class Serving:
     async def _rebuild(self, name: str) -> int:
         """Ask the flows to build one anew; the request itself lives in the log, so that it survives us."""
         assert self._remember is not None
-        asked = self._clock.now_us()
-        await self._remember({f"rebuild/{name}": asked})
-        return asked
+        requested_us = self._clock.now_us()
+        await self._remember({f"rebuild/{name}": requested_us})
+        return requested_us
 
     async def _read_view(self, request: web.Request) -> web.StreamResponse:
         view = self.views.view(request.match_info["view"])
-        return await self._reads.read(request, view, self._asked(request, view.name))
+        return await self._reads.read(request, view, self._question(request, view.name))
 
     async def _view_events(self, request: web.Request) -> web.StreamResponse:
         view = self.views.view(request.match_info["view"])
-        return await self._events_of_view(request, view, self._asked(request, view.name))
+        return await self._events_of_view(request, view, self._question(request, view.name))
 
-    async def _events_of_view(self, request: web.Request, view: View, asked: Asked) -> web.StreamResponse:
+    async def _events_of_view(self, request: web.Request, view: View, question: Question) -> web.StreamResponse:
         since = _since(last_event_id(request), view.name)
         with suppress(NotReadyError):  # the subscription waits; what is wrong with the query is a 400, not an event
-            asked.query(view, await view.loaded(WAIT_S))
+            question.query(view, await view.loaded(WAIT_S))
         if since is None:
             await self._reads.reached(view, request.query, seconds(request.query, self.limits))
-        return await self._events(request, lambda receiver: self.hub.subscribe(view, asked, since, receiver))
+        return await self._events(request, lambda receiver: self.hub.subscribe(view, question, since, receiver))
 
     async def _view_socket(self, request: web.Request) -> web.StreamResponse:
         return await self._talk(request, {"view": self.views.view(request.match_info["view"]).name})
@@ -272,56 +272,56 @@ class Serving:
         if view is None:
             self._streams.known(target)
         only(fields, SUBSCRIBE["view" if is_view else "stream"])
-        asked, since = self._readable.asked(fields, credential, name), fields.get("since")
+        question, since = self._catalogue.question(fields, credential, name), fields.get("since")
         if since is not None and not isinstance(since, str):
             raise BadRequestError("'since' must be a position or null", hint="pass a token as the server gave it")
         if view is None:
             receiver.of = "stream", target
             receiver.refuse_pace(never_conflated("a stream"))
             await self._name(credential, fields, receiver)
-            await self._follow_stream(target, fields, asked, receiver)
+            await self._follow_stream(target, fields, question, receiver)
         else:
             receiver.of = "view", view.name
-            if asked.policy == "every_change":
+            if question.policy == "every_change":
                 receiver.refuse_pace(never_conflated("every_change"))
-            asked.query(view, await view.loaded())
+            question.query(view, await view.loaded())
             await self._name(credential, fields, receiver)
             named = receiver.named.position if receiver.named else None
             resumed = since if since is not None else named
             if resumed is None:
                 await self._reads.reached(view, fields, seconds(fields, self.limits))
-            await self.hub.subscribe(view, asked, _since(resumed, view.name), receiver)
+            await self.hub.subscribe(view, question, _since(resumed, view.name), receiver)
 
     # Channels
 
     def _target(self, name: str) -> tuple[str, bool]:
         """The view or stream that a channel shows, and whether it is a view. Raises `UnknownChannelError`."""
-        channel = self._readable.channel(name)
-        return channel.target, self._readable.is_view(channel)
+        channel = self._catalogue.channel(name)
+        return channel.target, self._catalogue.is_view(channel)
 
     async def _read_channel(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["channel"]
         target, is_view = self._target(name)
-        asked = self._asked(request, name)
+        question = self._question(request, name)
         route_of(request).shown_as["view" if is_view else "stream"].check(request.query)
         if is_view:
-            return await self._reads.read(request, self.views.view(target), asked)
-        return await self._page(request, target, asked)
+            return await self._reads.read(request, self.views.view(target), question)
+        return await self._page(request, target, question)
 
     async def _channel_events(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["channel"]
         target, is_view = self._target(name)
-        asked = self._asked(request, name)
+        question = self._question(request, name)
         route_of(request).shown_as["view" if is_view else "stream"].check(request.query)
         if is_view:
-            return await self._events_of_view(request, self.views.view(target), asked)
-        return await self._events_of_stream(request, target, asked)
+            return await self._events_of_view(request, self.views.view(target), question)
+        return await self._events_of_stream(request, target, question)
 
     async def _channel_socket(self, request: web.Request) -> web.StreamResponse:
-        return await self._talk(request, {"channel": self._readable.channel(request.match_info["channel"]).name})
+        return await self._talk(request, {"channel": self._catalogue.channel(request.match_info["channel"]).name})
 
     async def _follow_stream(
-        self, name: str, fields: Mapping[str, Any], asked: Asked, receiver: SocketReceiver
+        self, name: str, fields: Mapping[str, Any], question: Question, receiver: SocketReceiver
     ) -> None:
         """From `since`, or where the name was acknowledged, or where the subscription that this one replaces was."""
         since, before = after_in(fields, name, "since"), receiver.before
@@ -337,7 +337,7 @@ class Serving:
         def reached(position: Position | Callable[[], Position]) -> None:
             receiver.reached = position
 
-        await self._streams.follow(name, since, asked, receiver, reached)
+        await self._streams.follow(name, since, question, receiver, reached)
 
     async def _name(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         if fields.get("name") is not None:
@@ -361,14 +361,14 @@ class Serving:
     async def _read_stream(self, request: web.Request) -> web.Response:
         name = request.match_info["stream"]
         self._streams.known(name)
-        return await self._page(request, name, self._asked(request, name))
+        return await self._page(request, name, self._question(request, name))
 
-    async def _page(self, request: web.Request, name: str, asked: Asked) -> web.Response:
+    async def _page(self, request: web.Request, name: str, question: Question) -> web.Response:
         query = request.query
         limit = whole(query, "limit", self.limits.read_events, self.limits.read_events_most)
         wait_s = seconds(query, self.limits, default=0.0)
         page = await self._while_right(
-            request, self._streams.page_within(name, after_in(query, name), asked, limit, wait_s)
+            request, self._streams.page_within(name, after_in(query, name), question, limit, wait_s)
         )
         return json_reply({"stream": name, "events": page.events, "next": page.next.token()})
 
@@ -388,7 +388,7 @@ class Serving:
     async def _stream_schema(self, request: web.Request) -> web.Response:
         name = request.match_info["stream"]
         self._streams.known(name)
-        if self._readable.rule(credential_of(request), name).columns is not None:
+        if self._catalogue.rule(credential_of(request), name).columns is not None:
             raise ForbiddenError(
                 f"the right to read '{name}' has a list of columns, and its schema names the others",
                 hint="GET /streams names what may be read; a right without a list may see the schema",
@@ -399,21 +399,21 @@ class Serving:
     async def _stream_events(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["stream"]
         self._streams.known(name)
-        return await self._events_of_stream(request, name, self._asked(request, name))
+        return await self._events_of_stream(request, name, self._question(request, name))
 
-    async def _events_of_stream(self, request: web.Request, name: str, asked: Asked) -> web.StreamResponse:
+    async def _events_of_stream(self, request: web.Request, name: str, question: Question) -> web.StreamResponse:
         resumed = last_event_id(request)
         since = after_in({"after": resumed} if resumed else request.query, name)
-        await self._streams.check(name, asked)  # what is wrong with the query is a 400, not an event
-        return await self._events(request, lambda receiver: self._streams.follow(name, since, asked, receiver))
+        await self._streams.check(name, question)  # what is wrong with the query is a 400, not an event
+        return await self._events(request, lambda receiver: self._streams.follow(name, since, question, receiver))
 
     async def _stream_socket(self, request: web.Request) -> web.StreamResponse:
         self._streams.known(request.match_info["stream"])
         return await self._talk(request, {"stream": request.match_info["stream"]})
 
-    def _asked(self, request: web.Request, name: str) -> Asked:
+    def _question(self, request: web.Request, name: str) -> Question:
         check_accept(request, EVENTS if request.path.endswith("/events") else JSON)
-        return self._readable.asked(request.query, credential_of(request), name)
+        return self._catalogue.question(request.query, credential_of(request), name)
 
     def _known(self, kind: Kind, name: str) -> None:
         """Raises what a client is told that names something which is not there."""
@@ -422,7 +422,7 @@ class Serving:
         elif kind == "stream":
             self._streams.known(name)
         else:
-            self._readable.channel(name)
+            self._catalogue.channel(name)
 
     # Connections
 

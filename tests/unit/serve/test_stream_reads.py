@@ -12,7 +12,7 @@ import pytest
 from edge import DEADLINE_S, Door, Edge, edge
 
 from penstock.config import Folder
-from penstock.serve.events import _next_size
+from penstock.serve.stream_reads import _next_size
 
 
 @pytest.fixture

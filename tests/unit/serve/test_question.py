@@ -11,8 +11,8 @@ from fake_flows import small_app
 from penstock.change import Column
 from penstock.config import Limits
 from penstock.errors import BadQueryError, ForbiddenError
-from penstock.serve import asked
-from penstock.serve.asked import Asked
+from penstock.serve import question
+from penstock.serve.question import Question
 from penstock.views.read_rule import Condition, ReadRule
 from penstock.views.store import Content, View
 
@@ -27,36 +27,36 @@ def served() -> tuple[View, Content]:
 
 
 def test_who_asks_the_same_again_gets_what_was_made_of_it(served: tuple[View, Content]) -> None:
-    first = Asked("rsvps > :n", select=["rsvps"], params={"n": 1}).query(*served)
-    assert Asked("rsvps > :n", select=["rsvps"], params={"n": 1}).query(*served) is first
+    first = Question("rsvps > :n", select=["rsvps"], params={"n": 1}).query(*served)
+    assert Question("rsvps > :n", select=["rsvps"], params={"n": 1}).query(*served) is first
     others: list[dict[str, Any]] = [{"params": {"n": 2}}, {"select": "rsvps,open"}, {"order_by": "rsvps"}, {"limit": 1}]
     for other in others:
-        assert replace(Asked("rsvps > :n", ["rsvps"], params={"n": 1}), **other).query(*served) != first, other
+        assert replace(Question("rsvps > :n", ["rsvps"], params={"n": 1}), **other).query(*served) != first, other
 
 
 def test_values_that_only_python_finds_equal_are_not_taken_for_each_other(served: tuple[View, Content]) -> None:
-    assert Asked("rsvps = :n", params={"n": 1}).query(*served).passes(("a", 1, True))
+    assert Question("rsvps = :n", params={"n": 1}).query(*served).passes(("a", 1, True))
     with pytest.raises(BadQueryError):
-        Asked("rsvps = :n", params={"n": True}).query(*served)
-    Asked(limit=1).query(*served)
+        Question("rsvps = :n", params={"n": True}).query(*served)
+    Question(limit=1).query(*served)
     with pytest.raises(BadQueryError):
-        Asked(limit=True).query(*served)
+        Question(limit=True).query(*served)
 
 
 def test_a_query_is_never_given_to_who_may_see_less(served: tuple[View, Content]) -> None:
-    Asked("rsvps > 1", rule=ReadRule()).query(*served)
+    Question("rsvps > 1", rule=ReadRule()).query(*served)
     narrow = ReadRule((Condition("topic = :sub", (("sub", "a"),)),))
     other = ReadRule((Condition("topic = :sub", (("sub", "b"),)),))
-    assert not Asked("rsvps > 1", rule=narrow).query(*served).passes(("b", 2, True))
-    assert Asked("rsvps > 1", rule=other).query(*served).passes(("b", 2, True))
+    assert not Question("rsvps > 1", rule=narrow).query(*served).passes(("b", 2, True))
+    assert Question("rsvps > 1", rule=other).query(*served).passes(("b", 2, True))
     with pytest.raises(ForbiddenError):
-        Asked("rsvps > 1", rule=ReadRule(columns=frozenset({"topic"}))).query(*served)
+        Question("rsvps > 1", rule=ReadRule(columns=frozenset({"topic"}))).query(*served)
 
 
 def test_what_is_kept_is_bounded(served: tuple[View, Content]) -> None:
-    for n in range(2 * asked.KNOWN_QUERIES):
-        Asked(limit=n).query(*served)
+    for n in range(2 * question.KNOWN_QUERIES):
+        Question(limit=n).query(*served)
     kept = dict(served[1].queries)
-    assert len(kept) == asked.KNOWN_QUERIES
-    Asked(f"topic = '{'x' * asked.KNOWN_CHARACTERS}'").query(*served)
+    assert len(kept) == question.KNOWN_QUERIES
+    Question(f"topic = '{'x' * question.KNOWN_CHARACTERS}'").query(*served)
     assert served[1].queries == kept, "a long one is not kept, and takes nobody's place"

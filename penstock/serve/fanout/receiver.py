@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.serve.messages import Message
+from penstock.serve.fanout.messages import Message
 from penstock.sockets.pipe import Pipe
 
 

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from penstock.change import Change
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import GroupFailed, MessagesSent
-from penstock.serve.messages import BatchJson, Joined, Message, RowCodec, position_moved
+from penstock.serve.fanout.messages import BatchJson, Joined, Message, RowCodec, position_moved
 from penstock.views.history import Batch
 from penstock.views.query import Query
 from penstock.views.store import Content, View

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from penstock.change import Key, Row
-from penstock.serve.answers import SMALL_ROWS
-from penstock.serve.member import Gone
-from penstock.serve.messages import Message, MessageMaker
+from penstock.serve.fanout.answers import SMALL_ROWS
+from penstock.serve.fanout.member import Gone
+from penstock.serve.fanout.messages import Message, MessageMaker
 from penstock.views.history import Batch
 from penstock.views.query import Delta, Query
 from penstock.views.store import Captured, Content
@@ -22,7 +22,7 @@ REPLAY_BYTES = 4 * 1024**2
 """How much history is evaluated at once for one who catches up."""
 
 
-class Past:
+class QueryHistory:
     """The history of one query on one build of a view. Belongs to the edge's loop; large work happens in threads."""
 
     def __init__(self, content: Content, query: Query, make: MessageMaker) -> None:
@@ -60,7 +60,7 @@ class Past:
         captured, changes = self._content.captured(), _changes(batches)
         return await maybe_in_thread(
             len(captured) + changes,
-            lambda: TopState(self._query, Undone(captured, batches), RESERVE_ROWS + changes),
+            lambda: TopState(self._query, EarlierRows(captured, batches), RESERVE_ROWS + changes),
         )
 
     def message(self, told: Delta | None, end: int, newest: Batch | None) -> Message | None:
@@ -98,7 +98,7 @@ class Backlog:
         return [message for message in self._messages if message.end > offset]
 
 
-class Undone:
+class EarlierRows:
     """The rows as they were before some batches, without copying a large view."""
 
     def __init__(self, rows: Captured, batches: Sequence[Batch]) -> None:

@@ -15,13 +15,13 @@ from penstock.position import Position, frontier_body
 from penstock.protocol import encode
 from penstock.rights.credential import credential_of
 from penstock.rights.rights import Rights
-from penstock.serve.answers import answer, json_parts, written
-from penstock.serve.asked import Asked, key_in, seconds
 from penstock.serve.describe.serve_routes import OF_ROWS
+from penstock.serve.fanout.answers import answer, json_parts, written
+from penstock.serve.fanout.hub import Hub
+from penstock.serve.fanout.messages import RowCodec
 from penstock.serve.longpoll import Replies, poll
-from penstock.serve.messages import RowCodec
+from penstock.serve.question import Question, key_in, seconds
 from penstock.serve.replies import JSON, cache_of, has_tag
-from penstock.serve.subscription import Hub
 from penstock.views.query import Query
 from penstock.views.store import Content, View
 from penstock.views.views import Views
@@ -39,8 +39,8 @@ class ViewReads:
         self._clock = clock
         self._replies = Replies()
 
-    async def read(self, request: web.Request, view: View, asked: Asked) -> web.StreamResponse:
-        """`asked` is what the request asks, under the rule of who asks."""
+    async def read(self, request: web.Request, view: View, question: Question) -> web.StreamResponse:
+        """`question` is what the request asks, under the rule of who asks."""
         deadline = self._clock.monotonic() + seconds(request.query, self._limits)
         if "since" in request.query:
             position = Position.parse(request.query["since"], "view", view.name)
@@ -53,7 +53,7 @@ class ViewReads:
                 request,
                 self._hub,
                 view,
-                asked,
+                question,
                 position,
                 self._left(deadline),
                 self._replies,
@@ -61,10 +61,10 @@ class ViewReads:
                 still=lambda: self._rights.still(credential),
                 ended=self._rights.watch(credential),
             )
-        asked.query(view, await view.loaded(self._left(deadline)))  # what is wrong with it is told before waiting
+        question.query(view, await view.loaded(self._left(deadline)))  # what is wrong with it is told before waiting
         await self.reached(view, request.query, self._left(deadline))
         content = await view.loaded(self._left(deadline))
-        return await self._answer(request, view, content, asked)
+        return await self._answer(request, view, content, question)
 
     async def reached(self, view: View, fields: Mapping[str, Any], wait_s: float) -> None:
         """Wait for what the caller has written (`after`) and for what it has seen elsewhere (`at_least`).
@@ -97,9 +97,11 @@ class ViewReads:
             hint="ask again with a longer wait=",
         )
 
-    async def _answer(self, request: web.Request, view: View, content: Content, asked: Asked) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.Request, view: View, content: Content, question: Question
+    ) -> web.StreamResponse:
         """The rows, position and frontier of one moment: nothing is awaited between taking them."""
-        query = asked.query(view, content)
+        query = question.query(view, content)
         head = {"view": view.name, "position": content.position.token(), "frontier": frontier_body(view.frontier)}
         key = request.query.get("key")
         headers = cache_of(request) | {"ETag": _etag(head, query, key)}

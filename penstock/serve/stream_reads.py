@@ -1,9 +1,9 @@
 """Reads streams for whoever wants the events themselves: a page at a time, or following as they come.
 
 The log is the buffer: a slow reader just reads later, so nothing is ever merged or left out here. Who is level reads
-with all others that are (`serve/tail.py`). Who is not reads by itself, a page when the one before it was written; one
-that does not read for long is told how far behind it is (`stall`), and a connection that stays stuck is ended by its
-`Pipe`.
+with all others that are (`fanout/stream_tail.py`). Who is not reads by itself, a page when the one before it was
+written; one that does not read for long is told how far behind it is (`stall`), and a connection that stays stuck is
+ended by its `Pipe`.
 
 1. Each event carries the position behind it: reading on from there gives exactly the rest.
 2. A page looks at a bounded number of events, so that a `where` that nothing passes holds up no one.
@@ -13,27 +13,31 @@ that does not read for long is told how far behind it is (`stall`), and a connec
 from __future__ import annotations
 
 import asyncio
+import base64
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.change import Column, Row
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
-from penstock.errors import NotReadyError, PositionGoneError, UnknownStreamError
+from penstock.errors import ForbiddenError, NotReadyError, PositionGoneError, UnknownStreamError
 from penstock.log.folder import FolderLog, Found
 from penstock.log.follow import Follower
 from penstock.log.log import Block
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberReset, SubscriberStalled
 from penstock.position import Position
-from penstock.serve.asked import Asked
+from penstock.private import MASK, mask
 from penstock.serve.describe.message_schemas import columns_of
-from penstock.serve.ledgers import LedgerMask
-from penstock.serve.messages import Message, reset, stall
-from penstock.serve.receiver import Receiver
-from penstock.serve.tail import Events, Tail, event_json
+from penstock.serve.fanout.messages import Message, reset, stall
+from penstock.serve.fanout.receiver import Receiver
+from penstock.serve.fanout.stream_tail import Events, Tail, event_json
+from penstock.serve.question import Question
 from penstock.views.query import Query
 from penstock.views.read_rule import ReadRule, parse_ruled
 from penstock.views.unpack import rows_of
@@ -102,33 +106,35 @@ class StreamReads:
                 found[name] = columns_of(self._log.find(name).schema)
         return found
 
-    async def check(self, name: str, asked: Asked) -> None:
+    async def check(self, name: str, question: Question) -> None:
         """Raises what is wrong with a query, if its stream is there already."""
         with suppress(UnknownStreamError):
-            self._query(await asyncio.to_thread(self._log.find, name), asked)
+            self._query(await asyncio.to_thread(self._log.find, name), question)
 
-    async def page(self, name: str, after: Position | str, asked: Asked, limit: int) -> Page:
+    async def page(self, name: str, after: Position | str, question: Question, limit: int) -> Page:
         """At most `limit` events behind `after` (a position, or `start` or `end`)."""
-        return await asyncio.to_thread(self._page, name, after, asked, limit)
+        return await asyncio.to_thread(self._page, name, after, question, limit)
 
-    async def page_within(self, name: str, after: Position | str, asked: Asked, limit: int, wait_s: float) -> Page:
+    async def page_within(
+        self, name: str, after: Position | str, question: Question, limit: int, wait_s: float
+    ) -> Page:
         """The same, waiting until there is one or time is up."""
         with self._news() as news:
-            page = await self.page(name, after, asked, limit)
+            page = await self.page(name, after, question, limit)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     while not page.events:
                         if not page.looked_at:
                             await news.wait()
                         news.clear()
-                        page = await self.page(name, page.next, asked, limit)
+                        page = await self.page(name, page.next, question, limit)
             return page
 
     async def follow(
         self,
         name: str,
         since: Position | str,
-        asked: Asked,
+        question: Question,
         receiver: Receiver,
         reached: Callable[[Position | Callable[[], Position]], None] = lambda position: None,
     ) -> None:
@@ -136,7 +142,7 @@ class StreamReads:
         receiver.policy = "stream"
         events = PAGE_EVENTS // 10
         with self._news() as news:
-            told = since = await self._beginning(name, since, asked, news)
+            told = since = await self._beginning(name, since, question, news)
             if isinstance(since, Position):
                 reached(since)
             while True:
@@ -144,7 +150,7 @@ class StreamReads:
                 async with receiver.turn:  # of all subscriptions on a connection one holds a page that waits
                     await self._room_for(name, since, receiver)
                     try:
-                        page = await self.page(name, since, asked, events)
+                        page = await self.page(name, since, question, events)
                     except PositionGoneError as gone:
                         self._observer.emit(SubscriberReset(name, gone.message, "stream"))
                         await receiver.send(reset(gone.message))
@@ -158,7 +164,7 @@ class StreamReads:
                 since = page.next
                 reached(since)
                 if not page.looked_at:
-                    since, told = await self._at_the_end(name, since, told, asked, receiver, reached)
+                    since, told = await self._at_the_end(name, since, told, question, receiver, reached)
                     reached(since)
 
     async def _at_the_end(
@@ -166,13 +172,13 @@ class StreamReads:
         name: str,
         since: Position,
         told: Position | str,
-        asked: Asked,
+        question: Question,
         receiver: Receiver,
         reached: Callable[[Position | Callable[[], Position]], None],
     ) -> tuple[Position, Position | str]:
         """Follow with the others that are level, for as long as it keeps up; returns where it is and what it knows."""
         found = await asyncio.to_thread(self._log.find, name)
-        query = self._query(found, asked)
+        query = self._query(found, question)
         tail = self._tail(found, query, since)
         if not tail.may_join(since):
             if tail.position == since or not tail.position.covers(since):
@@ -182,7 +188,7 @@ class StreamReads:
         if not receiver.is_level:
             await receiver.drained()
             return since, told
-        member = tail.join(query, asked.masked, receiver, told)
+        member = tail.join(query, question.masked, receiver, told)
         reached(lambda: member.position)
         try:
             await member.left.wait()
@@ -238,7 +244,9 @@ class StreamReads:
         events = sum(max(0, new - old) for new, old in zip(end.offsets, read, strict=False))
         return lambda: stall({"events": events, "bytes": receiver.unsent_bytes, "seconds": round(now() - began, 1)})
 
-    async def _beginning(self, name: str, since: Position | str, asked: Asked, news: asyncio.Event) -> Position | str:
+    async def _beginning(
+        self, name: str, since: Position | str, question: Question, news: asyncio.Event
+    ) -> Position | str:
         """Where to start, once the stream is there; what is wrong with the query is told here."""
         while True:
             news.clear()
@@ -246,14 +254,14 @@ class StreamReads:
                 if since == END:
                     since = await asyncio.to_thread(self._log.position_end, name)
                 found = await asyncio.to_thread(self._log.find, name)
-                self._query(found, asked)
+                self._query(found, question)
                 return since
             except UnknownStreamError:
                 await news.wait()
 
     # In threads
 
-    def _page(self, name: str, after: Position | str, asked: Asked, limit: int) -> Page:
+    def _page(self, name: str, after: Position | str, question: Question, limit: int) -> Page:
         try:
             found = self._log.find(name)
         except UnknownStreamError:
@@ -262,7 +270,7 @@ class StreamReads:
                 detail="the process that writes it has not started",
                 hint="ask again, or look at `penstock status`",
             ) from None
-        query = self._query(found, asked)
+        query = self._query(found, question)
         at = found.position(found.bounds().starts) if after == START else after
         at = self._log.position_end(name) if not isinstance(at, Position) else at
         page = Page([], at, 0)
@@ -270,7 +278,7 @@ class StreamReads:
             room = limit - len(page.events)
             blocks, behind = self._log.read_after(name, page.next, PAGE_EVENTS if query.where or query.rule else room)
             more = _events(blocks, page.next, behind, query, room)
-            shown = [self._mask.shown(name, event) for event in more.events] if asked.masked else more.events
+            shown = [self._mask.shown(name, event) for event in more.events] if question.masked else more.events
             page = Page(page.events + shown, more.next, page.looked_at + more.looked_at)
             if not more.looked_at or len(page.events) >= limit or page.looked_at >= SCAN_EVENTS:
                 return page
@@ -287,11 +295,11 @@ class StreamReads:
                 positions.append(Position("stream", behind.name, behind.epoch, tuple(offsets)).token)
         return Events(rows, positions, behind, found.schema), sum(block.batch.nbytes for block in blocks)
 
-    def _query(self, found: Found, asked: Asked) -> Query:
-        if asked.masked:
-            self._mask.check(found.name, asked.where)
+    def _query(self, found: Found, question: Question) -> Query:
+        if question.masked:
+            self._mask.check(found.name, question.where)
         filtered = found.name in self._filtered or (found.name in LEDGERS and bool(self._filtered))
-        return _query(found.schema, asked, asked.ruled(filtered), self._filter_errors[found.name])
+        return _query(found.schema, question, question.ruled(filtered), self._filter_errors[found.name])
 
     # Waiting
 
@@ -348,9 +356,15 @@ def after_in(fields: Mapping[str, Any], name: str, field: str = "after") -> Posi
     return value if value in (START, END) else Position.parse(str(value), "stream", name)
 
 
-def _query(schema: Any, asked: Asked, rule: ReadRule, errors: list[int]) -> Query:
+def _query(schema: Any, question: Question, rule: ReadRule, errors: list[int]) -> Query:
     return parse_ruled(
-        rule, columns_of(schema), (), where=asked.where, params=asked.params, select=asked.select, errors=errors
+        rule,
+        columns_of(schema),
+        (),
+        where=question.where,
+        params=question.params,
+        select=question.select,
+        errors=errors,
     )
 
 
@@ -375,3 +389,46 @@ def _events(blocks: list[Block], before: Position, behind: Position, query: Quer
                 if len(events) == room:
                     return Page(events, position, looked_at)
     return Page(events, behind, looked_at)
+
+
+# The ledgers
+
+
+_QUOTES = {"dead": "raw", "late": "event"}
+"""By ledger, the column that quotes an event: bytes, or JSON text."""
+
+
+class LedgerMask:
+    """Masks private fields in what the ledgers `dead` and `late` quote, for every reader who is not an administrator.
+
+    Whoever may read a stream sees its private fields; who may read only the ledger has no right to them. To mend and
+    send again what is in `dead` takes the raw bytes, and so `admin`.
+    """
+
+    def __init__(self, application: Application) -> None:
+        self._kinds = {stream.name: stream.events.kind for stream in application.streams if stream.events.private}
+
+    def check(self, name: str, where: str | None) -> None:
+        """Raises `ForbiddenError` for a filter that could find out what is masked."""
+        column = _QUOTES.get(name)
+        if self._kinds and column and where and re.search(rf"\b{column}\b", where, re.IGNORECASE):
+            raise ForbiddenError(
+                f"'{column}' of '{name}' holds private fields, so only an administrator may filter by it",
+                hint="filter by stream, reason or detail, or use a key with the right admin",
+            )
+
+    def shown(self, name: str, event: dict[str, Any]) -> dict[str, Any]:
+        """An event of a stream as JSON; one that quotes nothing private stays as it is."""
+        column = _QUOTES.get(name)
+        if not self._kinds or column is None or event.get(column) is None:
+            return event
+        if "stream" not in event:
+            return event | {column: MASK}
+        kind = self._kinds.get(event["stream"])
+        return event if kind is None else event | {column: _masked(name, event[column], kind)}
+
+
+def _masked(name: str, quoted: str, kind: type[msgspec.Struct]) -> str:
+    if name == "dead":
+        return base64.b64encode(mask(base64.b64decode(quoted), kind)).decode()
+    return mask(quoted.encode(), kind).decode()
