@@ -12,6 +12,7 @@ import datetime as dt
 import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
@@ -64,6 +65,27 @@ _BY_TYPE: dict[type, Callable[[Any], Any]] = {
 def wire_row(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
     """A row as a JSON object."""
     return {name: wire(value) for name, value in zip(names, row, strict=True)}
+
+
+def retry_after_s(text: str | None, now_s: float) -> float | None:
+    """What a `Retry-After` header says: seconds, or a date seen from `now_s`; None for what is neither.
+
+    >>> retry_after_s("120", 0), retry_after_s("Thu, 01 Jan 1970 00:01:00 GMT", 0), retry_after_s("soon", 0)
+    (120.0, 60.0, None)
+    """
+    if text and text.isascii() and text.isdigit():
+        return float(text[:12])
+    moment_s = http_date_s(text)
+    return None if moment_s is None else max(0.0, moment_s - now_s)
+
+
+def http_date_s(text: str | None) -> float | None:
+    """A date of an HTTP header in seconds since 1970; None for what is none."""
+    try:
+        moment = parsedate_to_datetime(text or "")
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
 
 
 def snapshot(view: str, position: str, rows: Sequence[Any], part: int = 1, parts: int = 1) -> Message:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from random import Random
+
+from penstock.protocol import http_date_s, retry_after_s
 
 FIRST_S = 0.1
 _LONGEST_ASKED_S = 3600.0
@@ -35,16 +36,5 @@ def asked_s(headers: Mapping[str, str], now_s: float) -> float | None:
     >>> asked_s({"Retry-After": "2"}, 0)
     2.0
     """
-    text = headers.get("Retry-After")
-    if text is None:
-        return None
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        moment = parsedate_to_datetime(text).timestamp()
-        now_s = parsedate_to_datetime(headers["Date"]).timestamp() if "Date" in headers else now_s
-    except ValueError:
-        return None
-    return max(0.0, moment - now_s)
+    date_s = http_date_s(headers.get("Date"))
+    return retry_after_s(headers.get("Retry-After"), now_s if date_s is None else date_s)

@@ -65,10 +65,10 @@ class AddressRules:
         if self._anywhere:
             return True
         try:
-            found = ipaddress.ip_address(address.partition("%")[0])
+            parsed = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        return any(found in network for network in self._networks) or is_public(found)
+        return any(parsed in network for network in self._networks) or is_public(parsed)
 
     def check(self, text: str) -> str:
         """The URL, if it is one that deliveries may go to. Raises `AddressError`; names are not looked up."""

@@ -4,16 +4,18 @@
 2. While an endpoint is in trouble nothing is held for it but its place; what it missed is read again.
 3. Before each attempt the owner's right is looked at; when it has ended nothing more is sent.
 4. What goes wrong here is told and tried again. Nothing that one endpoint does reaches another.
+5. Endpoints in trouble take no place of those that are well (`Lanes`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -29,15 +31,11 @@ from penstock.observe.signals import (
 )
 from penstock.rights.rights import Rights
 from penstock.serve.question import Question
-from penstock.serve.webhooks.attempts import Attempts
-from penstock.serve.webhooks.lanes import Crowded, Lanes
-from penstock.serve.webhooks.pacing import Pace
-from penstock.serve.webhooks.parcels import Delivery, Level, Step
-from penstock.serve.webhooks.posting import Outcome, Poster
+from penstock.serve.webhooks.delivery import Delivery, Level, Step
+from penstock.serve.webhooks.poster import Outcome, Poster
 from penstock.serve.webhooks.progress_keeper import ProgressKeeper
-from penstock.serve.webhooks.retrying import Schedule
-from penstock.serve.webhooks.signing import signed_headers
-from penstock.serve.webhooks.webhook import Place, Progress, Reason, Trouble, Webhook, stored_progress
+from penstock.serve.webhooks.schedule import Pace, Schedule
+from penstock.serve.webhooks.webhook import Place, Progress, Reason, Trouble, Webhook, signed_headers, stored_progress
 
 BLOCKED_S = 30.0
 """How long to wait before a view or stream that cannot be read is tried again."""
@@ -48,6 +46,110 @@ HELD_TRIES = 3
 
 State = Literal["level", "delivering", "paused", "blocked", "disabled"]
 STATES: tuple[State, ...] = ("level", "delivering", "paused", "blocked", "disabled")
+
+
+KEPT = 20
+"""Deliveries that are kept of each webhook."""
+TRIES = 20
+"""Attempts that are kept of each delivery: the newest."""
+
+
+@dataclass(slots=True)
+class _Record:
+    id: str
+    type: str
+    position: str
+    attempts: int = 0
+    taken: bool = False
+    newest: deque[tuple[int, Outcome]] = field(default_factory=lambda: deque(maxlen=TRIES))
+
+
+class Attempts:
+    """What became of the newest deliveries of a webhook, attempt by attempt, since the process started."""
+
+    def __init__(self) -> None:
+        self._records: deque[_Record] = deque(maxlen=KEPT)
+
+    def note(self, delivery: Delivery, at_us: int, outcome: Outcome) -> None:
+        record = self._records[-1] if self._records else None
+        if record is None or record.id != delivery.id or record.taken:
+            record = _Record(delivery.id, delivery.type, delivery.position)
+            self._records.append(record)
+        record.attempts += 1
+        record.taken = outcome.taken
+        record.newest.append((at_us, outcome))
+
+    def body(self) -> list[dict[str, Any]]:
+        """Newest first."""
+        return [
+            {
+                "id": record.id,
+                "type": record.type,
+                "position": record.position,
+                "delivered": record.taken,
+                "attempts": record.attempts,
+                "newest": [{"at": rfc3339(at_us)} | outcome.body() for at_us, outcome in reversed(record.newest)],
+            }
+            for record in reversed(self._records)
+        ]
+
+
+T = TypeVar("T")
+
+FAST = 128
+SLOW = 64
+MOMENT_S = 2.0
+"""How long an attempt may stay in the fast lane."""
+
+
+class Crowded(Exception):
+    """The attempt was slow, and there was no room left for slow ones."""
+
+
+class Lanes:
+    """Shares out how many deliveries of an edge may be under way; lives on its loop.
+
+    Whoever failed last time, and whoever is new and has taken nothing yet, goes through the slow lane. In the fast lane
+    an attempt has a moment; then it moves over into the slow lane, or is ended when that is full too: what a crowd of
+    hanging endpoints uses up is their own room.
+    """
+
+    def __init__(self, fast: int = FAST, slow: int = SLOW, moment_s: float = MOMENT_S) -> None:
+        self._fast, self._slow = asyncio.Semaphore(fast), asyncio.Semaphore(slow)
+        self._moment_s = moment_s
+
+    async def run(self, attempt: Callable[[], Awaitable[T]], *, troubled: bool) -> T:
+        """The attempt's result; raises `Crowded`, or what it raises."""
+        if troubled:
+            async with self._slow:
+                return await attempt()
+        task = await self._begun(attempt)
+        try:
+            if not task.done():
+                if self._slow.locked():
+                    raise Crowded
+                async with self._slow:
+                    await asyncio.wait([task])
+            return task.result()
+        finally:
+            await _ended(task)
+
+    async def _begun(self, attempt: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+        """The attempt after its moment in the fast lane."""
+        async with self._fast:
+            task = asyncio.ensure_future(attempt())
+            try:
+                await asyncio.wait([task], timeout=self._moment_s)
+            except BaseException:
+                await _ended(task)
+                raise
+            return task
+
+
+async def _ended(task: asyncio.Task[T]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
 
 
 class Source(Protocol):

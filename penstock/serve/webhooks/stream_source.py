@@ -12,15 +12,14 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import PositionGoneError
+from penstock.errors import PenstockError, PositionGoneError
 from penstock.log.folder import FolderLog
 from penstock.position import Position
 from penstock.protocol import encode
 from penstock.serve.question import Question
 from penstock.serve.stream_reads import END, START, Page, StreamReads
-from penstock.serve.webhooks.pacing import Pace
-from penstock.serve.webhooks.parcels import Delivery, Level, Step, delivery_id, made, reset
-from penstock.serve.webhooks.stream_news import StreamNews
+from penstock.serve.webhooks.delivery import Delivery, Level, Step, delivery_id, encoded, reset
+from penstock.serve.webhooks.schedule import Pace
 from penstock.serve.webhooks.webhook import Place, Webhook
 from penstock.views.read_rule import EVERYTHING
 
@@ -28,6 +27,58 @@ PAGE_EVENTS = 100
 """Events in one batch, and in one digest: what is left over follows at once."""
 READERS = 2
 """Pages that are read at one time for all webhooks: reading takes threads that others need too."""
+
+
+LOOK_S = 60.0
+ABSENT_S = 1.0
+"""How long to wait before a stream that is not there yet is looked for again."""
+_EVERYTHING = Question(rule=EVERYTHING)
+"""Nothing of what is read here is given to anybody: only how far the stream has come."""
+
+
+class _Watched:
+    """How far one stream has come, and who wants to know."""
+
+    def __init__(self) -> None:
+        self.end: Position | None = None
+        self.grown = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+
+class StreamNews:
+    """Tells webhooks that their stream has grown: one look at each stream, however many webhooks wait for it. Belongs
+    to the edge's loop."""
+
+    def __init__(self, reads: StreamReads) -> None:
+        self._reads = reads
+        self._streams: dict[str, _Watched] = {}
+
+    async def beyond(self, name: str, position: Position) -> None:
+        """Return when there may be something behind a position."""
+        watched = self._streams.get(name)
+        if watched is None:
+            watched = self._streams[name] = _Watched()
+            watched.task = asyncio.create_task(self._watch(name, watched), name=f"webhooks on {name}")
+        end = watched.end
+        if end is None or end.epoch != position.epoch or position.covers(end):
+            await watched.grown.wait()
+
+    async def close(self) -> None:
+        tasks = [watched.task for watched in self._streams.values() if watched.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, name: str, watched: _Watched) -> None:
+        while True:
+            try:
+                watched.end = (await self._reads.page(name, END, _EVERYTHING, 1)).next
+                watched.grown.set()
+                watched.grown = asyncio.Event()
+                while not (await self._reads.page_within(name, watched.end, _EVERYTHING, 1, LOOK_S)).looked_at:
+                    pass
+            except PenstockError:
+                await asyncio.sleep(ABSENT_S)
 
 
 class StreamSource:
@@ -82,8 +133,8 @@ class StreamSource:
         return [Step(pinned, durable=True), Step(Place(end, digest_us=place.digest_us), reset(webhook, end, why))]
 
     def _beginning(self, name: str) -> str:
-        found = self._log.find(name)
-        return found.position(found.bounds().starts).token()
+        stream = self._log.find(name)
+        return stream.position(stream.bounds().starts).token()
 
     async def _is_held(self, webhook: Webhook, token: str) -> bool:
         try:
@@ -94,7 +145,7 @@ class StreamSource:
         return True
 
     async def begun(self, name: str, question: Question, since: str | None) -> str | None:
-        """The position that a new webhook begins at. Raises `BadQueryError` for what cannot be asked of the stream."""
+        """The position that a new webhook begins at. Raises `BadQueryError` for what the stream cannot answer."""
         now = await self._reads.page(name, END, question, 1)
         if since is None or since == "now":
             return now.next.token()
@@ -111,8 +162,8 @@ def _steps(webhook: Webhook, page: Page, place: Place) -> list[Step]:
         return [Step(Place(event["_position"]), _event(webhook, event)) for event in events]
     last = events[-1]["_position"]
     body = {"type": "events", "stream": webhook.name, "position": last, "events": events}
-    told = Step(Place(last, digest_us=place.digest_us), made(webhook, body, str(place.position)))
-    return [told] if place.end else [Step(msgspec.structs.replace(place, end=last), durable=True), told]
+    step = Step(Place(last, digest_us=place.digest_us), encoded(webhook, body, str(place.position)))
+    return [step] if place.end else [Step(msgspec.structs.replace(place, end=last), durable=True), step]
 
 
 def _until(events: list[dict[str, Any]], end: str | None) -> list[dict[str, Any]]:

@@ -11,14 +11,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from array import array
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from heapq import merge
 from typing import Any, cast
 
 import msgspec
 
+from penstock.change import Change, Key, Row
 from penstock.config import Limits
 from penstock.position import Position
 from penstock.protocol import encode, snapshot
@@ -26,14 +30,26 @@ from penstock.serve.fanout.answers import answer, json_parts
 from penstock.serve.fanout.hub import AHEAD_S, Hub
 from penstock.serve.fanout.messages import Message, RowCodec
 from penstock.serve.question import Question
-from penstock.serve.webhooks.digesting import Merged, merged
-from penstock.serve.webhooks.large_batch import LARGE_BYTES, LargeBatch
-from penstock.serve.webhooks.pacing import Pace
-from penstock.serve.webhooks.parcels import Delivery, Level, Step, changes_apart, reset, rows_apart, whole
+from penstock.serve.webhooks.delivery import (
+    Delivery,
+    Level,
+    Step,
+    change_key,
+    changes_apart,
+    deleted,
+    reset,
+    rows_apart,
+    upserted,
+    whole,
+)
+from penstock.serve.webhooks.schedule import Pace
 from penstock.serve.webhooks.snapshot_spool import LetGo, SnapshotSpool
 from penstock.serve.webhooks.view_feed import Fell, Held, ViewFeed
 from penstock.serve.webhooks.webhook import Place, Webhook
+from penstock.views.history import Batch
+from penstock.views.query import Query, delta_of
 from penstock.views.store import Content, View
+from penstock.views.top_rows import TopState
 from penstock.views.views import Views
 
 LARGE_CHANGES = 500
@@ -170,18 +186,18 @@ class ViewSource:
             if since.epoch != content.shown:
                 raise Fell("the view was rebuilt")
             await view.until(partial(_reached, view, content, since.offsets[0]), AHEAD_S)
-            found = await merged(view, content, question, since.offsets[0], end)
-            if found is None:
+            changes = await merged(view, content, question, since.offsets[0], end)
+            if changes is None:
                 raise Fell("the position is older than what is kept")
-            then = Place(content.at(found.end), digest_us=place.digest_us)
-            if found.upserts or found.deletes:
+            then = Place(content.at(changes.end), digest_us=place.digest_us)
+            if changes.upserts or changes.deletes:
                 if place.end is None:
                     place = msgspec.structs.replace(place, end=then.position)
                     yield Step(place, durable=True)
-                yield Step(then, await _digest(webhook, place.position or "", then.position or "", found))
+                yield Step(then, await _digest(webhook, place.position or "", then.position or "", changes))
             else:
                 yield Step(then)
-            more = end is None and found.end < content.offset
+            more = end is None and changes.end < content.offset
             place = msgspec.structs.replace(then, digest_us=0) if more else then
 
 
@@ -195,15 +211,15 @@ def _parcels(
     return [whole(webhook, "snapshot", position, body, blake2b(body).hexdigest(), held=parts > 1)]
 
 
-async def _digest(webhook: Webhook, since: str, position: str, found: Merged) -> Delivery:
+async def _digest(webhook: Webhook, since: str, position: str, changes: Merged) -> Delivery:
     """A batch is not divided, so one may be large."""
 
     def encoded() -> bytes:
         head = encode({"type": "digest", "view": webhook.name, "since": since, "position": position})
-        upserts, deletes = (b",".join([encode(item) for item in some]) for some in (found.upserts, found.deletes))
+        upserts, deletes = (b",".join([encode(item) for item in some]) for some in (changes.upserts, changes.deletes))
         return b'%b,"upserts":[%b],"deletes":[%b]}' % (head[:-1], upserts, deletes)
 
-    large = len(found.upserts) + len(found.deletes) > LARGE_CHANGES
+    large = len(changes.upserts) + len(changes.deletes) > LARGE_CHANGES
     payload = await asyncio.to_thread(encoded) if large else encoded()
     return whole(webhook, "digest", position, payload, since)
 
@@ -231,8 +247,8 @@ def _reset(webhook: Webhook, content: Content, place: Place, why: str) -> list[S
     pinned = place.fell is not None and place.end is not None and _lost(content, place.end) is None
     end = str(place.end) if pinned else content.position.token()
     then = Place(end, digest_us=place.digest_us)
-    told = Step(then, reset(webhook, end, why))
-    return [told] if pinned else [Step(Place(place.position, 0, end, why, place.digest_us), durable=True), told]
+    step = Step(then, reset(webhook, end, why))
+    return [step] if pinned else [Step(Place(place.position, 0, end, why, place.digest_us), durable=True), step]
 
 
 def begun(content: Content, since: str | None, name: str) -> str | None:
@@ -240,3 +256,117 @@ def begun(content: Content, since: str | None, name: str) -> str | None:
     if since is None or since == "now":
         return content.position.token()
     return None if since == "start" else Position.parse(since, "view", name).token()
+
+
+# A large batch, taken apart
+
+LARGE_BYTES = 32 * 1024
+"""A message above this is not taken apart on the loop, where it would take over 1 ms."""
+_CHUNK = 5_000
+"""Python sorts in one step that no other thread can interrupt."""
+
+
+@dataclass(frozen=True)
+class LargeBatch:
+    """The deliveries of the batch that ends at `end`, in the order of `changes_apart`, without holding them.
+
+    What is kept is their order, four bytes each. A change is read from the view's history when its turn comes; an
+    endpoint that is slower than the history is told `reset`, as everybody is.
+    """
+
+    webhook: Webhook
+    view: View
+    content: Content
+    codec: RowCodec
+    query: Query
+    end: int
+    order: array[int]
+
+    @staticmethod
+    async def taken_apart(webhook: Webhook, view: View, content: Content, query: Query, end: int) -> LargeBatch:
+        """Raises `Fell` when the history no longer has the batch."""
+        order = await asyncio.to_thread(_ordered, query, _batch(view, content, end))
+        return LargeBatch(webhook, view, content, RowCodec(query), query, end, order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, number: int) -> Delivery:
+        """Raises `Fell` when the history no longer has the batch."""
+        batch, position = _batch(self.view, self.content, self.end), self.content.at(self.end)
+        upserts, deletes = delta_of(self.query, [batch.changes[self.order[number]]])
+        if deletes:
+            return deleted(self.webhook, position, encode(self.codec.key(deletes[0])))
+        return upserted(self.webhook, position, self.codec.json(upserts[0]), self.query.key)
+
+
+def _batch(view: View, content: Content, end: int) -> Batch:
+    if view.content is not content:
+        raise Fell("the view was rebuilt")
+    batch = content.history.next(end - 1) if end > content.history.start else None
+    if batch is None or batch.end != end:
+        raise Fell("the position is older than what is kept")
+    return batch
+
+
+def _ordered(query: Query, batch: Batch) -> array[int]:
+    """Which change comes when. In a thread."""
+    codec, many = RowCodec(query), len(batch.changes)
+    numbers = [range(start, min(start + _CHUNK, many)) for start in range(0, many, _CHUNK)]
+    chunks = [sorted(_keys(query, codec, batch, some)) for some in numbers]
+    return array("I", (number for _, _, number in merge(*chunks)))
+
+
+def _keys(query: Query, codec: RowCodec, batch: Batch, numbers: range) -> Iterator[tuple[bool, bytes, int]]:
+    for number in numbers:
+        upserts, deletes = delta_of(query, [batch.changes[number]])
+        if deletes:
+            yield False, encode(codec.key(deletes[0])), number
+        elif upserts:
+            yield True, change_key(codec.json(upserts[0]), query.key), number
+
+
+# What has changed in the end
+
+DIGEST_CHANGES = 5_000
+"""A digest that has so many changed rows is sent as it is; the rest follows in the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The net effect of some batches on the rows of a query, as JSON objects."""
+
+    end: int
+    upserts: list[dict[str, object]]
+    deletes: list[dict[str, object]]
+
+
+async def merged(view: View, content: Content, question: Question, start: int, end: int | None) -> Merged | None:
+    """What the batches from `start` on did (to `end`, if it is given); None when the history does not have them."""
+    batches = content.history.after(start)
+    if batches is None or (end is not None and end not in (start, *(batch.end for batch in batches))):
+        return None
+    query = question.query(view, content)
+
+    def work() -> Merged:
+        reached, changes = _merge(batches, start, end)
+        upserts, deletes = TopState(query, {}).apply(changes) or ([], [])
+        codec = RowCodec(query)
+        return Merged(reached, codec.rows(upserts), [codec.key(key) for key in deletes])
+
+    return await asyncio.to_thread(work) if batches else work()
+
+
+def _merge(batches: Sequence[Batch], start: int, end: int | None) -> tuple[int, list[Change]]:
+    """Per key the row before the first change and the row behind the last."""
+    before: dict[Key, Row | None] = {}
+    after: dict[Key, Row | None] = {}
+    reached = start
+    for batch in batches:
+        if reached == end or (end is None and len(after) >= DIGEST_CHANGES):
+            break
+        for change in batch.changes:
+            before.setdefault(change.key, change.before)
+            after[change.key] = change.after
+        reached = batch.end
+    return reached, [Change(key, before[key], row) for key, row in after.items() if before[key] != row]

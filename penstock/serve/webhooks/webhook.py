@@ -1,18 +1,25 @@
-"""What is known of one webhook: what its owner asked for, how far it has come, and what stands in its way.
+"""What is known of one webhook: what its owner asked for, how far it has come, what stands in its way, how it signs.
 
 All of it lives in the log's control stream (`webhook/<id>`, `webhook/<id>/progress`), so that it survives the process.
 Definitions change seldom and are durable before anybody is told; progress is written behind what was delivered, so
-that after a crash a delivery may be repeated and none is skipped.
+that after a crash a delivery may be repeated and none is skipped. What an owner cannot mean is refused with how to
+write it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import base64
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from standardwebhooks.webhooks import Webhook as Signer
 
 from penstock.clock import rfc3339
+from penstock.errors import BadRequestError
 from penstock.rights.credential import Credential
 from penstock.rights.scope import known_scopes
 
@@ -86,10 +93,10 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int
     disabled: Disabled | None = None
 
-    def asked(self) -> dict[str, Any]:
+    def query(self) -> dict[str, Any]:
         """As a subscription would say it: all rows that pass, whatever limit the view's readers have by default."""
-        given = {"where": self.where, "params": self.params, "select": self.select}
-        return {name: value for name, value in given.items() if value is not None} | {"limit": None}
+        fields = {"where": self.where, "params": self.params, "select": self.select}
+        return {name: value for name, value in fields.items() if value is not None} | {"limit": None}
 
     @property
     def reads(self) -> str:
@@ -169,3 +176,92 @@ def restored(memory: Mapping[str, Any]) -> Iterator[tuple[Webhook, Progress]]:
         if key.startswith(PREFIX) and not key.endswith(PROGRESS):
             webhook = msgspec.convert(value, Webhook)
             yield webhook, msgspec.convert(memory.get(key + PROGRESS) or {}, Progress)
+
+
+_BYTES = 32
+_START = "whsec_"
+OVERLAP_S = 24 * 3600.0
+"""How long a replaced secret signs along unless the owner says otherwise."""
+MOST_SECRETS = 5
+"""Secrets that sign at one time: receivers look at no endless header."""
+
+
+def new_secret() -> Secret:
+    return Secret(_START + base64.b64encode(secrets.token_bytes(_BYTES)).decode())
+
+
+def rotated(now: Sequence[Secret], new: Secret, now_us: int, overlap_s: float) -> tuple[Secret, ...]:
+    """The new one first; those before it for the overlap at most."""
+    ends = now_us + round(overlap_s * 1e6)
+    kept = [Secret(old.text, min(ends, old.until_us or ends)) for old in valid(now, now_us)] if overlap_s > 0 else []
+    return (new, *kept[: MOST_SECRETS - 1])
+
+
+def valid(held: Sequence[Secret], now_us: int) -> list[Secret]:
+    return [secret for secret in held if secret.until_us is None or secret.until_us > now_us]
+
+
+def signed_headers(id: str, payload: bytes, held: Sequence[Secret], now_us: int) -> dict[str, str]:
+    """`webhook-id`, `webhook-timestamp` and `webhook-signature`, one signature for each valid secret."""
+    now_s = now_us // 1_000_000
+    moment, text = datetime.fromtimestamp(now_s, UTC), payload.decode()
+    signatures = [Signer(secret.text).sign(id, moment, text) for secret in valid(held, now_us)]
+    return {"webhook-id": id, "webhook-timestamp": str(now_s), "webhook-signature": " ".join(signatures)}
+
+
+DIGEST_LEAST_S = 1.0
+DIGEST_MOST_S = 86_400.0
+EXAMPLE = '{"url": "https://example.com/hook", "view": "topics"}'
+
+
+class NewWebhook(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /webhooks`."""
+
+    url: str
+    view: str | None = None
+    stream: str | None = None
+    channel: str | None = None
+    where: str | None = None
+    params: Any = None
+    select: str | list[str] | None = None
+    shape: Shape = "change"
+    digest_s: float | None = None
+    since: str | None = None
+
+    def target(self) -> str:
+        """The one name that is given: of a view, a stream or a channel."""
+        names = [name for name in (self.view, self.stream, self.channel) if name is not None]
+        if len(names) != 1:
+            raise BadRequestError("a webhook needs a view, a stream or a channel", hint=f"send {EXAMPLE}")
+        return names[0]
+
+
+class ChangedWebhook(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of `PATCH /webhooks/{id}`: what is left out stays."""
+
+    url: str | UnsetType = UNSET
+    where: str | UnsetType | None = UNSET
+    params: Any = UNSET
+    select: str | list[str] | UnsetType | None = UNSET
+    shape: Shape | UnsetType = UNSET
+    digest_s: float | UnsetType | None = UNSET
+    enabled: bool | UnsetType = UNSET
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the definition that change."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "enabled"}
+        return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def checked_digest(shape: str, digest_s: float | None) -> float | None:
+    """How often a digest is sent; raises `BadRequestError` for what does not fit its shape."""
+    if shape != "digest":
+        if digest_s is not None:
+            raise BadRequestError("'digest_s' is for the shape 'digest'", hint='add "shape": "digest"')
+        return None
+    if digest_s is None or not DIGEST_LEAST_S <= digest_s <= DIGEST_MOST_S:
+        raise BadRequestError(
+            "a digest needs 'digest_s', the seconds between two of them",
+            hint=f"use {DIGEST_LEAST_S:g} to {DIGEST_MOST_S:g}",
+        )
+    return digest_s

@@ -39,32 +39,33 @@ from penstock.serve.fanout.hub import Hub
 from penstock.serve.question import WAIT_S, Question
 from penstock.serve.stream_reads import StreamReads
 from penstock.serve.webhooks.address_rules import AddressRules
-from penstock.serve.webhooks.endpoint import STATES, Endpoint, Works
-from penstock.serve.webhooks.lanes import Lanes
-from penstock.serve.webhooks.pacing import Pace, Sleep
-from penstock.serve.webhooks.parcels import Delivery
-from penstock.serve.webhooks.posting import TIMEOUT_S, Outcome, Poster
+from penstock.serve.webhooks.delivery import Delivery
+from penstock.serve.webhooks.endpoint import STATES, Endpoint, Lanes, Works
+from penstock.serve.webhooks.poster import TIMEOUT_S, Outcome, Poster
 from penstock.serve.webhooks.progress_keeper import ProgressKeeper
-from penstock.serve.webhooks.retrying import Schedule
-from penstock.serve.webhooks.signing import new_secret, rotated, signed_headers
+from penstock.serve.webhooks.schedule import Pace, Schedule, Sleep
 from penstock.serve.webhooks.snapshot_spool import SnapshotSpool
-from penstock.serve.webhooks.stream_news import StreamNews
-from penstock.serve.webhooks.stream_source import StreamSource
+from penstock.serve.webhooks.stream_source import StreamNews, StreamSource
 from penstock.serve.webhooks.view_source import ViewSource, begun
 from penstock.serve.webhooks.webhook import (
+    ChangedWebhook,
     Disabled,
     Kind,
+    NewWebhook,
     Owner,
     Place,
     Progress,
     Reason,
     Webhook,
+    checked_digest,
     forgotten,
+    new_secret,
     restored,
+    rotated,
+    signed_headers,
     stored,
     stored_progress,
 )
-from penstock.serve.webhooks.webhook_request import ChangedWebhook, NewWebhook, checked_digest
 from penstock.views.views import Views
 
 MOST = 10_000
@@ -192,29 +193,29 @@ class Webhooks:
             raise UnknownWebhookError(f"there is no webhook '{id[:80]}'", hint="GET /webhooks lists yours")
         return endpoint
 
-    async def create(self, asked: NewWebhook, credential: Credential) -> tuple[Endpoint, str]:
+    async def create(self, new: NewWebhook, credential: Credential) -> tuple[Endpoint, str]:
         """A new webhook, durable, and its secret, which is told this once."""
-        credential.require("read", asked.target())
+        credential.require("read", new.target())
         _check_owner(credential)
-        kind, name = self._target(asked)
+        kind, name = self._target(new)
         self._check_room(credential)
         secret = new_secret()
         webhook = Webhook(
             id=f"wh_{secrets.token_hex(8)}",
-            url=self.rules.check(asked.url),
+            url=self.rules.check(new.url),
             kind=kind,
             name=name,
-            channel=asked.channel,
-            where=asked.where,
-            params=asked.params,
-            select=asked.select,
-            shape=asked.shape,
-            digest_s=checked_digest(asked.shape, asked.digest_s),
+            channel=new.channel,
+            where=new.where,
+            params=new.params,
+            select=new.select,
+            shape=new.shape,
+            digest_s=checked_digest(new.shape, new.digest_s),
             owner=Owner.of(credential),
             secrets=(secret,),
             created_us=self._pace.now_us(),
         )
-        position = await self._position(webhook, asked.since)
+        position = await self._position(webhook, new.since)
         self._check_room(credential)  # others were made meanwhile
         progress = Progress(Place(position, digest_us=self._pace.now_us()))
         self._making.append(credential.id)
@@ -236,18 +237,18 @@ class Webhooks:
         if len(owners) >= MOST:
             raise TooManyWebhooksError(f"this server has {MOST} webhooks", hint="delete some that nobody needs")
 
-    async def change(self, id: str, credential: Credential, asked: ChangedWebhook) -> Endpoint:
+    async def change(self, id: str, credential: Credential, change: ChangedWebhook) -> Endpoint:
         """With other fields, or enabled, or disabled; its place stays."""
         async with self._changing:
-            endpoint = self.find(id, credential)
-            webhook = msgspec.structs.replace(endpoint.webhook, **asked.given())
+            endpoint, fields = self.find(id, credential), change.fields()
+            webhook = msgspec.structs.replace(endpoint.webhook, **fields)
             webhook = msgspec.structs.replace(webhook, digest_s=checked_digest(webhook.shape, webhook.digest_s))
             self.rules.check(webhook.url)
-            if asked.given().keys() & _QUERY:
+            if fields.keys() & _QUERY:
                 await self._position(webhook, None)
-            webhook = self._switched(webhook, asked.enabled)
+            webhook = self._switched(webhook, change.enabled)
             place = endpoint.progress().place
-            if asked.given().keys() & (_QUERY | {"shape"}):  # what was begun has another content now
+            if fields.keys() & (_QUERY | {"shape"}):  # what was begun has another content now
                 place = Place(place.position, digest_us=place.digest_us or self._pace.now_us())
             return await self._put(endpoint, webhook, place)
 
@@ -375,15 +376,15 @@ class Webhooks:
 
     # What is asked for
 
-    def _target(self, asked: NewWebhook) -> tuple[Kind, str]:
+    def _target(self, new: NewWebhook) -> tuple[Kind, str]:
         """What is read in the end. Raises `UnknownChannelError`."""
-        if asked.channel is None:
-            return ("view", asked.view) if asked.view is not None else ("stream", str(asked.stream))
-        channel = self._catalogue.channel(asked.channel)
+        if new.channel is None:
+            return ("view", new.view) if new.view is not None else ("stream", str(new.stream))
+        channel = self._catalogue.channel(new.channel)
         return ("view" if self._catalogue.is_view(channel) else "stream"), channel.target
 
     def _question(self, webhook: Webhook) -> Question:
-        return self._catalogue.question(webhook.asked(), webhook.owner.credential(), webhook.reads)
+        return self._catalogue.question(webhook.query(), webhook.owner.credential(), webhook.reads)
 
     async def _position(self, webhook: Webhook, since: str | None) -> str | None:
         """Where to begin. Raises what is wrong with the name, the query or the position."""

@@ -6,25 +6,20 @@ The table of their routes comes first, then the handlers.
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 
+from penstock.errors import BadRequestError, SlowBodyError
 from penstock.json_schema import FLAG, NULLABLE, NUMBER, Spec, also, array, choice, obj, text
 from penstock.rights.credential import Credential, credential_of
 from penstock.rights.guard import bind
 from penstock.route import Link, Parameter, Reply, Route, Schema, Subject, json_body
 from penstock.serve.replies import json_reply
 from penstock.serve.webhooks.endpoint import Endpoint
-from penstock.serve.webhooks.signing import OVERLAP_S
+from penstock.serve.webhooks.webhook import EXAMPLE, OVERLAP_S, ChangedWebhook, NewWebhook
 from penstock.serve.webhooks.webhook_registry import Webhooks
-from penstock.serve.webhooks.webhook_request import (
-    ChangedWebhook,
-    NewSecret,
-    NewWebhook,
-    Replay,
-    body_of,
-    checked_overlap,
-)
 
 _STATUS: Spec = {"type": ["integer", "null"]}
 _SELECT: Spec = {"oneOf": [text("With commas between."), array(text()), {"type": "null"}]}
@@ -95,8 +90,8 @@ def _new(subject: Subject) -> Spec:
     for thing in subject.readable:
         names["channel" if thing.channel else thing.kind].append(thing.called)
     since = NULLABLE | {"description": "A position, `start` or `now`; left out: now."}
-    made = obj(**_CHOSEN, **{kind: choice(*known) if known else text() for kind, known in names.items()}, since=since)
-    return made | {
+    targets = {kind: choice(*named) if named else text() for kind, named in names.items()}
+    return obj(**_CHOSEN, **targets, since=since) | {
         "required": ["url"],
         "oneOf": [{"required": [kind]} for kind in names],
         "additionalProperties": False,
@@ -113,9 +108,9 @@ _OF_ONE = ("webhook", "change_webhook", "deliveries", "new_secret", "test_delive
 
 def _route(request: str, name: str, summary: str, reply: Reply, *errors: int, body: Schema | None = None) -> Route:
     """Everybody has webhooks of their own, and only the edge that delivers them knows how they are."""
-    asked = None if body is None else json_body(body, required=False)
+    content = None if body is None else json_body(body, required=False)
     id = (Parameter("id", place="path"),) if "{id}" in request else ()
-    return Route(request, "any", name, summary, id, asked, (reply,), errors, needs_writer=True)
+    return Route(request, "any", name, summary, id, content, (reply,), errors, needs_writer=True)
 
 
 _WRITES = (404, 408, 413, 503, 507)
@@ -171,6 +166,22 @@ _AT_ONCE = 200
 """Webhooks that are listed between two steps of the loop."""
 
 
+T = TypeVar("T", bound=msgspec.Struct)
+OVERLAP_MOST_S = 7 * 86_400.0
+
+
+class NewSecret(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /webhooks/{id}/secret`."""
+
+    overlap_s: float | None = None
+
+
+class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /webhooks/{id}/replay`."""
+
+    since: str
+
+
 class WebhookRoutes:
     """The handlers. Who asks sees and changes its own webhooks, an administrator all of them."""
 
@@ -193,12 +204,12 @@ class WebhookRoutes:
             test_delivery=self._test,
         )
 
-    def _found(self, request: web.Request) -> Endpoint:
+    def _endpoint(self, request: web.Request) -> Endpoint:
         return self._webhooks.find(*_who(request))
 
     async def _create(self, request: web.Request) -> web.Response:
-        asked = await body_of(request, NewWebhook, self._pause_s)
-        endpoint, secret = await self._webhooks.create(asked, credential_of(request))
+        new = await _body_of(request, NewWebhook, self._pause_s)
+        endpoint, secret = await self._webhooks.create(new, credential_of(request))
         return json_reply(endpoint.body() | {"secret": secret}, 201, _NO_STORE)
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -210,12 +221,12 @@ class WebhookRoutes:
         return json_reply({"webhooks": bodies}, headers=_NO_STORE)
 
     async def _show(self, request: web.Request) -> web.Response:
-        return json_reply(self._found(request).body(), headers=_NO_STORE)
+        return json_reply(self._endpoint(request).body(), headers=_NO_STORE)
 
     async def _change(self, request: web.Request) -> web.Response:
-        self._found(request)
-        asked = await body_of(request, ChangedWebhook, self._pause_s, '{"enabled": true}')
-        endpoint = await self._webhooks.change(*_who(request), asked)
+        self._endpoint(request)
+        change = await _body_of(request, ChangedWebhook, self._pause_s, '{"enabled": true}')
+        endpoint = await self._webhooks.change(*_who(request), change)
         return json_reply(endpoint.body(), headers=_NO_STORE)
 
     async def _delete(self, request: web.Request) -> web.Response:
@@ -223,30 +234,50 @@ class WebhookRoutes:
         return web.Response(status=204)
 
     async def _deliveries(self, request: web.Request) -> web.Response:
-        endpoint = self._found(request)
+        endpoint = self._endpoint(request)
         body = {"webhook": endpoint.webhook.id, "deliveries": endpoint.attempts.body()}
         return json_reply(body, headers=_NO_STORE)
 
     async def _secret(self, request: web.Request) -> web.Response:
         id, credential = _who(request)
         self._webhooks.find(id, credential)
-        asked = await body_of(request, NewSecret, self._pause_s, '{"overlap_s": 86400}')
-        overlap_s = checked_overlap(asked.overlap_s, OVERLAP_S)
+        body = await _body_of(request, NewSecret, self._pause_s, '{"overlap_s": 86400}')
+        overlap_s = _checked_overlap(body.overlap_s, OVERLAP_S)
         secret, until = await self._webhooks.rotate(id, credential, overlap_s)
         return json_reply({"id": id, "secret": secret, "old_until": until}, headers=_NO_STORE)
 
     async def _replay(self, request: web.Request) -> web.Response:
-        self._found(request)
-        asked = await body_of(request, Replay, self._pause_s, '{"since": "<position>"}')
-        endpoint = await self._webhooks.replay(*_who(request), asked.since)
+        self._endpoint(request)
+        replay = await _body_of(request, ReplayRequest, self._pause_s, '{"since": "<position>"}')
+        endpoint = await self._webhooks.replay(*_who(request), replay.since)
         return json_reply(endpoint.body(), 202, _NO_STORE)
 
     async def _test(self, request: web.Request) -> web.Response:
-        outcome = await self._webhooks.test(self._found(request))
-        said = None if outcome.taken else outcome.text()
-        body = {"delivered": outcome.taken, "status": outcome.status, "failure": outcome.failure}
-        return json_reply(body | {"error": said, "ms": outcome.ms}, headers=_NO_STORE)
+        outcome = await self._webhooks.test(self._endpoint(request))
+        return json_reply({"delivered": outcome.taken} | outcome.body(), headers=_NO_STORE)
 
 
 def _who(request: web.Request) -> tuple[str, Credential]:
     return request.match_info["id"], credential_of(request)
+
+
+async def _body_of(request: web.Request, kind: type[T], pause_s: float, example: str = EXAMPLE) -> T:
+    """The body as this class. Raises `BadRequestError`; one that is too large is a 413."""
+    try:
+        async with asyncio.timeout(pause_s):
+            raw = await request.read()
+        return msgspec.json.decode(raw or b"{}", type=kind)
+    except TimeoutError:
+        raise SlowBodyError("the body did not come in time", hint="send it again") from None
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise BadRequestError("the body is not what this takes", detail=str(error), hint=f"send {example}") from None
+    except RecursionError:
+        raise BadRequestError("the body is nested deeper than can be read") from None
+
+
+def _checked_overlap(overlap_s: float | None, default_s: float) -> float:
+    if overlap_s is None:
+        return default_s
+    if not 0 <= overlap_s <= OVERLAP_MOST_S:
+        raise BadRequestError(f"overlap_s={overlap_s:g} is not possible", hint=f"use 0 to {OVERLAP_MOST_S:g} seconds")
+    return overlap_s

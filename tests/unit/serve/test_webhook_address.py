@@ -15,7 +15,7 @@ from fake_flows import topic
 from hooked import PlayedClock, flowing, hooked, redirect, taking
 
 from penstock.errors import AddressError, BadRequestError
-from penstock.serve.webhooks import host_names
+from penstock.serve.webhooks import poster
 from penstock.serve.webhooks.address_rules import AddressRules
 
 CLOSED = [
@@ -101,7 +101,7 @@ async def test_a_name_is_judged_by_its_address_when_the_connection_is_made(tmp_p
         looked_up.append(host)
         return [(socket.AF_INET, socket.IPPROTO_TCP, address) for address in inside]
 
-    monkeypatch.setattr(host_names, "_look_up", rebound)
+    monkeypatch.setattr(poster, "_look_up", rebound)
     async with flowing(tmp_path) as flows, taking() as taker:
         async with hooked(tmp_path, clock=clock, rules=AddressRules()) as edge:
             build = flows.build()
@@ -169,7 +169,7 @@ async def test_names_that_hang_do_not_hold_up_a_host_that_was_found_before(tmp_p
     async def closing(request: web.Request) -> web.StreamResponse:
         return web.Response(headers={"Connection": "close"})
 
-    monkeypatch.setattr(host_names, "_look_up", look_up)
+    monkeypatch.setattr(poster, "_look_up", look_up)
     async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path, timeout_s=5.0) as edge:
         try:
             build = flows.build()
@@ -177,11 +177,11 @@ async def test_names_that_hang_do_not_hold_up_a_host_that_was_found_before(tmp_p
             await edge.hook(f"http://well.example:{taker.port}/hook")
             flows.commit(build, [topic("jazz", 1)])
             await eventually(lambda: len(taker.tried) == 1, "the first did not come")
-            for number in range(2 * host_names.THREADS):
+            for number in range(2 * poster.THREADS):
                 await edge.hook(f"http://hangs{number}.example/hook")
             flows.commit(build, [topic("jazz", 2)])
             names = edge.webhooks._poster._names
-            await eventually(lambda: len(names._asking) > host_names.THREADS, "nothing hangs")
+            await eventually(lambda: len(names._lookups) > poster.THREADS, "nothing hangs")
             flows.commit(build, [topic("jazz", 3)])
             await eventually(lambda: len(taker.tried) == 3, "it was held up")
             assert [body["row"]["rsvps"] for _, body in taker.tried] == [1, 2, 3]

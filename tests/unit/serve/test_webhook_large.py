@@ -19,10 +19,10 @@ from penstock.config import Limits
 from penstock.errors import SpoolFullError
 from penstock.serve.fanout.messages import Message, RowCodec
 from penstock.serve.webhooks import view_source
-from penstock.serve.webhooks.large_batch import LARGE_BYTES, LargeBatch
-from penstock.serve.webhooks.parcels import changes_apart
+from penstock.serve.webhooks.delivery import changes_apart
 from penstock.serve.webhooks.snapshot_spool import GRACE_S, LetGo, SnapshotSpool
 from penstock.serve.webhooks.view_feed import Fell
+from penstock.serve.webhooks.view_source import LARGE_BYTES, LargeBatch
 from penstock.views.query import parse_query
 
 

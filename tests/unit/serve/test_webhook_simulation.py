@@ -23,9 +23,9 @@ from penstock.config import Limits
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS
-from penstock.serve.webhooks.posting import Outcome
+from penstock.serve.webhooks.poster import Outcome
+from penstock.serve.webhooks.webhook import ChangedWebhook, NewWebhook
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
-from penstock.serve.webhooks.webhook_request import ChangedWebhook, NewWebhook
 
 ROUNDS = 120
 TOPICS = "abcdefgh"

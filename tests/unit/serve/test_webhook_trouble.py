@@ -17,7 +17,7 @@ from hooked import Hooked, PlayedClock, Taker, flowing, hang, hang_up, hooked, n
 
 from penstock.config import Limits
 from penstock.serve.webhooks import progress_keeper
-from penstock.serve.webhooks.lanes import Lanes
+from penstock.serve.webhooks.endpoint import Lanes
 from tests.certificates import Authority
 
 

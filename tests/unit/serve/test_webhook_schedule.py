@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from penstock.serve.webhooks.lanes import Crowded, Lanes
-from penstock.serve.webhooks.retrying import GIVE_UP_S, JITTER, STEPS_S, Schedule, retry_after_s
+from penstock.protocol import retry_after_s
+from penstock.serve.webhooks.endpoint import Crowded, Lanes
+from penstock.serve.webhooks.schedule import GIVE_UP_S, JITTER, STEPS_S, Schedule
 from penstock.serve.webhooks.webhook import Trouble
 
 

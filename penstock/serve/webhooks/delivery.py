@@ -56,8 +56,8 @@ _rows = msgspec.json.Decoder(list[msgspec.Raw])
 
 def delivery_id(webhook: Webhook, *facts: str) -> str:
     """Without a full stop, which ends an id in what is signed."""
-    asked = (webhook.where, webhook.params, webhook.select)
-    return "msg_" + hashlib.blake2b(encode((webhook.id, asked, *facts)), digest_size=16).hexdigest()
+    query = (webhook.where, webhook.params, webhook.select)
+    return "msg_" + hashlib.blake2b(encode((webhook.id, query, *facts)), digest_size=16).hexdigest()
 
 
 def whole(webhook: Webhook, type: str, position: str, payload: bytes, *facts: str, held: bool = False) -> Delivery:
@@ -65,12 +65,12 @@ def whole(webhook: Webhook, type: str, position: str, payload: bytes, *facts: st
     return Delivery(delivery_id(webhook, type, position, *facts), type, position, payload, held)
 
 
-def made(webhook: Webhook, body: dict[str, Any], *facts: str) -> Delivery:
+def encoded(webhook: Webhook, body: dict[str, Any], *facts: str) -> Delivery:
     return whole(webhook, body["type"], body["position"], encode(body), *facts)
 
 
 def reset(webhook: Webhook, position: str, reason: str) -> Delivery:
-    return made(webhook, {"type": "reset", webhook.kind: webhook.name, "position": position, "reason": reason})
+    return encoded(webhook, {"type": "reset", webhook.kind: webhook.name, "position": position, "reason": reason})
 
 
 # Shape `change`
@@ -79,10 +79,10 @@ def reset(webhook: Webhook, position: str, reason: str) -> Delivery:
 def changes_apart(webhook: Webhook, payload: bytes, key: Sequence[str]) -> list[Delivery]:
     """One delivery per change of a `changes` message, always in the same order: deletes, then upserts, by key."""
     message = _changes.decode(payload)
-    gone = sorted(map(bytes, message.deletes))
+    deletes = sorted(map(bytes, message.deletes))
     rows = sorted((change_key(raw, key), bytes(raw)) for raw in message.upserts)
     return [
-        *(deleted(webhook, message.position, raw) for raw in gone),
+        *(deleted(webhook, message.position, raw) for raw in deletes),
         *(upserted(webhook, message.position, raw, key) for _, raw in rows),
     ]
 

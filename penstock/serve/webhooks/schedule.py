@@ -1,4 +1,4 @@
-"""When a delivery that was not taken is tried again: soon, then ever later, and not at all after three days.
+"""When webhooks deliver: digests in time, what was not taken soon again, then ever later, and not after three days.
 
 The schedule is an endpoint's breaker: while it waits nothing is sent (open), then the oldest delivery is tried alone
 (half-open), and only when that was taken does the rest follow (closed). Nothing is skipped.
@@ -6,10 +6,11 @@ The schedule is an endpoint's breaker: while it waits nothing is sent (open), th
 
 from __future__ import annotations
 
-import datetime as dt
-from email.utils import parsedate_to_datetime
+import asyncio
+from collections.abc import Awaitable, Callable
 from random import Random
 
+from penstock.clock import Clock
 from penstock.serve.webhooks.webhook import Trouble
 
 STEPS_S = (5.0, 30.0, 120.0, 600.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0)
@@ -43,19 +44,28 @@ class Schedule:
         return step_s * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 
-def retry_after_s(text: str | None, now_us: int) -> float | None:
-    """What a `Retry-After` header says: seconds, or a date.
+Sleep = Callable[[float], Awaitable[None]]
 
-    >>> retry_after_s("120", 0), retry_after_s("Thu, 01 Jan 1970 00:01:00 GMT", 0), retry_after_s("soon", 0)
-    (120.0, 60.0, None)
+
+class Pace:
+    """A clock, and the one way to wait by it, so that a test can let three days pass in a moment.
+
+    `sleep` must wait by the same clock.
     """
-    if not text:
-        return None
-    if text.isascii() and text.isdigit():
-        return float(text[:12])
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
-    return max(0.0, moment.timestamp() - now_us / 1e6)
+
+    def __init__(self, clock: Clock, sleep: Sleep = asyncio.sleep) -> None:
+        self._clock, self.sleep = clock, sleep
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
+    async def until(self, moment_us: int) -> None:
+        """Waits until the clock shows this, however it is set in the meantime."""
+        while (left_us := moment_us - self._clock.now_us()) > 0:
+            await self.sleep(left_us / 1e6)
+
+    async def next_digest(self, last_us: int | None, digest_s: float) -> int:
+        """Waits until the next digest is due; returns when that is."""
+        due_us = (self.now_us() if last_us is None else last_us) + round(digest_s * 1e6)
+        await self.until(due_us)
+        return self.now_us()

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -32,13 +34,13 @@ from aiohttp import (
     TCPConnector,
     TraceConfig,
 )
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from penstock.clock import Clock
 from penstock.errors import CertificateError
+from penstock.protocol import retry_after_s
 from penstock.serve.webhooks.address_rules import AddressRefused, AddressRules
-from penstock.serve.webhooks.host_names import HostNames
-from penstock.serve.webhooks.retrying import retry_after_s
 
 TIMEOUT_S = 15.0
 """From looking up the name to the status of the reply; the time that Standard Webhooks recommends at least."""
@@ -74,6 +76,11 @@ class Outcome:
     def text(self) -> str:
         return self.detail or f"status {self.status}"
 
+    def body(self) -> dict[str, Any]:
+        """As the webhook's owner sees it."""
+        error = None if self.taken else self.text()
+        return {"status": self.status, "failure": self.failure, "error": error, "ms": self.ms}
+
 
 class EndlessAnswerError(ClientError):
     """Nothing but replies of 1xx came."""
@@ -98,6 +105,76 @@ class _Answer(ClientResponse):
             return await super().start(connection)
         finally:
             del protocol.read
+
+
+THREADS = 16
+PATIENCE_S = 1.0
+"""How long a new answer is waited for where there is an old one."""
+MOST_HOSTS = 10_000
+
+_Host = tuple[str, int, int]
+"""Its name, the port and the family of addresses."""
+_Addresses = list[tuple[int, int, str]]
+
+
+class HostNames(AbstractResolver):
+    """Looks up the hosts of webhooks; a name server that hangs holds up only the hosts that it is asked for.
+
+    The system's own lookup cannot be ended, so it runs in threads that nobody else needs, one for a host at a time.
+    When all of them hang, a host that was found before is reached where it was found last. Addresses are judged when
+    the socket is made, so an old one is no way around the rules. Of one edge; lives on its loop until `shut`.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="webhook-dns")
+        self._lookups: dict[_Host, asyncio.Future[_Addresses]] = {}
+        self._last: dict[_Host, _Addresses] = {}
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=kind, proto=proto, flags=socket.AI_NUMERICHOST)
+            for kind, proto, address in await self._addresses((host, port, family))
+        ]
+
+    async def close(self) -> None:
+        """For one of the sessions that share it; `shut` is for all."""
+
+    def shut(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _addresses(self, host: _Host) -> _Addresses:
+        answer = asyncio.shield(self._lookup(host))
+        last = self._last.get(host)
+        try:
+            async with asyncio.timeout(None if last is None else PATIENCE_S):
+                return await answer
+        except TimeoutError:
+            assert last is not None
+            return last
+
+    def _lookup(self, host: _Host) -> asyncio.Future[_Addresses]:
+        """The one that is under way, or a new one."""
+        if (lookup := self._lookups.get(host)) is None:
+            lookup = asyncio.get_running_loop().run_in_executor(self._threads, _look_up, *host)
+            self._lookups[host] = lookup
+            lookup.add_done_callback(lambda done: self._note(host, done))
+        return lookup
+
+    def _note(self, host: _Host, done: asyncio.Future[_Addresses]) -> None:
+        self._lookups.pop(host, None)
+        if done.cancelled() or done.exception() is not None:
+            return
+        self._last.pop(host, None)
+        self._last[host] = done.result()
+        if len(self._last) > MOST_HOSTS:
+            self._last.pop(next(iter(self._last)))
+
+
+def _look_up(host: str, port: int, family: int) -> _Addresses:
+    answers = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    return [(kind, proto, str(address[0])) for kind, _, proto, _, address in answers]
 
 
 class Poster:
@@ -158,7 +235,7 @@ class Poster:
         except (ClientError, OSError, ValueError) as error:
             return _failed(error)
         await _skim(reply)
-        return _judged(reply.status, retry_after_s(reply.headers.get("Retry-After"), self._clock.now_us()))
+        return _judged(reply.status, retry_after_s(reply.headers.get("Retry-After"), self._clock.now_us() / 1e6))
 
     async def _answer(self, url: str, headers: dict[str, str], payload: bytes) -> ClientResponse:
         """One request; another at once if its connection was an old one that the other side had just closed."""
@@ -216,9 +293,9 @@ async def _skim(reply: ClientResponse) -> None:
 def _judged(status: int, retry_after: float | None) -> Outcome:
     if 200 <= status < 300:
         return Outcome(0, status)
-    kind: Failure = "redirect" if 300 <= status < 400 else "status"
-    said = f"status {status}, and redirects are not followed" if kind == "redirect" else f"status {status}"
-    return Outcome(0, status, kind, said, retry_after)
+    if 300 <= status < 400:
+        return Outcome(0, status, "redirect", f"status {status}, and redirects are not followed", retry_after)
+    return Outcome(0, status, "status", f"status {status}", retry_after)
 
 
 def _failed(error: Exception) -> Outcome:
@@ -232,5 +309,5 @@ def _failed(error: Exception) -> Outcome:
 
 
 def _cause(error: Exception) -> Exception:
-    found: Any = getattr(error, "os_error", None) or getattr(error, "certificate_error", None)
-    return found or error
+    cause: Any = getattr(error, "os_error", None) or getattr(error, "certificate_error", None)
+    return cause or error
