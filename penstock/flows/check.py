@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Problem, StreamDef, ViewDef
 from penstock.errors import PenstockError
-from penstock.flows import building
+from penstock.flows import flow_build
 from penstock.flows.plan import Planned, Planner, flow_time, served_columns
 from penstock.flows.session import open_session
 from penstock.log.evolving import WAY_OUT, judged
@@ -73,7 +73,7 @@ def _against_folder(application: Application, planned: dict[str, Planned], folde
         for name, made in planned.items():
             stored = memory.get(f"build/{name}")
             inputs = {i: epochs.get(i, "") for i in made.inputs}
-            why = building.why_rebuilt(memory, made, inputs)
+            why = flow_build.why_rebuilt(memory, made, inputs)
             if why:
                 yield Problem("note", "will_rebuild", f"'{name}' will be rebuilt: {why}", made.node.place)
             epochs[name] = "new" if why or not stored else stored["epoch"]

@@ -16,7 +16,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declaration import Node
-from penstock.flows import tree
+from penstock.flows import plan_tree
 from penstock.flows.plan_expressions import OF_THE_MOMENT, REGISTERED, TOLD
 from penstock.flows.plan_nodes import NODES, node_kind
 from penstock.flows.project import project_sources
@@ -53,7 +53,7 @@ def fingerprint(
     unknown = any(kind not in TOLD | REGISTERED and kind not in NODES for kind in kinds)
     # The optimised plan is without unneeded columns; but what depends on the moment is a constant there.
     momentary = unknown or not OF_THE_MOMENT.isdisjoint(kinds)
-    plan = tree.analyzed(batch) if momentary else tree.optimized(batch)
+    plan = plan_tree.analyzed(batch) if momentary else plan_tree.optimized(batch)
     digest = hashlib.sha256(stable_text(only_needed(_whole_text(spark, plan), needed)).encode())
     digest.update(batch.schema.json().encode())
     digest.update(repr(sorted(facts.items())).encode())
@@ -114,9 +114,9 @@ def stable_text(text: str) -> str:
 def _static_rows(spark: SparkSession, frame: DataFrame) -> Iterator[bytes]:
     """What tables hold that are not in the log: rows that the function itself gives, names, sizes and times of files,
     options of another source. Changing one changes the answer, not the plan."""
-    for node in tree.with_subqueries(tree.analyzed(frame)):
-        beside = node_kind(tree.kind(node)).beside
-        if tree.children(node) or beside == "nothing" or tree.is_log(node):
+    for node in plan_tree.with_subqueries(plan_tree.analyzed(frame)):
+        beside = node_kind(plan_tree.kind(node)).beside
+        if plan_tree.children(node) or beside == "nothing" or plan_tree.is_log(node):
             continue
         if beside == "files":
             yield repr(sorted(_files(node))).encode()
@@ -128,8 +128,8 @@ def _static_rows(spark: SparkSession, frame: DataFrame) -> Iterator[bytes]:
             yield repr(sorted(map(repr, rows.collect()))).encode()
 
 
-def _files(relation: tree.Plan) -> Iterator[tuple[str, int, int]]:
+def _files(relation: plan_tree.Plan) -> Iterator[tuple[str, int, int]]:
     """The files of a table that was read from files; nothing for another one, such as a database's."""
-    if tree.kind(relation.relation()) == "HadoopFsRelation":
-        for file in tree.items(relation.relation().location().allFiles()):
+    if plan_tree.kind(relation.relation()) == "HadoopFsRelation":
+        for file in plan_tree.items(relation.relation().location().allFiles()):
             yield str(file.getPath()), file.getLen(), file.getModificationTime()

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock.clock import Clock
 from penstock.config import Folder
-from penstock.flows.running import Flow
+from penstock.flows.flow_run import Flow
 
 _log = logging.getLogger(__name__)
 

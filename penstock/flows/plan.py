@@ -23,7 +23,7 @@ from penstock.change import Column
 from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Node, Place, Problem, ViewDef
 from penstock.errors import PlanError
-from penstock.flows import proof, rules, tree
+from penstock.flows import plan_tree, proof, rules
 from penstock.flows.fingerprint import fingerprint
 from penstock.flows.plan_nodes import node_kind
 from penstock.flows.session import ship
@@ -146,8 +146,8 @@ class Planner:
         planned: Mapping[str, Planned],
     ) -> Planned:
         batch = self.call(node, {name: self._empty(i) for name, i in inputs.items()})
-        needed = tree.needed_columns(batch)
-        kinds = tree.kinds(tree.analyzed(frame))
+        needed = plan_tree.needed_columns(batch)
+        kinds = plan_tree.kinds(plan_tree.analyzed(frame))
         grade, reasons = proof.proof_of(node, frame)
         types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
         if mode == "append" and "Aggregate" in kinds and rules.window_column(types) is None:
@@ -156,7 +156,7 @@ class Planner:
             node=node,
             inputs=inputs,
             mode=mode,
-            event_time=tree.event_time_state(tree.analyzed(frame)),
+            event_time=plan_tree.event_time_state(plan_tree.analyzed(frame)),
             drops_late=False,
             needed=tuple(sorted(needed)),
             frame_schema=frame.schema,
@@ -288,8 +288,8 @@ class Planner:
 
 def in_commit_order(frame: DataFrame) -> bool:
     """Whether rows leave a plan in commit order, so that of two rows of one key the last is the newest."""
-    inner = [node for node in tree.nodes(tree.analyzed(frame)) if tree.children(node)]
-    return all(node_kind(tree.kind(node)).in_order and not tree.joins_subqueries(node) for node in inner)
+    inner = [node for node in plan_tree.nodes(plan_tree.analyzed(frame)) if plan_tree.children(node)]
+    return all(node_kind(plan_tree.kind(node)).in_order and not plan_tree.joins_subqueries(node) for node in inner)
 
 
 def whole(frame: DataFrame, feed: Feed) -> DataFrame:

@@ -121,7 +121,7 @@ NODES: dict[str, NodeKind] = {
     "FlatMapGroupsInPandasWithState": UNKNOWN,
     "TransformWithStateInPySpark": UNKNOWN,
     "TransformWithStateInPandas": UNKNOWN,
-    # Where rows come from: the log (and other tables of its classes, which `tree.is_log` tells apart), the app, a table
+    # Where rows come from: the log or another source (`plan_tree.is_log` tells them apart), the app itself, a table
     "StreamingRelationV2": replace(_LEAF, beside="options"),
     "DataSourceV2Relation": replace(_LEAF, beside="options"),
     "DataSourceV2ScanRelation": replace(_LEAF, beside="options"),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pyspark.sql import DataFrame
 
 from penstock.declaration import Node
-from penstock.flows import tree
+from penstock.flows import plan_tree
 from penstock.flows.plan_expressions import EXACT, EXACT_AGGREGATES, FLOATING, OTHER_AGGREGATES, REGISTERED, TOLD
 from penstock.flows.plan_nodes import node_kind
 from penstock.log.builds import Proof
@@ -29,7 +29,7 @@ _JUDGED = EXACT | EXACT_AGGREGATES | OTHER_AGGREGATES
 
 def proof_of(node: Node, frame: DataFrame) -> tuple[Proof, tuple[str, ...]]:
     """The class of a view (or flow) and the reasons that keep it from being exact."""
-    reasons = tuple(sorted(set(_reasons(tree.analyzed(frame)))))
+    reasons = tuple(sorted(set(_reasons(plan_tree.analyzed(frame)))))
     tolerance = tuple(r.removeprefix("~") for r in reasons if r.startswith("~"))
     hard = tuple(r for r in reasons if not r.startswith("~"))
     if hard and (not node.deterministic or _NO_BATCH in hard):
@@ -37,31 +37,31 @@ def proof_of(node: Node, frame: DataFrame) -> tuple[Proof, tuple[str, ...]]:
     return ("tolerance", tolerance) if tolerance or hard else ("exact", ())
 
 
-def _reasons(plan: tree.Plan) -> Iterator[str]:
+def _reasons(plan: plan_tree.Plan) -> Iterator[str]:
     """Why not exact, one by one; those that begin with ~ only call for a tolerance."""
     if not plan.deterministic():
         yield "an expression that is not deterministic"
-    for node in tree.with_subqueries(plan):
-        name = tree.kind(node)
+    for node in plan_tree.with_subqueries(plan):
+        name = plan_tree.kind(node)
         if not node_kind(name).exact:
             yield _NAMED.get(name, f"the operator {name}")
-        if tree.is_relation(node) and not tree.is_log(node):
+        if plan_tree.is_relation(node) and not plan_tree.is_log(node):
             yield _OUTSIDE
         if name == "Deduplicate" and _drops_columns(node):
             yield "dropDuplicates that keeps other columns"
-        if name == "Join" and tree.streaming_join(node) and "Inner" not in node.joinType().toString():
+        if name == "Join" and plan_tree.streaming_join(node) and "Inner" not in node.joinType().toString():
             yield "an outer join of two streams"
-        for expression in tree.expressions(node):
+        for expression in plan_tree.expressions(node):
             yield from _expression_reasons(expression)
 
 
-def _drops_columns(node: tree.Plan) -> bool:
-    keys = {key.exprId().id() for key in tree.items(node.keys())}
-    return any(a.exprId().id() not in keys for a in tree.items(node.child().output()))
+def _drops_columns(node: plan_tree.Plan) -> bool:
+    keys = {key.exprId().id() for key in plan_tree.items(node.keys())}
+    return any(a.exprId().id() not in keys for a in plan_tree.items(node.child().output()))
 
 
-def _expression_reasons(expression: tree.Expression) -> Iterator[str]:
-    name = tree.kind(expression)
+def _expression_reasons(expression: plan_tree.Expression) -> Iterator[str]:
+    name = plan_tree.kind(expression)
     if name == "AggregateExpression":
         yield from _aggregate_reasons(expression.aggregateFunction())
     elif name in REGISTERED:
@@ -72,8 +72,8 @@ def _expression_reasons(expression: tree.Expression) -> Iterator[str]:
         yield str(expression.prettyName())
 
 
-def _aggregate_reasons(function: tree.Expression) -> Iterator[str]:
-    kind, type_ = tree.kind(function), function.dataType().toString()
+def _aggregate_reasons(function: plan_tree.Expression) -> Iterator[str]:
+    kind, type_ = plan_tree.kind(function), function.dataType().toString()
     if kind not in EXACT_AGGREGATES:
         yield f"the aggregate {function.prettyName()}"
     elif kind in FLOATING and ("Double" in type_ or "Float" in type_):

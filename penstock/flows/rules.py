@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from penstock.change import OP
 from penstock.declaration import FlowDef, Node, Problem, ViewDef
-from penstock.flows import tree
+from penstock.flows import plan_tree
 from penstock.flows.plan_nodes import NODES, TOP, TWICE, node_kind
 
 Mode = Literal["update", "append"]
@@ -55,7 +55,7 @@ def _spark_refuses(spark: SparkSession, frame: DataFrame, mode: str) -> str:
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
     try:
-        checker.checkForStreaming(tree.analyzed(frame), getattr(modes, mode.capitalize())())
+        checker.checkForStreaming(plan_tree.analyzed(frame), getattr(modes, mode.capitalize())())
     except Exception as error:
         return str(error).split(";")[0].split("\n")[0]
     return ""
@@ -75,9 +75,9 @@ def refused(node: Node, frame: DataFrame, delays_us: set[int], mode: Mode | None
 
     A watermark of ours stands directly above the log with one of `delays_us`; any other one is the user's.
     """
-    plan = tree.analyzed(frame)
-    marks = [n for n in tree.nodes(plan) if tree.kind(n) == "EventTimeWatermark"]
-    if any(not (tree.is_log(mark.child()) and tree.delay_us(mark) in delays_us) for mark in marks):
+    plan = plan_tree.analyzed(frame)
+    marks = [n for n in plan_tree.nodes(plan) if plan_tree.kind(n) == "EventTimeWatermark"]
+    if any(not (plan_tree.is_log(mark.child()) and plan_tree.delay_us(mark) in delays_us) for mark in marks):
         yield _error(
             "own_watermark",
             f"'{node.name}' calls withWatermark",
@@ -90,7 +90,7 @@ def refused(node: Node, frame: DataFrame, delays_us: set[int], mode: Mode | None
         yield from _above_problems(node, plan, mode)
 
 
-def _above_problems(node: ViewDef, plan: tree.Plan, mode: Mode | None) -> Iterator[Problem]:
+def _above_problems(node: ViewDef, plan: plan_tree.Plan, mode: Mode | None) -> Iterator[Problem]:
     """What stands above an aggregation and is not known to give the rows that it gets."""
     for name in sorted({n.replace("LocalLimit", "GlobalLimit") for n in _above_aggregation(plan)}):
         kind = node_kind(name)
@@ -101,17 +101,17 @@ def _above_problems(node: ViewDef, plan: tree.Plan, mode: Mode | None) -> Iterat
         yield _error("above_aggregation", text, node, kind.instead)
 
 
-def _batch_problems(node: Node, plan: tree.Plan) -> Iterator[Problem]:
+def _batch_problems(node: Node, plan: plan_tree.Plan) -> Iterator[Problem]:
     """What means another thing in each batch than over all events, or nothing at all in a batch query."""
-    streaming = [n for n in tree.nodes(plan) if n.isStreaming()]
-    if not all(tree.children(n) or tree.is_log(n) for n in streaming):
+    streaming = [n for n in plan_tree.nodes(plan) if n.isStreaming()]
+    if not all(plan_tree.children(n) or plan_tree.is_log(n) for n in streaming):
         yield _error(
             "unsupported_plan",
             f"'{node.name}' reads a stream that is not in the log: nobody could rebuild or verify what it gives",
             node,
             "bring it in with app.pull, or POST it to a stream, and name that stream as a parameter",
         )
-    kinds = {tree.kind(part) for n in streaming for part in (n, *tree.expressions(n))}
+    kinds = {plan_tree.kind(part) for n in streaming for part in (n, *plan_tree.expressions(n))}
     for called in sorted({_PER_BATCH[name] for name in kinds if name in _PER_BATCH}):
         yield _error(
             "per_batch",
@@ -135,35 +135,35 @@ def _batch_problems(node: Node, plan: tree.Plan) -> Iterator[Problem]:
         )
 
 
-def _key_problems(node: ViewDef, plan: tree.Plan) -> Iterator[Problem]:
+def _key_problems(node: ViewDef, plan: plan_tree.Plan) -> Iterator[Problem]:
     """A view keeps one row per key and Spark one per group. So each group must have one key for ever, its own."""
-    columns = {column.name(): {column.exprId().id()} for column in tree.items(plan.output())}
+    columns = {column.name(): {column.exprId().id()} for column in plan_tree.items(plan.output())}
     if set(node.key) <= columns.keys():
         yield from _group_problems(node, plan, {name: columns[name] for name in node.key})
 
 
-def _group_problems(node: ViewDef, plan: tree.Plan, key: Uses) -> Iterator[Problem]:
+def _group_problems(node: ViewDef, plan: plan_tree.Plan, key: Uses) -> Iterator[Problem]:
     plan, key, lossy = _beneath(plan, key)
-    if tree.kind(plan) == "Union":
+    if plan_tree.kind(plan) == "Union":
         yield from _union_problems(node, plan, key)
-    if tree.kind(plan) != "Aggregate" or not plan.isStreaming():
+    if plan_tree.kind(plan) != "Aggregate" or not plan.isStreaming():
         return
-    made = {e.exprId().id(): e for e in tree.items(plan.aggregateExpressions())}
-    used = {name: [made[i] for i in ids if i in made] for name, ids in key.items()}
+    columns = {e.exprId().id(): e for e in plan_tree.items(plan.aggregateExpressions())}
+    used = {name: [columns[i] for i in ids if i in columns] for name, ids in key.items()}
     for name, parts in used.items():
-        if any(tree.kind(part) == "AggregateExpression" for made_of in parts for part in tree.inside(made_of)):
+        if any(plan_tree.kind(e) == "AggregateExpression" for part in parts for e in plan_tree.inside(part)):
             text = (
                 f"key='{name}' of '{node.name}' is a result of the aggregation: when it changes, the old row would stay"
             )
             yield _error("key_of_groups", text, node, "the key is what the rows are grouped by")
             return
-    groups = list(tree.items(plan.groupingExpressions()))
+    groups = list(plan_tree.items(plan.groupingExpressions()))
     texts = {group.sql() for group in groups}
     held: dict[bool, set[int]] = {True: set(), False: set()}
     for name, parts in used.items():
-        for made_of in parts:
-            telling = name not in lossy and _tells(made_of, texts)
-            held[telling] |= _attributes(made_of) | {made_of.exprId().id()}
+        for part in parts:
+            telling = name not in lossy and _tells(part, texts)
+            held[telling] |= _attributes(part) | {part.exprId().id()}
     for group in groups:
         inside = _attributes(group)
         if inside and not inside & held[True] and group.sql() != "spark_grouping_id":
@@ -185,9 +185,9 @@ _TELLING = {
 """Expressions whose result tells what went in, for groups at least: what `_tells` says of casts and fields."""
 
 
-def _tells(expression: tree.Expression, groups: Collection[str] = ()) -> bool:
+def _tells(expression: plan_tree.Expression, groups: Collection[str] = ()) -> bool:
     """Whether two groups cannot get the same value of an expression that is made of them."""
-    name = tree.kind(expression)
+    name = plan_tree.kind(expression)
     if expression.sql() in groups:
         return True
     if name not in _TELLING:
@@ -196,35 +196,37 @@ def _tells(expression: tree.Expression, groups: Collection[str] = ()) -> bool:
         return False
     if name == "GetStructField":
         return str(expression.child().dataType().simpleString()) == _WINDOW
-    return all(_tells(child, groups) for child in tree.children(expression))
+    return all(_tells(child, groups) for child in plan_tree.children(expression))
 
 
-def _widens(cast: tree.Expression) -> bool:
-    made, of = cast.dataType().simpleString(), cast.child().dataType().simpleString()
-    return made == "string" or (made == "bigint" and of in ("tinyint", "smallint", "int"))
+def _widens(cast: plan_tree.Expression) -> bool:
+    to, of = cast.dataType().simpleString(), cast.child().dataType().simpleString()
+    return to == "string" or (to == "bigint" and of in ("tinyint", "smallint", "int"))
 
 
-def _beneath(plan: tree.Plan, uses: Uses) -> tuple[tree.Plan, Uses, set[str]]:
+def _beneath(plan: plan_tree.Plan, uses: Uses) -> tuple[plan_tree.Plan, Uses, set[str]]:
     """The first node that does more than compute columns, the same in its columns, and of which one cannot say from
     what value they were made."""
     lossy: set[str] = set()
     while _rows_given(plan) == "same":
-        if tree.kind(plan) == "Project":
-            made = {e.exprId().id(): e for e in tree.items(plan.projectList())}
-            lossy |= {name for name, used in uses.items() if not all(_tells(made[u]) for u in used if u in made)}
-            uses = {name: {i for u in used if u in made for i in _attributes(made[u])} for name, used in uses.items()}
+        if plan_tree.kind(plan) == "Project":
+            columns = {e.exprId().id(): e for e in plan_tree.items(plan.projectList())}
+            lossy |= {name for name, used in uses.items() if not all(_tells(columns[u]) for u in used if u in columns)}
+            uses = {
+                name: {i for u in used if u in columns for i in _attributes(columns[u])} for name, used in uses.items()
+            }
         plan = plan.child()
     return plan, uses, lossy
 
 
-def _union_problems(node: ViewDef, union: tree.Plan, key: Uses) -> Iterator[Problem]:
+def _union_problems(node: ViewDef, union: plan_tree.Plan, key: Uses) -> Iterator[Problem]:
     """Two parts of a union may each have a group of one key, unless a constant in the key tells the parts apart."""
-    if not any(tree.kind(n) == "Aggregate" and n.isStreaming() for n in tree.nodes(union)):
+    if not any(plan_tree.kind(n) == "Aggregate" and n.isStreaming() for n in plan_tree.nodes(union)):
         return
-    places = {column.exprId().id(): place for place, column in enumerate(tree.items(union.output()))}
+    places = {column.exprId().id(): place for place, column in enumerate(plan_tree.items(union.output()))}
     held = {name: {places[used] for used in ids if used in places} for name, ids in key.items()}
-    for part in tree.children(union):
-        own = [column.exprId().id() for column in tree.items(part.output())]
+    for part in plan_tree.children(union):
+        own = [column.exprId().id() for column in plan_tree.items(part.output())]
         yield from _group_problems(node, part, {name: {own[place] for place in at} for name, at in held.items()})
     for place in {place for at in held.values() for place in at}:
         constants = list(_constants(union, place))
@@ -236,57 +238,57 @@ def _union_problems(node: ViewDef, union: tree.Plan, key: Uses) -> Iterator[Prob
     )
 
 
-def _constants(plan: tree.Plan, place: int) -> Iterator[str | None]:
+def _constants(plan: plan_tree.Plan, place: int) -> Iterator[str | None]:
     """For each part of a union the constant that its column of this number is; None: it is none."""
-    if tree.kind(plan) == "Union":
-        for child in tree.children(plan):
+    if plan_tree.kind(plan) == "Union":
+        for child in plan_tree.children(plan):
             yield from _constants(child, place)
     else:
-        yield _constant(plan, list(tree.items(plan.output()))[place].exprId().id())
+        yield _constant(plan, list(plan_tree.items(plan.output()))[place].exprId().id())
 
 
-def _constant(plan: tree.Plan, wanted: int) -> str | None:
+def _constant(plan: plan_tree.Plan, wanted: int) -> str | None:
     """Its value, after the cast by which Spark gives the parts of a union one type."""
-    cast: tree.Expression | None = None
-    while tree.kind(plan) == "Aggregate" or _rows_given(plan) in ("same", "fewer"):
-        if tree.kind(plan) in ("Project", "Aggregate"):
-            columns = plan.projectList() if tree.kind(plan) == "Project" else plan.aggregateExpressions()
-            made = next(e for e in tree.items(columns) if e.exprId().id() == wanted)
-            if tree.kind(made) == "Alias" and made.child().foldable():
-                return _value(made.child() if cast is None else cast.withNewChildren(made.children()))
-            source = made.child() if tree.kind(made) == "Alias" else made
-            if tree.kind(source) == "Cast" and cast is None:
+    cast: plan_tree.Expression | None = None
+    while plan_tree.kind(plan) == "Aggregate" or _rows_given(plan) in ("same", "fewer"):
+        if plan_tree.kind(plan) in ("Project", "Aggregate"):
+            columns = plan.projectList() if plan_tree.kind(plan) == "Project" else plan.aggregateExpressions()
+            column = next(e for e in plan_tree.items(columns) if e.exprId().id() == wanted)
+            if plan_tree.kind(column) == "Alias" and column.child().foldable():
+                return _value(column.child() if cast is None else cast.withNewChildren(column.children()))
+            source = column.child() if plan_tree.kind(column) == "Alias" else column
+            if plan_tree.kind(source) == "Cast" and cast is None:
                 cast, source = source, source.child()
-            if tree.kind(source) != "AttributeReference":
+            if plan_tree.kind(source) != "AttributeReference":
                 return None
             wanted = source.exprId().id()
         plan = plan.child()
     return None
 
 
-def _value(constant: tree.Expression) -> str | None:
+def _value(constant: plan_tree.Expression) -> str | None:
     try:
         return str(constant.eval(None))
     except Py4JJavaError:  # it can be computed in a query only, or not at all
         return None
 
 
-def _rows_given(plan: tree.Plan) -> str:
+def _rows_given(plan: plan_tree.Plan) -> str:
     """What a node gives of the rows of its one child; a union has several."""
-    return "other" if tree.kind(plan) == "Union" else node_kind(tree.kind(plan)).rows
+    return "other" if plan_tree.kind(plan) == "Union" else node_kind(plan_tree.kind(plan)).rows
 
 
-def _attributes(expression: tree.Expression) -> set[int]:
+def _attributes(expression: plan_tree.Expression) -> set[int]:
     """The columns that an expression uses."""
-    return {attribute.exprId().id() for attribute in tree.items(expression.references())}
+    return {attribute.exprId().id() for attribute in plan_tree.items(expression.references())}
 
 
-def _above_aggregation(plan: tree.Plan) -> Iterator[str]:
+def _above_aggregation(plan: plan_tree.Plan) -> Iterator[str]:
     """Kinds of the nodes that have a streaming aggregation somewhere below them."""
-    for node in tree.nodes(plan):
-        below = [n for child in tree.children(node) for n in tree.nodes(child)]
-        if any(tree.kind(n) == "Aggregate" and n.isStreaming() for n in below):
-            yield tree.kind(node)
+    for node in plan_tree.nodes(plan):
+        below = [n for child in plan_tree.children(node) for n in plan_tree.nodes(child)]
+        if any(plan_tree.kind(n) == "Aggregate" and n.isStreaming() for n in below):
+            yield plan_tree.kind(node)
 
 
 def column_problems(node: Node, frame: DataFrame) -> Iterator[Problem]:
@@ -372,8 +374,8 @@ def row_time(types: dict[str, str]) -> str | None:
 
 def window_column(types: dict[str, str]) -> str | None:
     """The column that F.window or F.session_window gives, whatever its name is; of several the one named `window`."""
-    found = [name for name, kind in types.items() if kind == _WINDOW]
-    return "window" if "window" in found else next(iter(found), None)
+    windows = [name for name, kind in types.items() if kind == _WINDOW]
+    return "window" if "window" in windows else next(iter(windows), None)
 
 
 def _error(code: str, message: str, node: Node, hint: str) -> Problem:

@@ -18,12 +18,12 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Folder
 from penstock.declaration import Application, Problem, ViewDef
 from penstock.errors import DeclarationError, PenstockError, PlanError, StaleTermError
+from penstock.flows.build_cleanup import BuildCleanup
 from penstock.flows.engine import jvm
 from penstock.flows.engine.first_job import run_first_job
+from penstock.flows.flow_run import Flow, Surroundings
 from penstock.flows.hang import EXIT_HUNG, HangWatch
-from penstock.flows.leftovers import Leftovers
 from penstock.flows.plan import Planner, served_columns
-from penstock.flows.running import Flow, Surroundings
 from penstock.flows.session import hold, open_session
 from penstock.log.folder import DEAD, LATE
 from penstock.log.group import GroupCommit
@@ -252,7 +252,7 @@ class Runner:
         if self.cleaning is not None and not self.cleaning.done():
             return
         first, self.cleaned_at = self.cleaned_at is None, self.clock.monotonic()
-        leftovers = Leftovers(self.log, self.folder, self.application, self.clock.now_us(), starting=first)
+        leftovers = BuildCleanup(self.log, self.folder, self.application, self.clock.now_us(), starting=first)
         self.cleaning = self.group.sliced(leftovers.cleaning())
         self.cleaning.add_done_callback(self._cleaned)
 

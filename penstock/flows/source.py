@@ -72,7 +72,7 @@ class Feed:
         packed = pickle.dumps(self)
         path = folder / f"{hashlib.sha256(packed).hexdigest()[:24]}.feed"
         try:
-            os.utime(path)  # in use: `leftovers.py` leaves it alone
+            os.utime(path)  # in use: `build_cleanup.py` leaves it alone
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_suffix(f".{os.getpid()}")

@@ -25,7 +25,7 @@ from penstock.change import OP, UPSERT
 from penstock.config import Folder
 from penstock.declaration import Application, ViewDef
 from penstock.errors import PenstockError, PositionGoneError
-from penstock.flows import building, failure
+from penstock.flows import failure, flow_build
 from penstock.flows.keep import hashable, row_times, too_old
 from penstock.flows.plan import Planned, Planner, flow_schema
 from penstock.flows.rules import window_column
@@ -187,7 +187,7 @@ class Verifier:
         """What the function gives as a batch query over the log up to the frontier."""
         memory = self.flows.memory()
         streams = {name: each.stream for name, each in ground.items()}
-        feeds = self.planner.feeds(made, streams, building.skips_of(memory, made.node.name, output.epoch))
+        feeds = self.planner.feeds(made, streams, flow_build.skips_of(memory, made.node.name, output.epoch))
         ranges = {name: (each.starts, tuple(meta.end[name][1])) for name, each in ground.items()}
         frame = self.planner.batch_frame(made, feeds, ranges)
         node = made.node

@@ -24,7 +24,7 @@ from penstock.collect.judging.system_columns import SystemColumns
 from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Node, StreamDef, ViewDef
 from penstock.errors import UnknownStreamError, UnknownViewError
-from penstock.flows import tree
+from penstock.flows import plan_tree
 from penstock.flows.plan import Planned, Planner, in_commit_order
 from penstock.flows.session import open_session
 from penstock.flows.sink import flow_events, one_row_per_key
@@ -119,7 +119,7 @@ def stored_batch(stream: StreamDef, events: Sequence[Any]) -> pa.RecordBatch:
 
 def _planned(node: Node, frame: DataFrame) -> Planned:
     """What the sink must know of a function; nothing here is checked, proved or stored."""
-    kinds = {tree.kind(part) for part in tree.nodes(tree.analyzed(frame))}
+    kinds = {plan_tree.kind(part) for part in plan_tree.nodes(plan_tree.analyzed(frame))}
     return Planned(
         node=node,
         inputs={},

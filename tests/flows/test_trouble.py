@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App, Event
-from penstock.flows.building import checkpoint_of
+from penstock.flows.flow_build import checkpoint_of
 from penstock.flows.verify import exit_code
 from penstock.log.log import Append
 from penstock.log.opening import open_log

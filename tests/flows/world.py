@@ -16,7 +16,7 @@ from penstock.change import OP, UPSERT
 from penstock.clock import SystemClock
 from penstock.config import Folder
 from penstock.declaration import Application, ViewDef
-from penstock.flows import running
+from penstock.flows import flow_run
 from penstock.flows.plan import Planner
 from penstock.flows.runner import Runner
 from penstock.flows.sink import latest_by_key
@@ -74,7 +74,7 @@ class World:
         planner = Planner(self.spark, self.app, self.folder)
         runner = Runner(planner, log, group, edge, SystemClock(), stop, run=f"run {self.runs}")
         failures: list[BaseException] = []
-        before, running.MAX_ROWS = running.MAX_ROWS, max_rows
+        before, flow_run.MAX_ROWS = flow_run.MAX_ROWS, max_rows
         thread = threading.Thread(target=_keeping, args=(runner.run, failures))
         thread.start()
         try:
@@ -86,7 +86,7 @@ class World:
             self.dropped += dropped_by_watermark(self.spark)
             stop.set()
             thread.join()
-            running.MAX_ROWS = before
+            flow_run.MAX_ROWS = before
             group.close()
             log.close()
             edge.close()

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 
-from penstock.flows import query, tree
+from penstock.flows import plan_tree, query
 from penstock.flows.engine.scratch import scratch
 from penstock.flows.query import Batch, Take
 
@@ -67,8 +67,8 @@ class BatchSink:
 
 def _closes_us(data: JavaObject) -> int | None:
     """Not the query's own watermark: a join below holds it back for as long as it may still find pairs."""
-    for node in tree.nodes(data.queryExecution().executedPlan()):
-        if tree.kind(node).endswith("StateStoreSaveExec"):
+    for node in plan_tree.nodes(data.queryExecution().executedPlan()):
+        if plan_tree.kind(node).endswith("StateStoreSaveExec"):
             mark = node.eventTimeWatermarkForEviction()
             return int(mark.get()) * 1000 if mark.isDefined() else None
     return None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.flows.building import why_rebuilt
+from penstock.flows.flow_build import why_rebuilt
 from penstock.log.builds import Build
 
 

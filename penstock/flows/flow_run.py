@@ -22,7 +22,7 @@ from penstock.clock import Clock
 from penstock.config import Folder
 from penstock.declaration import ViewDef
 from penstock.errors import CheckpointError, DiskFullError, PenstockError, PositionGoneError, StaleTermError
-from penstock.flows import building, checkpoint, failure, poison
+from penstock.flows import checkpoint, failure, flow_build, poison
 from penstock.flows.engine.batch_sink import start_query
 from penstock.flows.keep import Expiry
 from penstock.flows.plan import Planned, Planner
@@ -88,13 +88,13 @@ class Flow:
         """Choose the build and make its stream; called in the order of the DAG, so that inputs are there."""
         around = self.around
         inputs = {name: streams[name].epoch for name in self.made.inputs}
-        build = building.continued(around.log.memory(), self.made, inputs, around.folder.checkpoints)
+        build = flow_build.continued(around.log.memory(), self.made, inputs, around.folder.checkpoints)
         if build is None or anew:
-            build = building.new_build(self.made, inputs, self._starts(streams), around.clock)
-            around.group.submit([], building.remembered(self.name, build, around.log.memory())).result()
+            build = flow_build.new_build(self.made, inputs, self._starts(streams), around.clock)
+            around.group.submit([], flow_build.remembered(self.name, build, around.log.memory())).result()
         self.build = build
-        self.output = around.group.run(lambda: around.log.create(building.stream_spec(self.made, build))).result()
-        skips = building.skips_of(around.log.memory(), self.name, build.epoch)
+        self.output = around.group.run(lambda: around.log.create(flow_build.stream_spec(self.made, build))).result()
+        skips = flow_build.skips_of(around.log.memory(), self.name, build.epoch)
         feeds = around.planner.feeds(self.made, streams, skips)
         begins = {name: (commit, tuple(offsets)) for name, (commit, offsets) in build.starts.items()}
         self.feeds = {name: replace(feed, begin=begins.get(name)) for name, feed in feeds.items()}
@@ -163,7 +163,7 @@ class Flow:
         around = self.around
         last = around.log.last_commit(self.output)
         logs = {name: self._log_of(name) for name in self.made.inputs}
-        takeover = building.Takeover(self.made, self.build, around.log, logs)
+        takeover = flow_build.Takeover(self.made, self.build, around.log, logs)
         takeover.after = self._taken_over
         return Sink(
             made=self.made,
@@ -190,7 +190,7 @@ class Flow:
 
     def _checkpoint(self) -> Path:
         assert self.build is not None
-        return building.checkpoint_of(self.around.folder, self.name, self.build.epoch)
+        return flow_build.checkpoint_of(self.around.folder, self.name, self.build.epoch)
 
     def _log_of(self, name: str) -> LogReader:
         return self.around.edge if self.around.planner.application.stream(name) else self.around.log
@@ -286,7 +286,7 @@ class Flow:
         if self.failures > TRIES or self.build is None:
             return self._stop_with(error, batch)
         _log.error("the checkpoint of '%s' is lost and the flow is rebuilt from the log", self.name)
-        building.set_aside(self.around.folder, self.name, self.build.epoch)
+        flow_build.set_aside(self.around.folder, self.name, self.build.epoch)
         self.lost = True
         self.retry_at = None
         self.tell("rebuilding")
@@ -320,7 +320,7 @@ class Flow:
         skipped = {key: [*known, *(list(event) for event in found)]}
         self.around.group.submit([Append(self.around.dead, letters)], {**skipped, **self._dead_counts(found)}).result()
         _log.error("the flow '%s' leaves out %d events that alone make it fail; see 'dead'", self.name, len(found))
-        skips = building.skips_of(self.around.log.memory(), self.name, self.build.epoch)
+        skips = flow_build.skips_of(self.around.log.memory(), self.name, self.build.epoch)
         self.feeds = {n: replace(f, skips=skips.get(n, frozenset())) for n, f in self.feeds.items()}
         self.failures = 0
         self.retry_at = self.around.clock.monotonic()

@@ -19,7 +19,7 @@ from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.errors import StaleTermError
 from penstock.event import Event
-from penstock.flows.leftovers import KEPT_US, Leftovers
+from penstock.flows.build_cleanup import KEPT_US, BuildCleanup
 from penstock.log.builds import BatchMeta, Build
 from penstock.log.folder import DEAD, LATE, FolderLog
 from penstock.log.group import GroupCommit
@@ -94,7 +94,7 @@ class World:
 
     def clean(self, application: Application | None = None, *, later_us: int = 0, **options: Any) -> list[str]:
         self.now_us += later_us
-        leftovers = Leftovers(self.log, self.folder, application or app(), self.now_us, **options)
+        leftovers = BuildCleanup(self.log, self.folder, application or app(), self.now_us, **options)
         for _ in leftovers.cleaning():
             pass
         return leftovers.removed
@@ -249,7 +249,7 @@ def test_a_crash_at_any_step_leaves_nothing_that_would_be_continued_and_the_next
         world.build("topics", "newest")
         world.clean(starting=False)
         world.now_us += KEPT_US
-        cleaning = Leftovers(world.log, world.folder, app(), world.now_us).cleaning()
+        cleaning = BuildCleanup(world.log, world.folder, app(), world.now_us).cleaning()
         ended = sum(1 for _ in zip(range(steps), cleaning, strict=False)) < steps
         cleaning.close()  # type: ignore[attr-defined]
         world.log.close()
@@ -285,7 +285,7 @@ def test_it_goes_in_slices_between_commits(world: World) -> None:
     for number in range(100):
         (world.folder.checkpoints / "topics" / "old" / f"{number}.delta").touch()
     group = GroupCommit(world.log)
-    leftovers = Leftovers(world.log, world.folder, app(), world.now_us)
+    leftovers = BuildCleanup(world.log, world.folder, app(), world.now_us)
     assert group.sliced(leftovers.cleaning()).result(10) == 2
     group.close()
     assert world.streams == {("topics", "new")}

@@ -40,7 +40,7 @@ Build = tuple[str, str]
 """Name and epoch."""
 
 
-class Leftovers:
+class BuildCleanup:
     """One round. `starting`: the queries of this process have just begun with their feeds, so that old ones may go."""
 
     def __init__(

@@ -34,11 +34,10 @@ _CLOSED = ("AttributeReference", "Literal", "PreciseTimestampConversion")
 
 def _once(thing: Any, name: str, ask: Callable[[], T]) -> T:
     """What `ask` gives, asked once for as long as the object lives."""
-    kept = vars(thing).setdefault("_penstock_asked", {})
-    if name not in kept:
-        kept[name] = ask()
-    found: T = kept[name]
-    return found
+    answers: dict[str, T] = vars(thing).setdefault("_penstock_answers", {})
+    if name not in answers:
+        answers[name] = ask()
+    return answers[name]
 
 
 def analyzed(frame: DataFrame) -> Plan:
@@ -171,10 +170,7 @@ def streaming_join(node: Plan) -> bool:
 
 def kinds(plan: Plan) -> frozenset[str]:
     """The kinds of all nodes and expressions of a plan."""
-    found = set()
-    for node in with_subqueries(plan):
-        found |= {kind(node), *(kind(expression) for expression in expressions(node))}
-    return frozenset(found)
+    return frozenset(kind(part) for node in with_subqueries(plan) for part in (node, *expressions(node)))
 
 
 def needed_columns(batch: DataFrame) -> set[str]:
