@@ -245,7 +245,7 @@ async def test_channels_are_listed_and_drawn_for_those_who_may_read_them(edge):
     graph = (await edge.get("/graph", edge.admin)).body
     assert {"from": "orders", "to": "large"} in graph["edges"]
     assert (await edge.get("/channels/nope", edge.admin)).code == "unknown_channel"
-    assert edge.serving._readable.asked({}, ANONYMOUS, "sold").policy == "every_change"
+    assert edge.serving._catalogue.question({}, ANONYMOUS, "sold").policy == "every_change"
 
 
 # Webhooks

@@ -105,7 +105,7 @@ async def test_a_large_batch_does_not_hold_up_the_loop(tmp_path: Path) -> None:
         await edge.at_rows(40_000)
         await eventually(lambda: len(taker.tried) == 1, "nothing was tried")
         (endpoint,) = edge.webhooks._endpoints.values()
-        query = edge.webhooks._asked(endpoint.webhook).query(view, content)
+        query = edge.webhooks._question(endpoint.webhook).query(view, content)
         done = asyncio.Event()
         watch = asyncio.create_task(longest_pause(done))
         await asyncio.sleep(0.02)
@@ -150,7 +150,7 @@ async def test_a_batch_that_history_has_forgotten_is_not_made_up(tmp_path: Path)
         await edge.at_rows(1)
         content = view.content
         (endpoint,) = edge.webhooks._endpoints.values()
-        query = edge.webhooks._asked(endpoint.webhook).query(view, content)
+        query = edge.webhooks._question(endpoint.webhook).query(view, content)
         apart = await LargeBatch.taken_apart(endpoint.webhook, view, content, query, 1)
         assert apart[0].type == "upsert"
         flows.commit(build, [topic(f"t{n}", n, "x" * 200) for n in range(2_000)])

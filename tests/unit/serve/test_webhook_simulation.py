@@ -126,7 +126,7 @@ class World:
             clock=self.clock,
             limits=edge.serving.limits,
             observer=Observer(),
-            readable=edge.serving._readable,
+            catalogue=edge.serving._catalogue,
             options=WebhookOptions(edge.options.rules, sleep=self.clock.sleep, random=Random(self.random.random())),
         )
         object.__setattr__(hooks._works, "poster", self)
@@ -164,7 +164,7 @@ class World:
         content = self.edge.views.view("topics").content
         assert content is not None
         wish = {"limit": None} | {n: fields[n] for n in ("where", "select") if n in fields}
-        asked = self.edge.serving._readable.asked(wish, ANONYMOUS, "topics")
+        asked = self.edge.serving._catalogue.question(wish, ANONYMOUS, "topics")
         query = asked.query(self.edge.views.view("topics"), content)
         names = [column.name for column in query.output]
         rows = [dict(zip(names, query.project(row), strict=True)) for row in content.rows.values() if query.passes(row)]
