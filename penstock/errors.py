@@ -194,6 +194,14 @@ class LogUnavailableError(PenstockError):
     retry = True
 
 
+class OutcomeUnknownError(PenstockError):
+    """A commit takes longer than anybody waits: what was sent may be taken yet, or not."""
+
+    code = "outcome_unknown"
+    status = 503
+    retry = True
+
+
 class StaleTermError(PenstockError):
     """A newer writer has taken this log over; the writer that gets this must stop."""
 

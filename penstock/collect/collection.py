@@ -18,7 +18,6 @@ from aiohttp import web
 
 from penstock.clock import Clock
 from penstock.collect.collect_routes import ROUTES
-from penstock.collect.counted import Group
 from penstock.collect.counts import Counts
 from penstock.collect.intake import Intake
 from penstock.collect.judging.admit import Judge
@@ -43,6 +42,7 @@ from penstock.collect.ways.unanswered import Unanswered
 from penstock.collect.ways.view_reply import MayRead, Rows, ViewReplies, by_credential
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
+from penstock.log.group import GroupCommit
 from penstock.log.log import Log
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import Signals
@@ -61,7 +61,7 @@ class Collect:
         self,
         application: Application,
         log: Log,
-        group: Group,
+        group: GroupCommit,
         wait_absorbed: WaitAbsorbed,
         limits: Limits,
         clock: Clock,
@@ -81,7 +81,7 @@ class Collect:
         self.counts = Counts(log.memory())
         self.pressure = Pressure(application, limits, clock, signals, random or Random())
         self.slow = SlowBodies(limits, clock)
-        dead = DeadLedger(make_dead(log, group), group, self.counts, clock)
+        dead = DeadLedger(make_dead(log, group), group, clock)
         self.intakes = {s.name: self._intake(s, log, group, dead, limits, signals) for s in application.streams}
         receipts = Receipts(log.memory(), clock)
         reception = Reception(dead, clock, signals, self.pressure.turns)
@@ -113,12 +113,12 @@ class Collect:
             self.pressure.watch(self.intakes, absorbed, self.pulls)
 
     def _intake(
-        self, declared: StreamDef, log: Log, group: Group, dead: DeadLedger, limits: Limits, signals: Signals
+        self, declared: StreamDef, log: Log, group: GroupCommit, dead: DeadLedger, limits: Limits, signals: Signals
     ) -> Intake:
         stream = make_stream(log, group, declared)
         end = stream.position(log.bounds(stream).ends)
         guard = self.pressure.guards[declared.name]
-        return Intake(Judge(declared, limits), stream, end, group, dead, self.counts, signals, guard)
+        return Intake(Judge(declared, limits), stream, end, group, dead, signals, guard)
 
     def add_routes(self, app: web.Application) -> None:
         """The runner of this app needs `auto_decompress=False`: the door unpacks bodies itself, bounded."""

@@ -2,8 +2,8 @@
 
 1. A request is answered when its events, its dead letters and their counts are durable, never before.
 2. Requests that wait for the same commit become one append: building columns and appending cost per call, not per
-   event. A request with a producer's number is an append of its own, because the number stands for it alone; so is one
-   whose events came as columns, because there is nothing to gain.
+   event. A request with a producer's number or a condition is an append of its own, because that stands for it alone;
+   so is one whose events came as columns, because there is nothing to gain.
 3. Events and dead letters of a request go into one commit. A producer's number that is refused (gap, fenced) or was
    taken before leaves no letters.
 4. The events of a stream reach the log in the order in which their requests were taken in.
@@ -15,19 +15,20 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from penstock.collect.counted import Counted, Group, Tally, write
-from penstock.collect.counts import Counts
+from penstock.collect.counts import counted
 from penstock.collect.judging.admit import Judge
 from penstock.collect.judging.arrival import Arrived, Built, Decoded
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
 from penstock.collect.limits.guard import Guard
 from penstock.collect.sender import Sender, Way
-from penstock.log.log import Appended, Producer, Stream
+from penstock.log.group import GroupCommit, first_taken
+from penstock.log.log import Append, Appended, Condition, OutcomeKey, Producer, Share, Stream
 from penstock.observe.signals import EventsSkewed, EventsTaken, Signals
 from penstock.position import Position
 
@@ -54,8 +55,22 @@ class Outcome:
     """The position's, made once for all requests of a commit."""
 
 
-Note = Callable[[Outcome], Mapping[str, Any]]
-"""Called inside the commit, in the writer's thread: keys to remember with the events, as in `Append.remember`."""
+class Keys(NamedTuple):
+    """Keys of the control stream that are written in the commit of a request's events."""
+
+    sets: Mapping[str, Any | None]
+    reply: tuple[str, Mapping[str, Any]] | None = None
+    """A key, and what it gets besides `ack`, `accepted` and `duplicates` of this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the log is told with a request's events."""
+
+    keys: Callable[[Sequence[Rejection], int], Keys]
+    """Called on the loop before the commit, when it is known which events are rejected, and how many were shed."""
+    requires: tuple[Condition, ...] = ()
+    """Conditions of its events, which are then an append of their own."""
 
 
 class Answer(Protocol):
@@ -97,9 +112,8 @@ class Intake:
         judge: Judge,
         stream: Stream,
         end: Position,
-        group: Group,
+        group: GroupCommit,
         dead: DeadLedger,
-        counts: Counts,
         signals: Signals,
         guard: Guard | None = None,
     ) -> None:
@@ -107,8 +121,7 @@ class Intake:
         self.stream = stream
         self.end = end
         """Behind everything that this process knows to be durable."""
-        self._group, self._dead, self._counts, self._signals = group, dead, counts, signals
-        self._guard = guard
+        self._group, self._dead, self._signals, self._guard = group, dead, signals, guard
         self._waiting: list[Claim] = []
         self._waiting_events = 0
         self._writing: set[asyncio.Task[None]] = set()
@@ -121,16 +134,14 @@ class Intake:
         sender: Sender,
         producer: Producer | None = None,
         note: Note | None = None,
-        alone: bool = False,
         begun: Callable[[], None] | None = None,
         anyway: bool = False,
     ) -> Outcome:
-        """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `DiskFullError`, ...,
-        and what the stream's guard raises: `TooManyError`, `LaggingError`.
+        """Durable on return. Raises what the log raises: `FencedError`, `SequenceGapError`, `ConditionError`,
+        `DiskFullError`, ..., and what the stream's guard raises: `TooManyError`, `LaggingError`.
 
-        `alone`: in an append of its own, so that a `note` that raises fails nobody else. `begun` is called when the
-        events are on their way: what is taken after that comes after them. `anyway`: past the guard, for what was
-        received already and can wait no longer.
+        `begun` is called when the events are on their way: what is taken after that comes after them. `anyway`: past
+        the guard, for what was received already and can wait no longer.
         """
         shed, asked = 0, decoded.received
         guard = None if anyway else self._guard
@@ -138,7 +149,7 @@ class Intake:
             decoded, shed = guard.admit(decoded, sender)
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         claim = Claim(decoded, received_us, sender, done, producer, note, list(decoded.rejections), shed=shed)
-        if producer is not None or alone or decoded.columns is not None:
+        if producer is not None or decoded.columns is not None or (note is not None and note.requires):
             self._begin_waiting()
             self._begin([claim])
         else:
@@ -244,36 +255,39 @@ class Intake:
     def _append(self, claims: list[Claim], built: Built) -> Awaitable[Appended]:
         """On its way to the log when this returns."""
         letters = [Letter(self.stream.name, r, c.sender, c.producer) for c in claims for r in c.rejections]
+        requires = claims[0].note.requires if claims[0].note else ()
         if built.batch.num_rows or claims[0].producer is not None or any(c.shed or c.known for c in claims):
-            appends = [self._events(claims, built)]
+            appends = [self._events(claims, built, requires)]
             if letters:
                 appends.append(self._dead.append(letters, follows=True))
-            return write(self._group, appends)
-        return self._bury(claims, built, letters)
-
-    async def _bury(self, claims: list[Claim], built: Built, letters: list[Letter]) -> Appended:
-        """There is no event among them."""
-        nothing = Appended(self.end, 0, 0)
+            return first_taken(self._group.append(appends))
+        sets, replies = _noted(claims)
+        nothing = {"ack": self.end.token(), "accepted": 0, "duplicates": 0}
+        sets |= {key: {**value, **nothing} for _, key, value in replies}
+        appends = [Append(sets=sets, requires=requires)] if sets else []
         if letters:
-            await self._dead.keep(letters, lambda: _noted(claims, self._outcomes(claims, built, nothing)))
-        return nothing
+            appends.append(self._dead.append(letters, follows=bool(sets)))
+        return self._bury(self._group.append(appends) if appends else None)
 
-    def _events(self, claims: list[Claim], built: Built) -> Counted:
-        noting = any(claim.note for claim in claims)
+    async def _bury(self, written: asyncio.Future[list[Appended | Exception]] | None) -> Appended:
+        """There is no event among them."""
+        if written is not None:
+            await first_taken(written)
+        return Appended(self.end, 0, 0)
 
-        def remember(appended: Appended, tally: Tally) -> Mapping[str, Any]:
-            if appended.repeated:
-                return tally.add(self.stream.name, duplicates=sum(claim.received for claim in claims))
-            known, shed = sum(claim.known for claim in claims), sum(claim.shed for claim in claims)
-            keys = tally.add(
-                self.stream.name,
-                duplicates=len(appended.duplicates) + known,
-                shed=shed,
-                skewed=built.skewed_without(appended.duplicates),
-            )
-            return keys | _noted(claims, self._outcomes(claims, built, appended)) if noting else keys
-
-        return Counted.make(self.stream, built.batch, self._counts, remember, claims[0].producer)
+    def _events(self, claims: list[Claim], built: Built, requires: tuple[Condition, ...]) -> Append:
+        name, producer = self.stream.name, claims[0].producer
+        skewed = () if built.skewed is None else tuple(np.flatnonzero(built.skewed).tolist())
+        counts = (
+            *counted(name, duplicates=Share("duplicates")),
+            *counted(name, duplicates=sum(c.known for c in claims), shed=sum(c.shed for c in claims)),
+            *counted(name, skewed=Share("accepted", skewed) if skewed else 0),
+            *counted(name, duplicates=sum(c.received for c in claims) if producer else 0, repeated=True),
+        )
+        sets, replies = _noted(claims)
+        rows = _rows(claims) if replies else []
+        outcomes = tuple(OutcomeKey(key, value, rows[number]) for number, key, value in replies)
+        return Append(self.stream, built.batch, None, producer, False, requires, sets, outcomes, counts)
 
     # Answers
 
@@ -375,9 +389,20 @@ def _starts(claims: list[Claim]) -> list[int]:
     return starts
 
 
-def _noted(claims: list[Claim], outcomes: list[Outcome]) -> dict[str, Any]:
-    keys: dict[str, Any] = {}
-    for claim, outcome in zip(claims, outcomes, strict=True):
+def _noted(claims: list[Claim]) -> tuple[dict[str, Any | None], list[tuple[int, str, Mapping[str, Any]]]]:
+    """Keys that are set, and those that get the reply to a request, with its number."""
+    sets: dict[str, Any | None] = {}
+    replies: list[tuple[int, str, Mapping[str, Any]]] = []
+    for number, claim in enumerate(claims):
         if claim.note is not None:
-            keys |= claim.note(outcome)
-    return keys
+            keys = claim.note.keys(claim.rejections, claim.shed)
+            sets |= keys.sets
+            if keys.reply is not None:
+                replies.append((number, *keys.reply))
+    return sets, replies
+
+
+def _rows(claims: list[Claim]) -> list[range]:
+    """Which rows of the batch are each request's."""
+    ends = list(accumulate(claim.accepted for claim in claims))
+    return [range(end - claim.accepted, end) for claim, end in zip(claims, ends, strict=True)]

@@ -37,7 +37,7 @@ LINE_BYTES, COMMA_BYTES = 64, 16
 """What a line and a comma of a body count for at least when accounts take turns."""
 
 BadNote = Callable[[BadBodyError], Mapping[str, Any]]
-"""What to remember in the commit that keeps an unreadable body."""
+"""Gives the keys that are set in the commit that keeps an unreadable body."""
 
 
 class Judged(NamedTuple):
@@ -135,7 +135,7 @@ class Reception:
         """Keep a body that cannot be read; it counts as one event."""
         stream = intake.stream.name
         letter = Letter(stream, Rejection(0, "bad_body", error.detail or error.message, raw), sender)
-        await self._dead.keep([letter], None if bad_note is None else lambda: bad_note(error))
+        await self._dead.keep([letter], None if bad_note is None else bad_note(error))
         self._signals(EventsTaken(stream, sender.way, 0, 0, 1))
 
     async def _decode(self, intake: Intake, raw: bytes, form: Form) -> Decoded:

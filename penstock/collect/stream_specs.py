@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.collect.counted import Group
 from penstock.declaration import StreamDef
 from penstock.errors import SchemaChangeError
 from penstock.log.evolving import WAY_OUT, judged, versioned
 from penstock.log.folder import DEAD
+from penstock.log.group import GroupCommit
 from penstock.log.log import Log, Stream, StreamSpec
 
 
@@ -17,12 +17,12 @@ def stream_spec(declared: StreamDef) -> StreamSpec:
     )
 
 
-def make_dead(log: Log, group: Group) -> Stream:
+def make_dead(log: Log, group: GroupCommit) -> Stream:
     """The ledger of what was rejected; its letters are unique by their id, where they have one."""
     return group.run(lambda: log.create(StreamSpec("dead", DEAD, unique=True))).result()
 
 
-def make_stream(log: Log, group: Group, declared: StreamDef) -> Stream:
+def make_stream(log: Log, group: GroupCommit, declared: StreamDef) -> Stream:
     """Make it or find it; a class that cannot read the events already stored is refused with the user's line."""
     there = log.find(declared.name)
     refused = () if there is None else judged(declared, log.versions(there)).refused

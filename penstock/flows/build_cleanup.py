@@ -22,16 +22,16 @@ from typing import Any
 
 from penstock.config import Folder
 from penstock.declaration import LEDGERS, Application
+from penstock.log import control_keys
 from penstock.log.builds import batch_meta, build_of
 from penstock.log.log import CONTROL, Log, Stream
 
 KEPT_US = 24 * 3_600_000_000
 """How long something that may still be wanted stays."""
-NOTED = "leftover/"
-"""Keys of the control stream: since when something is left over."""
 _FILES_AT_ONCE = 20
 """Files removed in one step: about a millisecond."""
-_OF_A_NAME = ("build/{}", "live/{}", "flow/{}")
+_OF_A_NAME = (control_keys.build, control_keys.live, control_keys.flow)
+_NOTED = control_keys.leftover
 _LOST = ".lost"
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class BuildCleanup:
                 yield from self._remove_build(build, memory)
         for item in sorted(lost.keys() & due):
             yield from self._remove_folder(lost[item], f"the checkpoint that was set aside as {item}")
-            self._forget([NOTED + item])
+            self._forget([_NOTED(item)])
         if self._starting:
             yield from self._remove_feeds()
 
@@ -77,7 +77,10 @@ class BuildCleanup:
     def _builds(self, memory: Mapping[str, Any]) -> set[Build]:
         """Every build of which anything is left."""
         streams = {(stream.name, stream.epoch) for stream in self._streams()}
-        skips = {(name, epoch) for _, name, epoch in (key.split("/") for key in memory if key.startswith("skip/"))}
+        skips = {
+            (name, epoch)
+            for _, name, epoch in (key.split("/") for key in memory if key.startswith(control_keys.skip.prefix))
+        }
         folders = {(path.parent.name, path.name) for path in self._checkpoints() if path.suffix != _LOST}
         return streams | skips | folders
 
@@ -99,7 +102,7 @@ class BuildCleanup:
         return kept
 
     def _inputs(self, build: Build, memory: Mapping[str, Any]) -> Iterator[Build]:
-        stored = memory.get(f"build/{build[0]}")
+        stored = memory.get(control_keys.build(build[0]))
         if stored is not None and stored["epoch"] == build[1]:
             yield from build_of(stored).inputs.items()
         stream = self._log.find(*build)
@@ -108,7 +111,7 @@ class BuildCleanup:
             yield from ((name, end[0]) for name, end in batch_meta(last.meta).end.items())
 
     def _undeclared(self, memory: Mapping[str, Any]) -> set[str]:
-        told = {key.partition("/")[2] for key in memory if key.startswith(("build/", "live/", "flow/"))}
+        told = {family.rest(key) for key in memory for family in _OF_A_NAME if key.startswith(family.prefix)}
         folders = {path.name for path in self._folder.checkpoints.glob("*") if path.is_dir()}
         return (told | folders | {name for name, _ in self._builds(memory)}) - self._declared
 
@@ -124,9 +127,9 @@ class BuildCleanup:
     def _due(self, memory: Mapping[str, Any], items: set[str]) -> set[str]:
         """Which of these have been left over for long enough. What is new to it is noted; what is wanted again, or
         gone, is forgotten."""
-        since = {key.removeprefix(NOTED): us for key, us in memory.items() if key.startswith(NOTED)}
-        fresh = {f"{NOTED}{item}": self._now_us for item in items - since.keys()}
-        gone = {f"{NOTED}{item}": None for item in since.keys() - items}
+        since = {_NOTED.rest(key): us for key, us in memory.items() if key.startswith(_NOTED.prefix)}
+        fresh = {_NOTED(item): self._now_us for item in items - since.keys()}
+        gone = {_NOTED(item): None for item in since.keys() - items}
         if fresh or gone:
             self._log.append([], {**fresh, **gone})
         for item in sorted(items - since.keys()):
@@ -137,8 +140,8 @@ class BuildCleanup:
 
     def _remove_name(self, name: str, memory: Mapping[str, Any]) -> Iterator[int]:
         """All of a flow or view that is no longer declared."""
-        keys = [key.format(name) for key in _OF_A_NAME]
-        self._forget([key for key in memory if key in keys or key.startswith(f"skip/{name}/")])
+        keys = [family(name) for family in _OF_A_NAME]
+        self._forget([key for key in memory if key in keys or key.startswith(control_keys.skip(name, ""))])
         rows = 0
         for stream in self._streams():
             if stream.name == name:
@@ -146,7 +149,7 @@ class BuildCleanup:
                     rows += went
                     yield went
         yield from _removing(self._folder.checkpoints / name)
-        self._forget([NOTED + name])
+        self._forget([_NOTED(name)])
         self._tell(f"'{name}', which the app no longer declares: {rows} rows")
 
     def _remove_build(self, build: Build, memory: Mapping[str, Any]) -> Iterator[int]:
@@ -156,7 +159,7 @@ class BuildCleanup:
             rows += went
             yield went
         yield from _removing(self._folder.checkpoints / name / epoch)
-        self._forget([key for key in memory if key == f"skip/{name}/{epoch}"])
+        self._forget([key for key in memory if key == control_keys.skip(name, epoch)])
         self._tell(f"the build {epoch} of '{name}', which is no longer served: {rows} rows")
 
     def _remove_folder(self, path: Path, what: str) -> Iterator[int]:
@@ -187,7 +190,7 @@ class BuildCleanup:
 
 
 def _current(name: str, memory: Mapping[str, Any]) -> Iterator[Build]:
-    stored, live = memory.get(f"build/{name}"), memory.get(f"live/{name}")
+    stored, live = memory.get(control_keys.build(name)), memory.get(control_keys.live(name))
     if stored is not None:
         yield name, stored["epoch"]
     if live is not None:

@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.flows import flow_build
 from penstock.flows.plan import Planned, Planner, flow_time, served_columns
 from penstock.flows.session import open_session
+from penstock.log import control_keys
 from penstock.log.evolving import WAY_OUT, judged
 from penstock.log.log import LogReader
 from penstock.log.opening import open_reader
@@ -71,7 +72,7 @@ def _against_folder(application: Application, planned: dict[str, Planned], folde
         epochs = {s.name: found.epoch for s in application.streams if (found := edge.find(s.name))}
         memory = flows.memory()
         for name, made in planned.items():
-            stored = memory.get(f"build/{name}")
+            stored = memory.get(control_keys.build(name))
             inputs = {i: epochs.get(i, "") for i in made.inputs}
             why = flow_build.why_rebuilt(memory, made, inputs)
             if why:

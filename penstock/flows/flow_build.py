@@ -20,6 +20,7 @@ from penstock.declaration import FlowDef
 from penstock.flows.plan import Planned, flow_schema
 from penstock.flows.sink import Ends, changelog_schema
 from penstock.flows.source import Skips
+from penstock.log import control_keys
 from penstock.log.builds import Build, batch_meta, build_of
 from penstock.log.log import LogReader, StreamSpec
 
@@ -28,7 +29,7 @@ Memory = Mapping[str, Any]
 
 def continued(memory: Memory, made: Planned, inputs: Mapping[str, str], checkpoints: Path) -> Build | None:
     """The build to go on with, or None: a new one must begin."""
-    stored = memory.get(f"build/{made.node.name}")
+    stored = memory.get(control_keys.build(made.node.name))
     if stored is None:
         return None
     build = build_of(stored)
@@ -38,7 +39,7 @@ def continued(memory: Memory, made: Planned, inputs: Mapping[str, str], checkpoi
 
 def why_rebuilt(memory: Memory, made: Planned, inputs: Mapping[str, str]) -> str | None:
     """What `check` says of a build that will not be continued; None: it will, or there is none yet."""
-    stored = memory.get(f"build/{made.node.name}")
+    stored = memory.get(control_keys.build(made.node.name))
     if stored is None:
         return None
     build = build_of(stored)
@@ -75,9 +76,9 @@ def stream_spec(made: Planned, build: Build) -> StreamSpec:
 
 def remembered(name: str, build: Build, memory: Memory) -> dict[str, Any]:
     """What the control stream learns of a new build; the first one of a name is live at once."""
-    learned: dict[str, Any] = {f"build/{name}": msgspec.to_builtins(build)}
-    if f"live/{name}" not in memory:
-        learned[f"live/{name}"] = build.epoch
+    learned: dict[str, Any] = {control_keys.build(name): msgspec.to_builtins(build)}
+    if control_keys.live(name) not in memory:
+        learned[control_keys.live(name)] = build.epoch
     return learned
 
 
@@ -99,7 +100,7 @@ def _set_aside(checkpoints: Path, name: str, epoch: str) -> bool:
 def skips_of(memory: Memory, name: str, epoch: str) -> dict[str, Skips]:
     """The events that a build leaves out, by stream."""
     found: dict[str, set[tuple[int, int]]] = {}
-    for stream, partition, offset in memory.get(f"skip/{name}/{epoch}", []):
+    for stream, partition, offset in memory.get(control_keys.skip(name, epoch), []):
         found.setdefault(stream, set()).add((partition, offset))
     return {stream: frozenset(events) for stream, events in found.items()}
 
@@ -112,7 +113,7 @@ class Takeover:
         self.build = build
         self.log = log
         self.logs = logs
-        self.done = log.memory().get(f"live/{made.node.name}") == build.epoch
+        self.done = log.memory().get(control_keys.live(made.node.name)) == build.epoch
         self._targets: dict[str, tuple[int, ...]] = {}
         self.after: Callable[[str], None] = lambda old: None
         """Called with the epoch that is no longer served."""
@@ -122,12 +123,12 @@ class Takeover:
         if self.done or not self._level(end):
             return {}
         self.done = True
-        self.after(self.log.memory()[f"live/{name}"])
-        return {f"live/{name}": self.build.epoch}
+        self.after(self.log.memory()[control_keys.live(name)])
+        return {control_keys.live(name): self.build.epoch}
 
     def _level(self, end: Ends) -> bool:
         name = self.made.node.name
-        old = self.log.find(name, self.log.memory()[f"live/{name}"])
+        old = self.log.find(name, self.log.memory()[control_keys.live(name)])
         last = self.log.last_commit(old) if old else None
         if last is None or last.meta is None:  # nothing is served that this would replace
             return True
@@ -141,7 +142,7 @@ class Takeover:
             return all(n >= b for n, b in zip(now[1], before[1], strict=True))
         if name not in self._targets:
             stream = self.logs[name].find(name, now[0])
-            if stream is None or self.log.memory().get(f"live/{name}", now[0]) != now[0]:
+            if stream is None or self.log.memory().get(control_keys.live(name), now[0]) != now[0]:
                 return False
             self._targets[name] = self.logs[name].bounds(stream).ends
         return all(n >= e for n, e in zip(now[1], self._targets[name], strict=True))

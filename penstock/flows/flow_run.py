@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,9 +29,10 @@ from penstock.flows.plan import Planned, Planner
 from penstock.flows.query import FEW_EVENTS
 from penstock.flows.sink import Sink, with_op
 from penstock.flows.source import Feed
+from penstock.log import control_keys
 from penstock.log.builds import Build, FlowState, State, batch_meta
 from penstock.log.group import GroupCommit
-from penstock.log.log import Append, Appended, Log, LogReader, Stream
+from penstock.log.log import Append, Count, Log, LogReader, Stream
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +81,6 @@ class Flow:
         """When this build took over from another one."""
         self.lost = False
         """The checkpoint is gone: the runner rebuilds this flow and what is downstream of it."""
-        self._counts = threading.Lock()
 
     # Beginning
 
@@ -107,7 +107,7 @@ class Flow:
             bounds = self._log_of(name).bounds(streams[name])
             if bounds.first_commit == 0:
                 continue
-            if f"live/{self.name}" in self.around.log.memory():
+            if control_keys.live(self.name) in self.around.log.memory():
                 raise CheckpointError(
                     f"'{self.name}' must be rebuilt, but retention has removed the oldest events of '{name}'",
                     hint="undo the change of the function, or give the view a new name: it begins with what is left",
@@ -177,7 +177,7 @@ class Flow:
             last=batch_meta(last.meta) if last and last.meta else None,
             expiry=self._expiry(),
             switch=takeover,
-            count_late=self._count_late,
+            next_commit=0 if last is None else last.number + 1,
         )
 
     def _expiry(self) -> Expiry | None:
@@ -196,18 +196,11 @@ class Flow:
         return self.around.edge if self.around.planner.application.stream(name) else self.around.log
 
     def _live(self) -> bool:
-        return self.build is not None and self.around.log.memory().get(f"live/{self.name}") == self.build.epoch
+        return self.build is not None and self.around.log.memory().get(control_keys.live(self.name)) == self.build.epoch
 
     def _taken_over(self, old: str) -> None:
         self.switched_at = self.around.clock.monotonic()
         _log.info("the rebuilt '%s' is level and takes over from the build %s", self.name, old)
-
-    def _count_late(self, stream: str, done: Appended) -> Mapping[str, Any]:
-        with self._counts:
-            key = f"count/{stream}/{self.name}"
-            count = dict(self.around.log.memory().get(key, {}))
-            count["late"] = count.get("late", 0) + done.accepted
-            return {key: count}
 
     # Watching
 
@@ -312,27 +305,21 @@ class Flow:
         if not found:
             return self._stop_with(error, batch)
         assert self.build is not None
-        key = f"skip/{self.name}/{self.build.epoch}"
+        key = control_keys.skip(self.name, self.build.epoch)
         known = list(self.around.log.memory().get(key, []))
         logs = {name: self._log_of(name) for name in self.made.inputs}
         now = self.around.clock.now_us()
         letters = poison.letters(logs, self.feeds, self.name, found, now)
         skipped = {key: [*known, *(list(event) for event in found)]}
-        self.around.group.submit([Append(self.around.dead, letters)], {**skipped, **self._dead_counts(found)}).result()
+        dead = Counter(stream for stream, _, _ in found)
+        counts = tuple(Count(control_keys.count(stream, self.name), "dead", by) for stream, by in dead.items())
+        self.around.group.submit([Append(self.around.dead, letters, sets=skipped, counts=counts)]).result()
         _log.error("the flow '%s' leaves out %d events that alone make it fail; see 'dead'", self.name, len(found))
         skips = flow_build.skips_of(self.around.log.memory(), self.name, self.build.epoch)
         self.feeds = {n: replace(f, skips=skips.get(n, frozenset())) for n, f in self.feeds.items()}
         self.failures = 0
         self.retry_at = self.around.clock.monotonic()
         return None
-
-    def _dead_counts(self, found: Mapping[poison.Event, str]) -> dict[str, Any]:
-        counts: dict[str, Any] = {}
-        for stream, _, _ in found:
-            key = f"count/{stream}/{self.name}"
-            count = counts.setdefault(key, dict(self.around.log.memory().get(key, {})))
-            count["dead"] = count.get("dead", 0) + 1
-        return counts
 
     # Telling and ending
 
@@ -348,7 +335,7 @@ class Flow:
             run=self.around.run,
         )
         try:
-            self.around.group.submit([], {f"flow/{self.name}": msgspec.to_builtins(told)}).result()
+            self.around.group.submit([], {control_keys.flow(self.name): msgspec.to_builtins(told)}).result()
         except DiskFullError as error:
             _log.error("the state of '%s' could not be written: %s", self.name, error)
 

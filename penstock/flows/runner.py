@@ -25,6 +25,7 @@ from penstock.flows.flow_run import Flow, Surroundings
 from penstock.flows.hang import EXIT_HUNG, HangWatch
 from penstock.flows.plan import Planner, served_columns
 from penstock.flows.session import hold, open_session
+from penstock.log import control_keys
 from penstock.log.folder import DEAD, LATE
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log, LogReader, Stream, StreamSpec
@@ -172,7 +173,7 @@ class Runner:
         """Rebuild flows whose checkpoint is lost or for which `penstock rebuild` asked, and what is downstream."""
         asked = self._asked()
         if asked:
-            self.group.submit([], {f"rebuilt/{name}": number for name, number in asked.items()}).result()
+            self.group.submit([], {control_keys.rebuilt(name): number for name, number in asked.items()}).result()
         names = [name for name, flow in self.flows.items() if flow.lost or name in asked]
         for name in names:
             below = {n.name for n in self.application.downstream(name)}
@@ -219,7 +220,8 @@ class Runner:
         return {
             name: number
             for name in self.flows
-            if (number := self.edge.memory().get(f"rebuild/{name}")) and number != done.get(f"rebuilt/{name}")
+            if (number := self.edge.memory().get(control_keys.rebuild(name)))
+            and number != done.get(control_keys.rebuilt(name))
         }
 
     def _stop_all(self, flows: list[Flow]) -> bool:

@@ -3,7 +3,8 @@
 1. Exactly one Spark action per batch, also on a replay: without it Spark's own checkpoint breaks.
 2. The checkpoint is synced before the commit, so that the log never knows of a batch that the checkpoint may lose.
 3. One commit holds the changes, the batch's number, its start and end, and what of it was late.
-4. A known batch with the same range is discarded; with another range, or with a gap, the build must start anew.
+4. A known batch with the same range is discarded; with another range, or with a gap, the build must start anew. A
+   batch whose commit hung is written again only if it has not been written meanwhile.
 5. The log's term is checked inside the commit: a sink that outlived its driver cannot write.
 """
 
@@ -12,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,10 @@ from penstock.flows.late import late_events
 from penstock.flows.plan import Planned, flow_schema, flow_time
 from penstock.flows.query import Batch
 from penstock.flows.source import Feed
+from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.group import GroupCommit
-from penstock.log.log import Append, Appended, LogReader, Stream
+from penstock.log.log import Append, Count, EndsAt, LogReader, Share, Stream
 
 Ends = dict[str, Any]
 """Positions by input, as a commit stores them: `{"rsvps": [epoch, [offsets]]}`."""
@@ -70,7 +71,8 @@ class Sink:
     switch: Callable[[Ends], Mapping[str, Any]]
     """Called before each commit with its end; gives what the control stream must learn, such as that this build is
     level and now the live one."""
-    count_late: Callable[[str, Appended], Mapping[str, Any]]
+    next_commit: int
+    """The number of the next commit of `output`, unless one whose outcome was unknown has been made after all."""
     error: BaseException | None = None
     progress: int = 0
     """Batches taken since this sink began, for telling a hung query from an idle one."""
@@ -152,16 +154,21 @@ class Sink:
     def _commit(self, rows: pa.Table, span: Span, meta: BatchMeta) -> None:
         now = self.clock.now_us()
         batch = self._changes(rows, meta) if isinstance(self.made.node, ViewDef) else self._events(rows, now)
-        appends = [Append(self.output, batch, meta=msgspec.to_builtins(meta))]
+        stored, sets = msgspec.to_builtins(meta), self.switch(meta.end)
+        unwritten = EndsAt(self.output, self.next_commit)
+        appends = [Append(self.output, batch, stored, requires=(unwritten,), sets=sets)]
         for name, feed in self.feeds.items():
             found = late_events(
                 self.logs[name], feed, self.made.node.name, span.start_commits[name], span.end_commits[name], now
             )
             if found is not None:
-                appends.append(Append(self.late, found, remember=partial(self.count_late, name)))
-        for outcome in self.group.submit(appends, self.switch(meta.end)).result():
+                key = control_keys.count(name, self.made.node.name)
+                count = Count(key, "late", Share("accepted"))
+                appends.append(Append(self.late, found, follows=True, counts=(count,)))
+        for outcome in self.group.submit(appends).result():
             if isinstance(outcome, Exception):
                 raise outcome
+        self.next_commit += 1
 
     def _changes(self, rows: pa.Table, meta: BatchMeta) -> pa.RecordBatch:
         changes = one_row_per_key(rows, self.made)

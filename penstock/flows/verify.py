@@ -31,6 +31,7 @@ from penstock.flows.plan import Planned, Planner, flow_schema
 from penstock.flows.rules import window_column
 from penstock.flows.session import OPTIMISED, open_session
 from penstock.flows.sink import flow_events, latest_by_key, with_op
+from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Commit, LogReader, Stream
 from penstock.log.opening import open_reader
@@ -136,7 +137,7 @@ class Verifier:
     def _output(self, made: Planned) -> tuple[Stream | None, str]:
         """The live build's stream, if it was made by the function as it is now."""
         memory = self.flows.memory()
-        live, stored = memory.get(f"live/{made.node.name}"), memory.get(f"build/{made.node.name}")
+        live, stored = memory.get(control_keys.live(made.node.name)), memory.get(control_keys.build(made.node.name))
         if live is None or stored is None:
             return None, "it has not been built yet"
         build = build_of(stored)

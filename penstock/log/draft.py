@@ -284,9 +284,6 @@ class _Attempt:
         drafts = [made for taken in self._taken.values() if taken.indices and (made := self._draft(taken))]
         self._sign()
         self._memory |= self._marks()
-        for index, append in enumerate(self._appends):
-            if append.remember is not None and self._refused[index] is None and append.stream is not None:
-                self._memory |= append.remember(self._appended(index, self._share_of(append.stream).after))
         last = self._planner.tails(self._planner.control)
         if self._memory:
             drafts.append(draft(last, control.rows(self._memory), None, self._now_us))

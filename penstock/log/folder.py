@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.config import Folder
 from penstock.errors import PositionGoneError, UnknownStreamError
 from penstock.evolution import adapt
+from penstock.log import control_keys
 from penstock.log.log import Block, Bounds, LogReader, Stream
 from penstock.log.opening import open_reader
 from penstock.position import Position
@@ -127,7 +128,7 @@ class FolderLog:
         return Found(name, stream.schema, (Part(self.edge if door else self.flows, stream),))
 
     def _served(self, name: str) -> Stream | None:
-        epoch = self.flows.memory().get(f"live/{name}")
+        epoch = self.flows.memory().get(control_keys.live(name))
         return (self.flows.find(name, epoch) if epoch else None) or self.flows.find(name)
 
     def bounds(self, name: str) -> Bounds:

@@ -265,6 +265,17 @@ class GroupCommit:
 _Outcome = tuple[_Waiting, Results | None, Exception | None]
 
 
+async def first_taken(written: asyncio.Future[Results]) -> Appended:
+    """What became of the first append of a call of `append`; the first error among all of them is raised."""
+    results = await written
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    first = results[0]
+    assert isinstance(first, Appended)
+    return first
+
+
 def _ended() -> LogUnavailableError:
     return LogUnavailableError("the log's writer has ended", hint="restart this process; its log says why")
 

@@ -29,7 +29,7 @@ live in any process, in any number, and may be called from any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -198,8 +198,6 @@ class Append:
     outcomes: tuple[OutcomeKey, ...] = ()
     """Set if it is taken, and if it is `repeated` by its producer's number."""
     counts: tuple[Count, ...] = ()
-    remember: Callable[[Appended], Mapping[str, Any | None]] | None = None
-    undo: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.clock import Clock
 from penstock.declaration import Application, StreamDef
+from penstock.log import control_keys
 from penstock.log.builds import batch_meta
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log, LogReader, Stream
@@ -61,8 +62,8 @@ class Retainer:
     def _ends(self, node: str, stream: Stream) -> Iterator[Any]:
         """How far each build of a flow or view has read the stream: offsets, or None before its first batch."""
         memory = self._flows.memory()
-        build = memory.get(f"build/{node}")
-        epochs = {memory.get(f"live/{node}"), build["epoch"] if build else None}
+        build = memory.get(control_keys.build(node))
+        epochs = {memory.get(control_keys.live(node)), build["epoch"] if build else None}
         for epoch in epochs - {None} or {None}:
             output = self._flows.find(node, epoch) if epoch else None
             commit = self._flows.last_commit(output) if output else None

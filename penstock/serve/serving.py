@@ -23,6 +23,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import BadRequestError, ForbiddenError, NotReadyError, PenstockError, UnknownViewError
+from penstock.log import control_keys
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import AccessRefused
@@ -223,7 +224,7 @@ class Serving:
         """Ask the flows to build one anew; the request itself lives in the log, so that it survives us."""
         assert self._remember is not None
         requested_us = self._clock.now_us()
-        await self._remember({f"rebuild/{name}": requested_us})
+        await self._remember({control_keys.rebuild(name): requested_us})
         return requested_us
 
     async def _read_view(self, request: web.Request) -> web.StreamResponse:

@@ -23,6 +23,7 @@ from penstock.clock import Clock, rfc3339
 from penstock.config import Folder
 from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node, StreamDef
 from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
+from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.folder import FolderLog
 from penstock.log.log import Bounds, KnownIds
@@ -274,8 +275,8 @@ class Status:
         definition = self._application.stream(name)
         flow = self._application.flow(name)
         declared = definition or flow
-        mine = door.get(f"count/{name}") or {}
-        theirs = [count for key, count in flows.items() if key.startswith(f"count/{name}/")]
+        mine = door.get(control_keys.count(name)) or {}
+        theirs = [count for key, count in flows.items() if key.startswith(control_keys.count(name, ""))]
         return {
             "stream": name,
             "kind": "stream" if definition else "flow" if flow else "ledger",

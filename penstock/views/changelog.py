@@ -15,6 +15,7 @@ from typing import Any
 from penstock.change import OP, Column, Key, Row
 from penstock.config import Limits
 from penstock.declaration import Application, ViewDef
+from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Block, Commit, LogReader, Stream
 from penstock.schema import simple_type
@@ -119,7 +120,7 @@ def _take(content: Content, decoded: Decoded) -> None:
 
 def _described(name: str, stream: Stream, memory: Mapping[str, Any]) -> tuple[tuple[Column, ...], str | None]:
     """A build's columns and what `verify` can prove of it; from the stream alone when a newer build is under way."""
-    stored = memory.get(f"build/{name}")
+    stored = memory.get(control_keys.build(name))
     build = build_of(stored) if stored is not None else None
     if build is not None and build.epoch == stream.epoch:
         return build.columns, build.proof

@@ -37,6 +37,7 @@ from penstock.errors import (
     PositionGoneError,
     UnknownViewError,
 )
+from penstock.log import control_keys
 from penstock.log.builds import FlowState, state_of
 from penstock.log.follow import Follower
 from penstock.log.log import LogReader
@@ -108,7 +109,7 @@ class Views:
 
     def flow_state(self, name: str) -> FlowState:
         """How the flow of a view or of a flow stream is; what an earlier run left behind does not count."""
-        stored = self.memory.get(f"flow/{name}")
+        stored = self.memory.get(control_keys.flow(name))
         state = FlowState(state="starting") if stored is None else state_of(stored)
         if self._run is not None and state.run != self._run:
             state = FlowState(state="starting")
@@ -220,7 +221,7 @@ class Views:
 
     async def _advance(self, view: View) -> None:
         """Bring a view to the end of its live build."""
-        live = self.memory.get(f"live/{view.name}")
+        live = self.memory.get(control_keys.live(view.name))
         changelog = self._changelogs.get(view.name)
         if live is None:
             return

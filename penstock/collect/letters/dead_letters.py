@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.collect.counted import Counted, Group, Tally, write
-from penstock.collect.counts import Counts
+from penstock.collect.counts import counted
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.sender import Sender
-from penstock.log.log import Appended, Producer, Stream
+from penstock.log.group import GroupCommit, first_taken
+from penstock.log.log import Append, Producer, Share, Stream
 from penstock.schema import ID, KEY, RECEIVED, SENT, TIME, TIMESTAMP
 
 RAW_BYTES = 1024**2
@@ -60,27 +60,18 @@ def dead_batch(letters: Sequence[Letter], now_us: int, schema: pa.Schema) -> pa.
 class DeadLedger:
     """The stream `dead` of this process."""
 
-    def __init__(self, stream: Stream, group: Group, counts: Counts, clock: Clock) -> None:
-        self._stream, self._group, self._counts, self._clock = stream, group, counts, clock
+    def __init__(self, stream: Stream, group: GroupCommit, clock: Clock) -> None:
+        self._stream, self._group, self._clock = stream, group, clock
 
-    def append(
-        self, letters: Sequence[Letter], note: Callable[[], Mapping[str, Any]] | None = None, *, follows: bool = False
-    ) -> Counted:
-        """To be written; `note` gives more keys to remember with it, `follows` as in `Append`."""
+    def append(self, letters: Sequence[Letter], *, follows: bool = False) -> Append:
+        """To be written; `follows` as in `Append`."""
+        rows: dict[str, list[int]] = {}
+        for row, letter in enumerate(letters):
+            rows.setdefault(letter.stream, []).append(row)
+        counts = (counted(stream, dead=Share("accepted", tuple(theirs))) for stream, theirs in rows.items())
         batch = dead_batch(letters, self._clock.now_us(), self._stream.schema)
-        counted = Counter(letter.stream for letter in letters)
+        return Append(self._stream, batch, follows=follows, counts=tuple(chain(*counts)))
 
-        def remember(appended: Appended, tally: Tally) -> Mapping[str, Any]:
-            if appended.repeated:
-                return {}
-            new = counted - Counter(letters[row].stream for row in appended.duplicates)
-            keys = {} if note is None else dict(note())
-            for stream, dead in new.items():
-                keys |= tally.add(stream, dead=dead)
-            return keys
-
-        return Counted.make(self._stream, batch, self._counts, remember, follows=follows)
-
-    async def keep(self, letters: Sequence[Letter], note: Callable[[], Mapping[str, Any]] | None = None) -> None:
-        """Durable on return."""
-        await write(self._group, [self.append(letters, note)])
+    async def keep(self, letters: Sequence[Letter], sets: Mapping[str, Any | None] | None = None) -> None:
+        """With these keys of the control stream; durable on return."""
+        await first_taken(self._group.append([replace(self.append(letters), sets=sets or {})]))

@@ -23,7 +23,14 @@ from penstock.collect.letters.reading import LetterReader
 from penstock.collect.letters.replayed import Replayed
 from penstock.collect.letters.stored_letters import StoredLetter, StoredLetters, unknown_letter
 from penstock.collect.sender import Sender
-from penstock.errors import BadBodyError, BadRequestError, ReadOnlyStreamError, TooLargeError, UnknownLetterError
+from penstock.errors import (
+    BadBodyError,
+    BadRequestError,
+    ConditionError,
+    ReadOnlyStreamError,
+    TooLargeError,
+    UnknownLetterError,
+)
 
 Verdict = Literal["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter"]
 MOST_LETTERS = 1_000
@@ -94,10 +101,18 @@ class Replayer:
         are unknown to it."""
         _refuse_twice(wishes)
         async with self._one_at_a_time:
-            now_us = self._clock.now_us()
-            judged = await asyncio.to_thread(lambda: [self._judged(wish, now_us, may) for wish in wishes])
-            ready = [found for found in judged if isinstance(found, _Ready)]
-            outcomes = {} if dry_run else await self._taken(ready, now_us, sender)
+            try:
+                return await self._replay(wishes, sender, may, dry_run)
+            except ConditionError:  # a replay whose outcome was unknown has been written meanwhile
+                return await self._replay(wishes, sender, may, dry_run)
+
+    async def _replay(
+        self, wishes: Sequence[Wish], sender: Sender, may: Callable[[str], bool], dry_run: bool
+    ) -> Replay:
+        now_us = self._clock.now_us()
+        judged = await asyncio.to_thread(lambda: [self._judged(wish, now_us, may) for wish in wishes])
+        ready = [found for found in judged if isinstance(found, _Ready)]
+        outcomes = {} if dry_run else await self._taken(ready, now_us, sender)
         return _replay(judged, outcomes, dry_run)
 
     async def _taken(self, ready: Sequence[_Ready], now_us: int, sender: Sender) -> dict[str, Outcome]:
@@ -109,7 +124,7 @@ class Replayer:
                 _joined([found.decoded for found in theirs]),
                 now_us,
                 sender,
-                note=lambda _, places=places: self._replayed.marked(places),  # type: ignore[misc]
+                note=self._replayed.note(places),
             )
         return outcomes
 

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PREFIX = "replayed/"
+from penstock.collect.intake import Keys, Note
+from penstock.log import control_keys
+from penstock.log.log import KeyIs
+
 TOGETHER = 4_096
 
 
@@ -24,7 +27,7 @@ class Place:
 
     @property
     def key(self) -> str:
-        return f"{PREFIX}{self.epoch}/{self.offset // TOGETHER}"
+        return control_keys.replayed(self.epoch, self.offset // TOGETHER)
 
     @property
     def bit(self) -> int:
@@ -40,15 +43,13 @@ class Replayed:
     def __contains__(self, place: Place) -> bool:
         return bool(self._bits(place.key) & place.bit)
 
-    def marked(self, places: Iterable[Place]) -> dict[str, str]:
-        """The keys to remember in the commit that replays these letters.
-
-        Asked inside that commit, in the writer's thread: no other can come between reading a key and writing it.
-        """
+    def note(self, places: Iterable[Place]) -> Note:
+        """What is written in the commit that replays these letters, if no other comes before it."""
         keys: dict[str, int] = {}
         for place in places:
             keys[place.key] = keys.get(place.key, self._bits(place.key)) | place.bit
-        return {key: f"{bits:x}" for key, bits in keys.items()}
+        marks = Keys({key: f"{bits:x}" for key, bits in keys.items()})
+        return Note(lambda *_: marks, tuple(KeyIs(key, self._memory.get(key)) for key in keys))
 
     def _bits(self, key: str) -> int:
         return int(self._memory.get(key) or "0", 16)

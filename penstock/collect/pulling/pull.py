@@ -9,14 +9,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, Literal
 
 from penstock.clock import Clock, rfc3339
-from penstock.collect.intake import Intake, Outcome
+from penstock.collect.intake import Intake, Keys, Note
 from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.rejection import Rejection
 from penstock.collect.pulling.buffer import PullBuffer
 from penstock.collect.pulling.credentials import Credentials
 from penstock.collect.pulling.event_age import EventAge
@@ -27,7 +28,9 @@ from penstock.collect.pulling.source import Arrived, Ended, NotNow, Parts, Reset
 from penstock.collect.pulling.trust import problem_of
 from penstock.collect.sender import Sender
 from penstock.declaration import PullDef
-from penstock.errors import LeaseLostError, PenstockError
+from penstock.errors import ConditionError, LeaseLostError, PenstockError
+from penstock.log.group import GroupCommit, first_taken
+from penstock.log.log import Append
 from penstock.observe.signals import PullReset, PullStateChanged, Signals
 
 FIRST_WAIT_S = 0.5
@@ -52,6 +55,7 @@ class Pull:
         events: PullEvents,
         resume: ResumePoint,
         leases: Leases,
+        group: GroupCommit,
         clock: Clock,
         signals: Signals,
         random: Random,
@@ -59,7 +63,8 @@ class Pull:
     ) -> None:
         self.declared = declared
         self._intake, self._source, self._events, self._resume = intake, source, events, resume
-        self._leases, self._clock, self._signals, self._random, self._sleep = leases, clock, signals, random, sleep
+        self._leases, self._group = leases, group
+        self._clock, self._signals, self._random, self._sleep = clock, signals, random, sleep
         self._credentials = Credentials(declared.origin)
         self._age = EventAge(intake.judge.stream)
         self._state: State = "connecting"
@@ -181,24 +186,34 @@ class Pull:
     async def _append(self, decoded: Decoded, received_us: int, position: Parts | None) -> None:
         stands: dict[str, Any] = {}
 
-        def note(outcome: Outcome) -> Mapping[str, Any]:
-            self._leases.check(self.key)
-            stands.update(self._resume.next(decoded, outcome, position))
-            return dict(stands)
+        def keys(rejections: Sequence[Rejection], _: int) -> Keys:
+            stands.update(self._resume.next(decoded, rejections, position))
+            return Keys(stands)
 
         if decoded.received:
-            sender = Sender("pull", self.declared.url)
-            await self._intake.take(decoded, received_us, sender, None, note, alone=True)
+            note = Note(keys, (self._leases.held(self.key), self._resume.unmoved()))
+            try:
+                await self._intake.take(decoded, received_us, Sender("pull", self.declared.url), None, note)
+            except ConditionError:
+                self._leases.check(self.key)
+                raise NotNow("what it has read was written by an earlier attempt", 0.0) from None
         elif position is not None:
-            stands = self._resume.next(decoded, None, position)
-            await self._leases.remember(self.key, stands)
+            await self._set(keys((), 0).sets)
         self._resume.move(stands)
+
+    async def _set(self, sets: Mapping[str, Any]) -> None:
+        """A commit of these keys alone, if the lease is ours."""
+        try:
+            await first_taken(self._group.append([Append(sets=sets, requires=(self._leases.held(self.key),))]))
+        except ConditionError:
+            self._leases.check(self.key)
+            raise
 
     async def _begin_anew(self, reset: Reset) -> None:
         reason = self._credentials.redact(str(reset))
         self._signals(PullReset(self.declared.stream, self.declared.url, reason))
         with suppress(PenstockError):  # then the source says it again
-            await self._leases.remember(self.key, self._resume.restarted(reset.position))
+            await self._set(self._resume.restarted(reset.position))
         self._enter("disconnected", f"it lost its place in the source: {reason}")
 
     # State

@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from penstock.clock import Clock
-from penstock.collect.counted import Group
 from penstock.collect.intake import Intake
 from penstock.collect.pulling.events import PullEvents
 from penstock.collect.pulling.lease import RENEW_S, Leases
@@ -19,6 +18,7 @@ from penstock.collect.pulling.resume import ResumePoint
 from penstock.config import Limits
 from penstock.declaration import Application, PullDef
 from penstock.errors import PenstockError
+from penstock.log.group import GroupCommit
 from penstock.log.log import Log
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import Signals
@@ -32,7 +32,7 @@ class Pulls:
         application: Application,
         intakes: Mapping[str, Intake],
         log: Log,
-        group: Group,
+        group: GroupCommit,
         holder: str,
         limits: Limits,
         clock: Clock,
@@ -51,6 +51,7 @@ class Pulls:
                 PullEvents(intake.judge, declared.map, limits.event_bytes),
                 ResumePoint(declared, log.memory()),
                 self._leases,
+                group,
                 clock,
                 signals,
                 random,

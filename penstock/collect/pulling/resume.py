@@ -13,10 +13,13 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from penstock.collect.intake import Outcome
 from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.rejection import Rejection
 from penstock.collect.pulling.source import Ask, Parts
 from penstock.declaration import PullDef
+from penstock.log import control_keys
+from penstock.log.control import ControlMap
+from penstock.log.log import KeyIs
 
 Value = int | float | str
 _PART = "#"
@@ -24,24 +27,30 @@ _SHOWN_PARTS = 20
 
 
 class ResumePoint:
-    """Where one pull stands. `next` runs in the writer's thread, the rest on the edge's loop."""
+    """Where one pull stands; lives on the edge's loop."""
 
-    def __init__(self, pull: PullDef, memory: Mapping[str, Any]) -> None:
-        self.key = f"pull/{pull.stream}/{pull.url}"
+    def __init__(self, pull: PullDef, memory: ControlMap) -> None:
+        self.key = control_keys.pull(pull.stream, pull.url)
         self._memory = memory
         self._parameter, _, field = (pull.origin.resume or "").partition("=")
         self._get = attrgetter(field) if field else None
         self.since: Value | None = None
         self.events = 0
         self.parts: dict[str, Any] = {}
+        self._stored: dict[str, Any] | None = None
         self.load()
 
     def load(self) -> None:
         """What the log says: at the start, and after another edge had this pull."""
-        stored = self._memory.get(self.key) or {}
+        self._stored = self._memory.get(self.key)
+        stored = self._stored or {}
         self.since, self.events = stored.get("since"), stored.get("events", 0)
-        below = self.key + _PART
-        self.parts = {key.removeprefix(below): value for key, value in self._memory.items() if key.startswith(below)}
+        below, every = self.key + _PART, self._memory.family(control_keys.pull)
+        self.parts = {key.removeprefix(below): value for key, value in every.items() if key.startswith(below)}
+
+    def unmoved(self) -> KeyIs:
+        """The condition that nothing was written since `load` but what `move` was told of."""
+        return KeyIs(self.key, self._stored)
 
     def ask(self) -> Ask:
         """What to open the source with."""
@@ -56,11 +65,11 @@ class ResumePoint:
             return self.since
         return dict(self.parts) if len(self.parts) <= _SHOWN_PARTS else {"parts": len(self.parts)}
 
-    def next(self, decoded: Decoded, outcome: Outcome | None, position: Parts | None) -> dict[str, Any]:
+    def next(self, decoded: Decoded, rejections: Sequence[Rejection], position: Parts | None) -> dict[str, Any]:
         """The keys behind these events, as the control stream takes them."""
         since = self.since
-        if self._get is not None and outcome is not None:
-            rejected = {rejection.index for rejection in outcome.rejections}
+        if self._get is not None:
+            rejected = {rejection.index for rejection in rejections}
             since = _largest(
                 since, [e for row, e in enumerate(decoded.events) if decoded.place(row) not in rejected], self._get
             )
@@ -77,7 +86,7 @@ class ResumePoint:
         for key, value in keys.items():
             part = key.removeprefix(self.key)
             if not part:
-                self.since, self.events = value["since"], value["events"]
+                self._stored, self.since, self.events = value, value["since"], value["events"]
             elif value is None:
                 self.parts.pop(part[1:], None)
             else:

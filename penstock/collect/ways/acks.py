@@ -10,7 +10,8 @@ from aiohttp import web
 from penstock.clock import Clock
 from penstock.collect.intake import Intake
 from penstock.collect.ways.door import WaitAbsorbed
-from penstock.collect.ways.receipts import Receipt, Receipts
+from penstock.collect.ways.kept_replies import KeptReply
+from penstock.collect.ways.receipts import Receipts
 from penstock.collect.ways.replies import error_reply, json_reply
 from penstock.collect.ways.request_options import wait_s
 from penstock.config import Limits
@@ -63,7 +64,7 @@ class Acks:
         level = "applied" if all(view["applied"] for view in views.values()) else "logged"
         return {"ack": position.token(), "level": level, "views": views}
 
-    async def _of_receipt(self, receipt: Receipt, patience_s: float) -> dict[str, Any]:
+    async def _of_receipt(self, receipt: KeptReply, patience_s: float) -> dict[str, Any]:
         body = await self._of_position(self._known(receipt.position), patience_s)
         body |= {"accepted": receipt.accepted, "duplicates": receipt.duplicates, "rejected": receipt.rejected}
         if receipt.rejected_in_all > len(receipt.rejected):

@@ -18,7 +18,8 @@ from penstock.collect.judging.cutting import SLICE_BYTES
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.reception import Reception
 from penstock.collect.sender import Sender, sender_of
-from penstock.collect.ways.idempotency import Idempotency, Once, Remembered, body_digest
+from penstock.collect.ways.idempotency import Idempotency, Once, body_digest
+from penstock.collect.ways.kept_replies import KeptReply
 from penstock.collect.ways.replies import (
     ACK,
     APPLIED_PREFERENCE,
@@ -36,7 +37,9 @@ from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
 from penstock.errors import (
     BadBodyError,
+    ConditionError,
     LogUnavailableError,
+    OutcomeUnknownError,
     PenstockError,
     ReadOnlyStreamError,
     StaleTermError,
@@ -152,12 +155,10 @@ class Door:
         note = None if once is None else once.note
         if asked.reply is None:
             outcome = await self._reception.take(intake, raw, body.form, sender, asked.producer, note, share=body.share)
-            self._settle(once, outcome)
             return outcome_reply(outcome, await self._reached(outcome, asked), self._expected(intake.stream, asked))
         judged = await self._reception.judged(intake, raw, body.form, sender)
         self._replies.check_one(judged.decoded)
         outcome = await self._reception.take_judged(intake, judged, raw, sender, asked.producer, note)
-        self._settle(once, outcome)
         expected = self._expected(intake.stream, asked)
         if not outcome.accepted and not outcome.duplicates:
             return outcome_reply(outcome, "logged", expected)
@@ -174,19 +175,25 @@ class Door:
         inline = len(raw) <= SLICE_BYTES
         digest = body_digest(body.form, raw) if inline else await asyncio.to_thread(body_digest, body.form, raw)
         begun = self._idempotency.begin(intake.stream.name, sender, key, digest)
-        if isinstance(begun, Remembered):
+        if isinstance(begun, KeptReply):
             await intake.repeated(begun.received, sender)
             return await self._replayed(intake, body, raw, sender, asked, begun)
         try:
             return await self._take(intake, body, raw, sender, asked, begun)
+        except ConditionError:  # an attempt whose outcome was unknown has been written meanwhile
+            self._idempotency.end(begun)
+            return await self._once(intake, body, raw, sender, asked, key)
+        except OutcomeUnknownError:
+            self._idempotency.doubt(begun)
+            raise
         finally:
-            self._idempotency.end(begun, None)
+            self._idempotency.end(begun)
 
     async def _replayed(
-        self, intake: Intake, body: Body, raw: bytes, sender: Sender, asked: Asked, known: Remembered
+        self, intake: Intake, body: Body, raw: bytes, sender: Sender, asked: Asked, known: KeptReply
     ) -> web.StreamResponse:
         """The reply of before; what it waited for in the views is looked up again."""
-        position = Position.parse(known.ack)
+        position = known.position
         if asked.reply is None or known.rejected:
             applied = asked.level == "applied" and await self._applied(position, asked.wait_s)
             return replayed_reply(known, "applied" if applied else "logged")
@@ -196,11 +203,6 @@ class Door:
             credential_of(body.request), asked.reply, intake, judged.decoded, position, asked.wait_s
         )
         return replayed_reply(known, "logged", more, late=more is None)
-
-    def _settle(self, once: Once | None, outcome: Outcome) -> None:
-        """The commit is durable, whatever becomes of the reply."""
-        if once is not None:
-            self._idempotency.end(once, outcome)
 
     # Without waiting
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from penstock import protocol
 from penstock.collect.intake import Outcome
-from penstock.collect.ways.idempotency import Remembered
+from penstock.collect.ways.kept_replies import KeptReply
 from penstock.errors import EventsRejectedError, IdempotencyBusyError, PenstockError, SequenceGapError
 
 ACK = "Penstock-Ack"
@@ -62,11 +62,12 @@ def outcome_reply(
 
 
 def replayed_reply(
-    known: Remembered, level: str, more: Mapping[str, Any] | None = None, *, late: bool = False
+    known: KeptReply, level: str, more: Mapping[str, Any] | None = None, *, late: bool = False
 ) -> web.Response:
     """What was replied before; `more` and `late` as for `outcome_reply`."""
-    body = _body(known.accepted, known.duplicates, known.rejected, known.ack, level, known.shed)
-    headers = {ACK: known.ack, REPLAYED: "true"}
+    ack = known.position.token()
+    body = _body(known.accepted, known.duplicates, known.rejected, ack, level, known.shed)
+    headers = {ACK: ack, REPLAYED: "true"}
     if known.rejected_in_all > len(known.rejected):
         body["rejected_in_all"] = known.rejected_in_all
     if known.rejected and not known.accepted and not known.duplicates and not known.shed:

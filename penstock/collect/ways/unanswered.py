@@ -8,14 +8,14 @@ arrival, though a large body is judged in a thread while a small one is not: eac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
 
-from penstock.collect.intake import Intake, Outcome
+from penstock.collect.intake import Intake, Note
 from penstock.collect.reception import Judged, Reception
 from penstock.collect.sender import Sender
-from penstock.collect.ways.receipts import Receipt, Receipts
+from penstock.collect.ways.receipts import Receipts
 from penstock.collect.ways.request_body import Body
 from penstock.errors import BadBodyError, LaggingError, OverloadedError, PenstockError, TooManyError
 from penstock.observe.signals import ReceiptLost, Signals
@@ -101,24 +101,23 @@ class Unanswered:
         before: asyncio.Future[None] | None,
         gone_on: asyncio.Future[None],
     ) -> None:
-        settle = _Settle(id, intake, self._receipts)
         until_s, events = asyncio.get_running_loop().time() + PATIENCE_S, 1
         try:
             try:
-                judged = await self._reception.judged(intake, raw, body.form, sender, settle.unread)
+                unread = partial(self._receipts.unread, id, intake.end)
+                judged = await self._reception.judged(intake, raw, body.form, sender, unread)
                 events = judged.decoded.received
                 await _passed(before)
-                outcome = await self._take(intake, body, judged, raw, sender, settle, gone_on, until_s)
+                await self._take(intake, body, judged, raw, sender, id, gone_on, until_s)
             finally:
                 await _passed(before)  # also behind a body that cannot be read: it holds its place in the line
                 _set(gone_on)
-            settle.taken_without_commit(outcome)
         except BadBodyError:
-            settle.done()
+            self._receipts.close(id)
         except Exception as error:
             await self._lose(id, intake, sender, error, events)
         else:
-            settle.done()
+            self._receipts.close(id)
         finally:
             body.close()
 
@@ -129,20 +128,22 @@ class Unanswered:
         judged: Judged,
         raw: bytes,
         sender: Sender,
-        settle: _Settle,
+        id: str,
         gone_on: asyncio.Future[None],
         until_s: float,
-    ) -> Outcome:
+    ) -> None:
         """Its sender cannot be told to come again, so that whoever must wait waits here, for a while."""
         wait_s, loop = 1.0, asyncio.get_running_loop()
+        note, unread = Note(partial(self._receipts.taken, id)), partial(self._receipts.unread, id, intake.end)
         while True:
             anyway = self._ending.is_set()
             try:
                 if not body.share.events and not anyway:
                     body.share.hold(judged.decoded.received)
-                return await self._reception.take_judged(
-                    intake, judged, raw, sender, None, settle.taken, settle.unread, lambda: _set(gone_on), anyway
+                await self._reception.take_judged(
+                    intake, judged, raw, sender, None, note, unread, lambda: _set(gone_on), anyway
                 )
+                return
             except _TOO_MUCH as error:
                 left_s = until_s - loop.time()
                 if anyway or left_s <= 0:
@@ -175,31 +176,3 @@ async def _passed(before: asyncio.Future[None] | None) -> None:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-class _Settle:
-    """Writes one receipt into the commit of its events, and makes it known once that is durable."""
-
-    def __init__(self, id: str, intake: Intake, receipts: Receipts) -> None:
-        self._id, self._intake, self._receipts = id, intake, receipts
-        self._expired = receipts.expired()
-        self._receipt: Receipt | None = None
-
-    def taken(self, outcome: Outcome) -> Mapping[str, Any]:
-        """In the writer's thread, inside the commit."""
-        self._receipt = self._receipts.made(outcome)
-        return self._receipts.keys(self._id, self._receipt, self._expired)
-
-    def unread(self, error: BadBodyError) -> Mapping[str, Any]:
-        """In the writer's thread, inside the commit that keeps a body that cannot be read."""
-        self._receipt = self._receipts.made(Outcome(self._intake.end), error.body())
-        return self._receipts.keys(self._id, self._receipt, self._expired)
-
-    def taken_without_commit(self, outcome: Outcome) -> None:
-        """A body without events needs no commit; this process alone remembers it."""
-        if self._receipt is None:
-            self._receipt, self._expired = self._receipts.made(outcome), []
-
-    def done(self) -> None:
-        if self._receipt is not None:
-            self._receipts.settle(self._id, self._receipt, self._expired)

@@ -25,7 +25,7 @@ from penstock.evolution import changes_refused
 from penstock.horizon import Horizon
 from penstock.log import control
 from penstock.log.control import ControlMap, Producers
-from penstock.log.draft import Draft, Plan, Planner, Tail
+from penstock.log.draft import Draft, Planner, Tail
 from penstock.log.ids import IdIndex
 from penstock.log.index.reader import MADE_US, IndexedReader
 from penstock.log.index.removal import Removal, survey
@@ -125,27 +125,17 @@ class IndexedLog(IndexedReader):
         self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None
     ) -> list[Appended | Exception]:
         now_us = self._clock.now_us()
+        plan = self._planner.plan(appends, remember or {}, now_us)
         try:
-            plan = self._written(appends, remember or {}, now_us)
+            self._write(plan.drafts)
         except BaseException:
-            for append in appends:
-                if append.undo is not None:
-                    append.undo()
+            plan.discard()
             raise
         for made in plan.drafts:
             self._tails[made.after.stream.name, made.after.stream.epoch] = made.after
         plan.commit()
         self._take_over(plan.memory, now_us)
         return plan.results
-
-    def _written(self, appends: Sequence[Append], remember: Mapping[str, Any | None], now_us: int) -> Plan:
-        plan = self._planner.plan(appends, remember, now_us)
-        try:
-            self._write(plan.drafts)
-        except BaseException:
-            plan.discard()
-            raise
-        return plan
 
     def _take_over(self, changed: Mapping[str, Any | None], written_us: int) -> None:
         self._memory.apply(changed)

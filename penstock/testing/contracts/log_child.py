@@ -11,7 +11,7 @@ import sys
 
 import pyarrow as pa
 
-from penstock.log.log import Append, Appended, Log, StreamSpec
+from penstock.log.log import Append, Appended, Count, Log, OutcomeKey, Share, StreamSpec
 from penstock.log.opening import open_log
 from penstock.schema import ID, TIME, TIMESTAMP
 from penstock.testing.contracts.log_backends import APP
@@ -32,15 +32,15 @@ def step(number: int) -> list[tuple[str, int | None]]:
     return [(str(number % 20), number), (str(number * 7 % 20), None), (f"kept-{number % 3}", number)]
 
 
-def stored(done: Appended) -> dict[str, int]:
-    """Remembered in the same commit, so that it can never differ from how many events there are."""
-    return {"stored": done.position.offsets[0]}
+OUTCOME = (OutcomeKey("last", {}),)
+COUNT = (Count("stored", "events", Share("accepted")),)
+"""Written in the same commit as the events, so that neither can ever differ from how many there are."""
 
 
 def append_events(log: Log, first: int, rows: int) -> None:
     stream = log.create(SPEC)
     while True:
-        (result,) = log.append([Append(stream, batch(first, rows), remember=stored)])
+        (result,) = log.append([Append(stream, batch(first, rows), outcomes=OUTCOME, counts=COUNT)])
         assert isinstance(result, Appended)
         first += rows
         print(first, flush=True)

@@ -67,7 +67,8 @@ class Failing(LogFixtures):
             stored = everything(reader, stream)
             assert stored == list(range(len(stored))), f"seed {_SEED}, crash {crash}"
             assert len(stored) >= acked
-            assert reader.memory()["stored"] == len(stored)
+            assert reader.memory()["stored"] == {"events": len(stored)}
+            assert reader.memory()["last"]["ack"] == stream.position([len(stored)]).token()
 
     @needs("outliving its process")
     def test_a_changelog_survives_kill_dash_nine_while_it_is_compacted(self, place: str, reader: LogReader) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from penstock.errors import FencedError, SequenceGapError
 from penstock.horizon import Horizon
 from penstock.log.log import Append, Appended, KnownIds, Log, LogReader, Producer, Stream, StreamSpec
 from penstock.testing.contracts.log_backends import LogBackend
-from penstock.testing.contracts.log_events import SCHEMA, LogFixtures, ManualClock, events, numbers, one, put, quick
+from penstock.testing.contracts.log_events import SCHEMA, LogFixtures, ManualClock, events, numbers, put, quick
 
 
 class TakingOnce(LogFixtures):
@@ -245,63 +244,22 @@ class TakingOnce(LogFixtures):
         log.append([], {"a": 2})
         assert (before["a"], reader.memory()["a"]) == (1, 2)
 
-    def test_an_append_remembers_what_became_of_it(self, log: Log, unique: Stream) -> None:
-        told: list[Appended] = []
-
-        def remember(done: Appended) -> dict[str, Any]:
-            told.append(done)
-            return {"at": done.position.token(), "taken": done.accepted}
-
-        put(log, unique, [1])
-        result = one(log.append([Append(unique, events([1, 2]), remember=remember)]))
-        assert told == [result]
-        assert log.memory()["at"] == result.position.token()
-        assert log.memory()["taken"] == 1
-
-    def test_a_repeated_append_is_told_so_and_a_refused_one_remembers_nothing(self, log: Log, stream: Stream) -> None:
-        self._sent(log, stream, 0, 0)
-        for sequence in (0, 9):
-            append = Append(
-                stream,
-                events([1]),
-                producer=Producer("p", 0, sequence),
-                remember=lambda appended, n=sequence: {f"told/{n}": appended.repeated},  # type: ignore[misc]
-            )
-            log.append([append])
-        assert {key: value for key, value in log.memory().items() if key.startswith("told/")} == {"told/0": True}
-
     def test_what_follows_is_taken_only_with_what_it_follows(self, log: Log, stream: Stream, unique: Stream) -> None:
         self._sent(log, stream, 0, 0)
         for sequence, taken in ((0, 0), (9, 0), (1, 1)):
             first = Append(stream, events([1]), producer=Producer("p", 0, sequence))
-            second = Append(unique, events([sequence]), follows=True, remember=lambda it: {"letters": it.accepted})
+            second = Append(unique, events([sequence]), follows=True, sets={"follower": sequence})
             _, follower = log.append([first, second])
             assert isinstance(follower, Appended)
             assert (follower.repeated, follower.accepted) == (not taken, taken)
         assert log.bounds(unique).ends == (1,)
+        assert log.memory()["follower"] == 1
 
     def test_a_failed_commit_remembers_nothing(self, log: Log, stream: Stream, reader: LogReader) -> None:
         with pytest.raises(ValueError, match="columns"):
             log.append([Append(stream, events([1]).select(["n"]))], {"told": True})
         assert "told" not in log.memory()
         assert "told" not in reader.memory()
-
-    def test_an_append_hears_that_its_commit_was_not_made(self, log: Log, stream: Stream) -> None:
-        told: list[str] = []
-
-        def heard(name: str) -> Append:
-            def remember(_: Appended) -> dict[str, Any]:
-                told.append(f"{name} asked")
-                return {}
-
-            return Append(stream, events([1]), remember=remember, undo=lambda: told.append(f"{name} undone"))
-
-        log.append([heard("a")])
-        assert told == ["a asked"]
-        broken = Append(stream, events([2]), remember=lambda _: {"n": 1 // 0})
-        with pytest.raises(ZeroDivisionError):
-            log.append([heard("b"), broken])
-        assert told == ["a asked", "b asked", "b undone"]
 
     def test_memory_survives_compaction(self, backend: LogBackend, place: str, reader: LogReader) -> None:
         with closing(backend.open(place)) as log:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.log.log import Append, Appended, Log, LogReader, Producer, StreamSpec
+from penstock.log.log import Append, Appended, Log, LogReader, OutcomeKey, Producer, StreamSpec
 from penstock.testing.contracts import log_child
 from penstock.testing.contracts.log_backends import LogBackend, needs
 from penstock.testing.contracts.log_events import CHANGELOG, SCHEMA, LogFixtures, changes, content, events
@@ -62,7 +62,7 @@ def step(log: Log, number: int, rows: int) -> list[Appended | Exception]:
     assert unique is not None
     assert words is not None
     batch = events(range(number * 1000, number * 1000 + rows))
-    counted = Append(unique, batch, producer=Producer("p", 0, number), remember=lambda done: {"at": done.accepted})
+    counted = Append(unique, batch, producer=Producer("p", 0, number), outcomes=(OutcomeKey("at", {}),))
     changed = Append(words, changes(log_child.step(number)), meta={"number": number})
     return log.append([counted, changed], {"step": number})
 

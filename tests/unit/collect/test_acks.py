@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manual_clock import ManualClock
 from running_edge import Absorbing, Edge, running
 from shop_app import shop
 
-from penstock.collect.intake import Outcome
-from penstock.collect.ways import receipts, unanswered
+from penstock.collect.ways import kept_replies, unanswered
 from penstock.config import Limits
 from penstock.errors import DiskFullError
 from penstock.log.index.writer import IndexedLog
@@ -108,7 +106,7 @@ async def test_room_is_given_back_when_an_unanswered_request_is_written(tmp_path
 
 
 async def test_the_oldest_receipts_are_forgotten(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(receipts, "MOST_KEPT", 3)
+    monkeypatch.setattr(kept_replies, "MOST_KEPT", 3)
     async with running(shop(), tmp_path / "edge.db") as edge:
         tokens = []
         for n in range(5):
@@ -136,20 +134,6 @@ async def test_receipts_are_forgotten_after_an_hour(tmp_path: Path) -> None:
         assert (await edge.ack(token)).status == 404
         await edge.ack(await unanswered_post(edge, b'{"order_id": 2}'), "?wait=5")
         assert len([key for key in edge.log.memory() if key.startswith("receipt/")]) == 1
-
-
-async def test_expired_receipts_are_forgotten_a_few_with_each_commit() -> None:
-    clock = ManualClock()
-    kept = receipts.Receipts({}, clock)
-    made = kept.made(Outcome(Position("stream", "orders", "a", (1,))))
-    for n in range(150):
-        kept.settle(str(n), made, [])
-    assert kept.expired() == []
-    clock.pass_s(3_601)
-    for left in (64, 64, 22, 0):
-        expired = kept.expired()
-        assert len(expired) == left
-        kept.settle("new", kept.made(Outcome(made.position)), expired)
 
 
 async def test_a_position_is_applied_when_all_views_have_absorbed_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hands import Hands
 from running_edge import Edge, Reply, running
 from shop_app import shop
 
-from penstock.collect.ways import door, idempotency
+from penstock.collect.ways import door, idempotency, kept_replies
 from penstock.errors import DiskFullError
 from penstock.log.index.writer import IndexedLog
 
@@ -101,7 +101,7 @@ async def test_what_was_not_written_is_not_remembered(edge: Edge, monkeypatch: A
 
 
 async def test_keys_are_forgotten_after_a_day_and_the_oldest_first(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(idempotency, "MOST_KEPT", 3)
+    monkeypatch.setattr(kept_replies, "MOST_KEPT", 3)
     clock = Hands(NOW_US)
     path = tmp_path / "edge.db"
     async with running(shop(), path, clock=clock) as edge:

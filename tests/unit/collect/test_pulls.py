@@ -16,8 +16,9 @@ from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.pulling.lease import LEASE_US, Leases
 from penstock.config import sqlite_place
-from penstock.errors import DeclarationError, LeaseLostError
-from penstock.log.group import GroupCommit
+from penstock.errors import ConditionError, DeclarationError, LeaseLostError
+from penstock.log.group import GroupCommit, first_taken
+from penstock.log.log import Append
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 
@@ -150,11 +151,15 @@ async def test_one_edge_at_a_time_runs_a_pull_and_another_takes_over(tmp_path: P
         clock.ahead_us += LEASE_US  # the first is dead
         assert await second.take("pull/a") == 0
         with pytest.raises(LeaseLostError):
-            await first.remember("pull/a", {"x": 1})
+            first.check("pull/a")
+        with pytest.raises(ConditionError):
+            await first_taken(group.append([Append(sets={"x": 1}, requires=(first.held("pull/a"),))]))
         assert "x" not in log.memory()
         await first.renew(["pull/a"])
         await first.release(["pull/a"])
-        await second.remember("pull/a", {"x": 2})
+        second.check("pull/a")
+        await first_taken(group.append([Append(sets={"x": 2}, requires=(second.held("pull/a"),))]))
+        assert log.memory()["x"] == 2
         await second.release(["pull/a"])
         assert await first.take("pull/a") == 0
     finally:

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, SequenceGapError
+from penstock.errors import ConditionError, DiskFullError, LogUnavailableError, OverloadedError, SequenceGapError
 from penstock.log.group import GroupCommit
-from penstock.log.log import Append, Appended, Log, Producer, Stream
+from penstock.log.log import Append, Appended, KeyIs, Log, Producer, Stream
 from penstock.testing.contracts.log_events import events, everything
 
 
@@ -139,16 +139,20 @@ def test_a_bad_append_fails_alone(slow: GroupCommit, held: Held, stream: Stream)
     assert everything(held._log, stream) == [0, 1]
 
 
-def test_a_remember_that_raises_fails_alone(group: GroupCommit, log: Log, stream: Stream) -> None:
-    def broken(_: Appended) -> dict[str, Any]:
-        raise KeyError("broken")
-
-    bad = group.submit([append(stream, 1, remember=broken)])
-    good = group.submit([append(stream, 2)])
-    with pytest.raises(KeyError):
-        bad.result(10)
-    assert good.result(10)
-    assert everything(log, stream) == [2]
+def test_keys_are_set_in_the_order_in_which_they_were_submitted(slow: GroupCommit, held: Held, stream: Stream) -> None:
+    first = slow.submit([append(stream, 0)])
+    assert held.entered.acquire(timeout=10)
+    absent = Append(sets={"a": "conditional"}, requires=(KeyIs("a", None),))
+    before, between, after = slow.submit([absent]), slow.submit([], {"a": 2}), slow.submit([append(stream, 1), absent])
+    for _ in range(2):
+        held.let.release()
+    assert first.result(10)
+    assert accepted(before.result(10)) == [0]
+    assert between.result(10) == []
+    taken, refused = after.result(10)
+    assert accepted([taken]) == [1]
+    assert isinstance(refused, ConditionError)
+    assert held._log.memory()["a"] == 2
 
 
 def test_above_the_bound_a_submission_is_refused_at_once(held: Held, stream: Stream) -> None:
