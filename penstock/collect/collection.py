@@ -20,9 +20,9 @@ from penstock.clock import Clock
 from penstock.collect.collect_routes import ROUTES
 from penstock.collect.counts import Counts
 from penstock.collect.intake import Intake
-from penstock.collect.judging.admit import Judge
+from penstock.collect.judging.judge import Judge
 from penstock.collect.letters.dead_letters import DeadLedger
-from penstock.collect.limits.lags import Absorbed
+from penstock.collect.limits.lag import Absorbed
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.pulling.pull import Sleep
 from penstock.collect.pulling.pulls import Pulls

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from penstock.collect.counts import counted
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Arrived, Built, Decoded
+from penstock.collect.judging.incoming_events import Arrived, Built, Decoded
+from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
-from penstock.collect.limits.guard import Guard
+from penstock.collect.limits.stream_guard import Guard
 from penstock.collect.sender import Sender, Way
 from penstock.log.group import GroupCommit, first_taken
 from penstock.log.log import Append, Appended, Condition, OutcomeKey, Producer, Share, Stream

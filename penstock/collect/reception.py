@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from penstock.clock import Clock
-from penstock.collect.contents.choice import decoded_as
-from penstock.collect.contents.csv import decode_csv_whole
+from penstock.collect.contents.arrow import decode_arrow
+from penstock.collect.contents.cloudevents import decode_cloudevents
+from penstock.collect.contents.csv import decode_csv, decode_csv_whole
 from penstock.collect.intake import INLINE_EVENTS, Intake, Note, Outcome
-from penstock.collect.judging.arrival import Decoded
-from penstock.collect.judging.cutting import SLICE_BYTES, Form
-from penstock.collect.judging.nesting import count
+from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.json_events import SLICE_BYTES, Form, count
+from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
 from penstock.collect.limits.room import Share
@@ -164,3 +165,14 @@ def _lines(raw: bytes) -> int:
 def _weight(raw: bytes) -> int:
     """Bytes, or what as many events cost: those of two bytes each cost as much as others."""
     return max(len(raw), LINE_BYTES * _lines(raw), COMMA_BYTES * count(raw, b","))
+
+
+def decoded_as(judge: Judge, body: bytes, form: Form) -> Decoded:
+    """Each event judged alone where it must be. Raises `BadBodyError` and `TooLargeError` for the body as a whole."""
+    if form == "csv":
+        return decode_csv(judge, body)
+    if form == "arrow":
+        return decode_arrow(judge, body)
+    if form in ("cloudevent", "cloudevents"):
+        return decode_cloudevents(judge, body)
+    return judge.decode_apart(body, form)

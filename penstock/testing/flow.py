@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from penstock import schema
 from penstock.app import App
 from penstock.change import DELETE, OP, UPSERT, Column
-from penstock.collect.judging.arrival import Arrived
-from penstock.collect.judging.system_columns import SystemColumns
+from penstock.collect.judging.event_columns import SystemColumns
+from penstock.collect.judging.incoming_events import Arrived
 from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Node, StreamDef, ViewDef
 from penstock.errors import UnknownStreamError, UnknownViewError

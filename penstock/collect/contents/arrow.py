@@ -17,12 +17,18 @@ import msgspec.inspect as mi
 import numpy as np
 import pyarrow as pa
 
-from penstock.collect.contents.arrow_fit import check_columns, fit, refuse_undeclared, undeclared
+from penstock.collect.contents.arrow_columns import (
+    can_tell,
+    check_columns,
+    fit,
+    refuse_undeclared,
+    suspects,
+    undeclared,
+)
 from penstock.collect.contents.arrow_stream import read_stream
-from penstock.collect.contents.arrow_suspects import can_tell, suspects
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Arrived, Decoded, Mask
-from penstock.collect.judging.cutting import MOST_REJECTED, hopeless
+from penstock.collect.judging.incoming_events import Arrived, Decoded, Mask
+from penstock.collect.judging.json_events import MOST_REJECTED, hopeless
+from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
 from penstock.evolution import default_of
 

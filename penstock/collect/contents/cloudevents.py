@@ -17,9 +17,9 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Decoded
-from penstock.collect.judging.cutting import MOST_REJECTED, hopeless, split
+from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.json_events import MOST_REJECTED, hopeless, split
+from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Refused, Rejection, refused, short
 from penstock.collect.judging.time_columns import FIRST_US, LAST_US
 from penstock.errors import BadBodyError

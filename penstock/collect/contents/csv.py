@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Decoded
-from penstock.collect.judging.cutting import MOST_EVENTS, MOST_REJECTED, hopeless
+from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.json_events import MOST_EVENTS, MOST_REJECTED, hopeless
+from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Refused, Rejection, refused, short, unknown_detail
 from penstock.errors import BadBodyError, TooLargeError
 

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import msgspec.inspect as mi
 
-from penstock.collect.judging.blame import completed
-from penstock.collect.judging.rejection import Refused
+from penstock.collect.judging.rejection import Refused, completed
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 

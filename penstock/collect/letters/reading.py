@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.collect.contents.cloudevents import BAD_ENVELOPE, decode_envelopes, is_envelope
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Decoded
-from penstock.collect.judging.cutting import split
+from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.json_events import split
+from penstock.collect.judging.judge import Judge
 from penstock.collect.letters.stored_letters import StoredLetter
 from penstock.collect.pulling.events import PullEvents
 from penstock.declaration import PullDef

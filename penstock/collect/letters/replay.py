@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake, Outcome
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Arrived, Decoded
+from penstock.collect.judging.incoming_events import Arrived, Decoded
+from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.reading import LetterReader
 from penstock.collect.letters.replayed import Replayed

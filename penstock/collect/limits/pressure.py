@@ -16,9 +16,9 @@ from typing import Any
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake
-from penstock.collect.limits.guard import Guard
-from penstock.collect.limits.lags import Absorbed, Lags, Pausing
+from penstock.collect.limits.lag import Absorbed, Lags, Pausing
 from penstock.collect.limits.room import Room
+from penstock.collect.limits.stream_guard import Guard
 from penstock.collect.limits.turns import Turns
 from penstock.config import Limits
 from penstock.declaration import Application

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.incoming_events import Decoded
 from penstock.declaration import StreamDef
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Decoded
-from penstock.collect.judging.cutting import SLICE_BYTES
+from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.json_events import SLICE_BYTES
+from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
 
 AT_ONCE_EVENTS = 5_000

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from penstock.clock import Clock, rfc3339
 from penstock.collect.intake import Intake, Keys, Note
-from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.incoming_events import Decoded
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.pulling.buffer import PullBuffer
 from penstock.collect.pulling.credentials import Credentials

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.incoming_events import Decoded
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.pulling.source import Ask, Parts
 from penstock.declaration import PullDef

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from penstock.collect.intake import Intake, Outcome
-from penstock.collect.judging.cutting import SLICE_BYTES
+from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.reception import Reception
 from penstock.collect.sender import Sender, sender_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from penstock.clock import Clock
 from penstock.collect.intake import Keys, Note
-from penstock.collect.judging.cutting import Form
+from penstock.collect.judging.json_events import Form
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.sender import Sender
 from penstock.collect.ways.kept_replies import MOST_KEPT, KeptReply, ReplyBook

@@ -14,8 +14,8 @@ import msgspec
 from aiohttp import web
 
 from penstock.clock import Clock
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Refused, Rejection, refused, unknown_detail
 from penstock.collect.sender import sender_of
 from penstock.collect.ways.door import Door

@@ -21,8 +21,8 @@ from aiohttp import web
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake
-from penstock.collect.judging.arrival import Decoded
-from penstock.collect.judging.cutting import SLICE_BYTES
+from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.limits.room import Share
 from penstock.collect.sender import Sender, sender_of

@@ -14,7 +14,7 @@ import pyarrow as pa
 from aiohttp import web
 
 from penstock.collect.contents.cloudevents import enveloped, is_binary
-from penstock.collect.judging.cutting import SLICE_BYTES, Form
+from penstock.collect.judging.json_events import SLICE_BYTES, Form
 from penstock.collect.limits.room import Room
 from penstock.collect.ways.slow_bodies import SlowBodies
 from penstock.config import Limits

@@ -22,7 +22,7 @@ from aiohttp.http import SERVER_SOFTWARE
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake, Outcome
-from penstock.collect.judging.cutting import SLICE_BYTES, Form
+from penstock.collect.judging.json_events import SLICE_BYTES, Form
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.limits.room import Share
 from penstock.collect.sender import Sender

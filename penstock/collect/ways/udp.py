@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake
-from penstock.collect.judging.cutting import MOST_REJECTED, SLICE_BYTES, lines_of
+from penstock.collect.judging.json_events import MOST_REJECTED, SLICE_BYTES, lines_of
 from penstock.collect.sender import Sender
 from penstock.collect.ways.kernel_drops import kernel_drops
 from penstock.config import Limits

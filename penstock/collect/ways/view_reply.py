@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from penstock.collect.intake import Intake
-from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.incoming_events import Decoded
 from penstock.errors import BadRequestError
 from penstock.position import Position
 from penstock.rights.credential import Credential, credential_of

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 from readings_app import cloud, readings, stream_of
 
-from penstock.collect.contents.choice import decoded_as
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Arrived, Decoded
-from penstock.collect.judging.cutting import Form
+from penstock.collect.judging.incoming_events import Arrived, Decoded
+from penstock.collect.judging.json_events import Form
+from penstock.collect.judging.judge import Judge
+from penstock.collect.reception import decoded_as
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
 

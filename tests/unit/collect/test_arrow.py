@@ -16,8 +16,8 @@ from running_edge import Edge
 from penstock import App, Event
 from penstock.collect.contents import arrow as arrow_body
 from penstock.collect.contents import arrow_stream
-from penstock.collect.contents.choice import decoded_as
-from penstock.collect.judging.admit import Judge
+from penstock.collect.judging.judge import Judge
+from penstock.collect.reception import decoded_as
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
 

@@ -14,7 +14,7 @@ from raw_socket import frame, raw_socket
 from running_edge import Edge, held, running, until
 from shop_app import shop
 
-from penstock.collect.judging.admit import Judge
+from penstock.collect.judging.judge import Judge
 from penstock.config import Limits
 from penstock.errors import FencedError
 from penstock.sockets.frames import TEXT, deflate

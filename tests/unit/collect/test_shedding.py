@@ -12,7 +12,7 @@ from running_edge import Edge, running
 from shop_app import Order
 
 from penstock import App
-from penstock.collect.limits.shedding import CALM_S, HALVE_S, Shedder
+from penstock.collect.limits.stream_guard import CALM_S, HALVE_S, Shedder
 from penstock.collect.ways import unanswered
 from penstock.config import Limits
 from penstock.errors import DeclarationError, LaggingError

@@ -3,7 +3,7 @@ from __future__ import annotations
 from msgspec import Raw
 
 from penstock import Event, Struct
-from penstock.collect.judging.unknown_fields import unknown_fields
+from penstock.collect.judging.judge import unknown_fields
 
 
 class Leaf(Struct, rename="camel"):

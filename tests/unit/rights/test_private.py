@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import App, Event, Private, Struct
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Arrived
+from penstock.collect.judging.incoming_events import Arrived
+from penstock.collect.judging.judge import Judge
 from penstock.config import Limits
 from penstock.private import MASK, is_private, mask, private_fields
 from penstock.schema import EventSchema, simple_type

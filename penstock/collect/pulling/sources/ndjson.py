@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import ClientResponse, ClientSession
 
-from penstock.collect.judging.cutting import split
+from penstock.collect.judging.json_events import split
 from penstock.collect.pulling.http_get import HttpGet, bounded
 from penstock.collect.pulling.lines import Lines
 from penstock.collect.pulling.source import Arrived, Ask, Lag, NotNow

@@ -18,7 +18,7 @@ import pyarrow as pa
 from aiohttp import ClientResponse, ClientSession
 
 from penstock.clock import Clock
-from penstock.collect.judging.cutting import SLICE_BYTES
+from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.pulling.http_get import HttpGet, bounded
 from penstock.collect.pulling.source import Arrived, Ask, Lag, NotNow, Reset
 from penstock.declaration import StreamDef

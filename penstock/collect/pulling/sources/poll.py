@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import ClientResponse, ClientSession
 
-from penstock.collect.judging.cutting import SLICE_BYTES
+from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.pulling.http_get import HttpGet, bounded
 from penstock.collect.pulling.source import Arrived, Ask, Lag, Parts
 from penstock.collect.pulling.sources.ndjson import values

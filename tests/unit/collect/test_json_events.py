@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collect.judging.nesting import balanced, deeper_than, elements
+from penstock.collect.judging.json_events import balanced, deeper_than, elements
 
 values = st.recursive(
     st.none() | st.integers() | st.text('a"\\{}[],', max_size=6),

@@ -6,21 +6,114 @@ only noted here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.collect.judging.arrival import Decoded
+from penstock.collect.judging.incoming_events import Decoded
 from penstock.collect.limits.room import Room
-from penstock.collect.limits.shedding import Shedder
 from penstock.collect.sender import Sender
 from penstock.declaration import StreamDef
 from penstock.errors import LaggingError, PenstockError
+from penstock.overload import Shed
 from penstock.rights.allowances import Buckets
+
+LEAST = 1 / 1024
+HALVE_S = 1.0
+"""How long a new part is given to show before it is halved again."""
+CALM_S = 5.0
+"""How long it must be calm before more is taken."""
+SEEN = 1_024
+"""Priorities that are remembered to know what is a large one."""
+
+Field = Callable[[str], Sequence[Any]]
+"""The values of one field, one for each event."""
+Keep = Callable[[int, Field], list[int]]
+
+
+class Shedder:
+    """Which events of a stream are kept; lives on the edge's loop."""
+
+    def __init__(self, stream: StreamDef, shed: Shed, clock: Clock, random: Random) -> None:
+        self.rule = shed.rule
+        self.part = 1.0
+        self._clock, self._random = clock, random
+        self._changed_s = self._over_s = -CALM_S
+        self._key, self._field = stream.key, shed.field or ""
+        self._recent: deque[float] = deque()
+        self._ranked: list[float] = []
+        rules: dict[str, Keep] = {
+            "newest": lambda count, field: [],
+            "random": self._at_random,
+            "sample": self._whole_keys,
+            "priority": self._important,
+        }
+        self._keep = rules[shed.rule]
+
+    def look(self, over: bool) -> None:
+        """Called often, with whether there is too much now."""
+        now_s = self._clock.monotonic()
+        if over:
+            self._over_s = now_s
+            if self.rule == "newest":
+                self.part = 0.0
+            elif self.part == 1.0 or now_s - self._changed_s >= HALVE_S:
+                self._set(max(LEAST, self.part / 2), now_s)
+        elif self.rule == "newest":
+            self.part = 1.0
+        elif self.part < 1.0 and now_s - max(self._over_s, self._changed_s) >= CALM_S:
+            self._set(min(1.0, self.part * 2), now_s)
+
+    def kept(self, count: int, field: Field) -> list[int] | None:
+        """Which of so many events are kept, by their numbers; None: all of them."""
+        if self.rule == "priority":
+            self._remember(field(self._field))
+        if self.part == 1.0:
+            return None
+        return self._keep(count, field)
+
+    def _set(self, part: float, now_s: float) -> None:
+        self.part, self._changed_s = part, now_s
+
+    def _at_random(self, count: int, field: Field) -> list[int]:
+        return [at for at in range(count) if self._random.random() < self.part]
+
+    def _whole_keys(self, count: int, field: Field) -> list[int]:
+        bound = self.part * 2**32
+        keys = zip(*(field(name) for name in self._key), strict=True)
+        return [at for at, key in enumerate(keys) if crc32(repr(key).encode()) < bound]
+
+    def _important(self, count: int, field: Field) -> list[int]:
+        ranked, seen = self._ranked, len(self._ranked)
+        least = ranked[min(seen - 1, int(seen * (1 - self.part)))]
+        first, behind = bisect_left(ranked, least), bisect_right(ranked, least)
+        of_least = (self.part * seen - (seen - behind)) / (behind - first)
+        values = map(_number, field(self._field))
+        draw = self._random.random
+        return [at for at, value in enumerate(values) if value > least or (value == least and draw() < of_least)]
+
+    def _remember(self, values: Sequence[Any]) -> None:
+        for value in map(_number, values[-SEEN:]):
+            if len(self._recent) >= SEEN:
+                self._forget(self._recent.popleft())
+            self._recent.append(value)
+            insort(self._ranked, value)
+
+    def _forget(self, value: float) -> None:
+        del self._ranked[bisect_left(self._ranked, value)]
+
+
+def _number(value: Any) -> float:
+    """A priority; an event without one comes last."""
+    return float("-inf") if value is None or value != value else float(value)
+
 
 _UNLIMITED = ("pull", "replay")
 """Ways without a rate: we read a source at our own pace, and replay what was counted before."""

@@ -9,20 +9,29 @@ Nothing here knows of HTTP, of the log or of other requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
+import msgspec.inspect as mi
 
-from penstock.collect.judging.arrival import Decoded
-from penstock.collect.judging.blame import completed
-from penstock.collect.judging.cutting import MOST_REJECTED, Form, Raws, hopeless, lines_of, slices, split
 from penstock.collect.judging.event_columns import EventColumns
-from penstock.collect.judging.nesting import count, deeper_than, opening_brackets
-from penstock.collect.judging.rejection import Refused, Rejection, concealed, refused, unknown_detail
+from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.json_events import (
+    MOST_REJECTED,
+    Form,
+    Raws,
+    count,
+    deeper_than,
+    hopeless,
+    lines_of,
+    opening_brackets,
+    slices,
+    split,
+)
+from penstock.collect.judging.rejection import Refused, Rejection, completed, concealed, refused, unknown_detail
 from penstock.collect.judging.typed_texts import TypedTexts
-from penstock.collect.judging.unknown_fields import unknown_fields
 from penstock.config import Limits
 from penstock.declaration import StreamDef
 
@@ -171,3 +180,79 @@ def _is_utf8(body: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+Found = Iterator[tuple[str, msgspec.Raw]]
+Finder = Callable[[bytes | msgspec.Raw, str], Found]
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_array = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def unknown_fields(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, msgspec.Raw]]:
+    """A function from an event's JSON to its undeclared fields, by path (`extra`, `group.extra`, `topics[0].extra`).
+
+    >>> class Order(msgspec.Struct):
+    ...     amount: int
+    >>> sorted(unknown_fields(Order)(b'{"amount": 1, "note": "x"}'))
+    ['note']
+    """
+    find = _finder(mi.type_info(kind))
+    return lambda raw: dict(find(raw, "")) if find else {}
+
+
+def _finder(info: mi.Type) -> Finder | None:
+    """How to look into a value of this type; None where nothing undeclared can be."""
+    if isinstance(info, mi.Metadata):
+        return _finder(info.type)
+    if isinstance(info, mi.UnionType):
+        return next((find for find in map(_finder, info.types) if find), None)
+    if isinstance(info, mi.StructType):
+        return _in_struct(info)
+    if isinstance(info, mi.CollectionType):
+        find = _finder(info.item_type)
+        return _in_array(find) if find else None
+    if isinstance(info, mi.DictType):
+        find = _finder(info.value_type)
+        return _in_map(find) if find else None
+    return None
+
+
+def _in_struct(info: mi.StructType) -> Finder | None:
+    if info.array_like:
+        return None
+    fields = {field.encode_name: _finder(field.type) for field in info.fields}
+    if info.tag_field:
+        fields[info.tag_field] = None
+
+    def find(raw: bytes | msgspec.Raw, path: str) -> Found:
+        for name, value in _members(raw).items():
+            where = f"{path}.{name}" if path else name
+            if name not in fields:
+                yield where, value
+            elif inner := fields[name]:
+                yield from inner(value, where)
+
+    return find
+
+
+def _in_array(inner: Finder) -> Finder:
+    def find(raw: bytes | msgspec.Raw, path: str) -> Found:
+        values = _array.decode(raw) if bytes(memoryview(raw)[:1]) == b"[" else []
+        for index, value in enumerate(values):
+            yield from inner(value, f"{path}[{index}]")
+
+    return find
+
+
+def _in_map(inner: Finder) -> Finder:
+    def find(raw: bytes | msgspec.Raw, path: str) -> Found:
+        for name, value in _members(raw).items():
+            yield from inner(value, f"{path}.{name}")
+
+    return find
+
+
+def _members(raw: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The members of an object; none of a null, which stands where a field is optional."""
+    return _object.decode(raw) if bytes(memoryview(raw)[:1]) != b"n" else {}

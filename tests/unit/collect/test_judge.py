@@ -11,9 +11,9 @@ import pytest
 from shop_app import Order, Place, Visit
 
 from penstock import App, Event
-from penstock.collect.judging.admit import Judge
-from penstock.collect.judging.arrival import Arrived, Decoded
-from penstock.collect.judging.cutting import SLICE_BYTES, split
+from penstock.collect.judging.incoming_events import Arrived, Decoded
+from penstock.collect.judging.json_events import SLICE_BYTES, split
+from penstock.collect.judging.judge import Judge
 from penstock.config import Limits
 from penstock.errors import BadBodyError, TooLargeError
 

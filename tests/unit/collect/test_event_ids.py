@@ -98,8 +98,8 @@ async def test_undeclared_fields_count_when_they_are_kept(tmp_path: Path) -> Non
 
 def test_a_fingerprint_is_the_same_in_every_process() -> None:
     program = (
-        "import sys; sys.path.insert(0, 'tests/unit/collect'); import test_content_hash as t\n"
-        "from penstock.collect.judging.content_hash import content_hashes\n"
+        "import sys; sys.path.insert(0, 'tests/unit/collect'); import test_event_ids as t\n"
+        "from penstock.collect.judging.event_ids import content_hashes\n"
         "import msgspec\n"
         "s = t.app().declared().streams[0]; e = [msgspec.json.decode(b, type=t.Reading) for b in t.SAME]\n"
         "print(content_hashes(s)(e, s.events.columns(e)).to_pylist())"
