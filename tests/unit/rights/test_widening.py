@@ -18,7 +18,7 @@ from secure_edge import SecureEdge
 from widenings import ORDERS, PARAMS, SELECTS, WHERES
 
 from penstock.position import Position
-from penstock.serve import readable
+from penstock.serve import catalogue
 from penstock.views import views as views_module
 from penstock.views.changelog import shown_epoch
 from penstock.views.read_rule import ReadRule
@@ -328,7 +328,7 @@ async def test_the_attempts_would_find_a_rule_that_does_not_hold(worlds, monkeyp
         return ReadRule()
 
     if broken == "dropped":
-        monkeypatch.setattr(readable, "read_rule", nothing)
+        monkeypatch.setattr(catalogue, "read_rule", nothing)
     else:
         monkeypatch.setattr("penstock.views.query._all_of", lambda tests: tests[-1] if tests else lambda row: True)
     with pytest.raises(AssertionError):
@@ -462,4 +462,4 @@ async def test_an_etag_of_one_reader_is_not_that_of_another(own_world):
 
 
 async def test_reply_and_reads_share_one_rule():
-    assert views_module.read_rule is readable.read_rule
+    assert views_module.read_rule is catalogue.read_rule
