@@ -25,7 +25,9 @@ _STOPPED = (
 )
 
 
-def told(node: Node, error: BaseException, batch: int | None, offsets: str, *, stopped: bool = False) -> PenstockError:
+def flow_error(
+    node: Node, error: BaseException, batch: int | None, offsets: str, *, stopped: bool = False
+) -> PenstockError:
     """The error as a user reads it. One of ours stays what it is."""
     if isinstance(error, PenstockError):
         return error

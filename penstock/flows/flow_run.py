@@ -245,7 +245,7 @@ class Flow:
         _log.error("the flow '%s' failed (%d): %s", self.name, self.failures, error)
         if failure.no_worker(error):
             self._again(0.5)
-            self.error = failure.told(self.made.node, error, batch, "unknown")
+            self.error = failure.flow_error(self.made.node, error, batch, "unknown")
             self.tell("starting")
         elif isinstance(error, PositionGoneError) or "PositionGoneError" in str(error):
             self._stop_with(error, batch)
@@ -264,7 +264,7 @@ class Flow:
 
     def _retry(self, error: BaseException, batch: int | None) -> None:
         self._again(min(_BACKOFF_MOST_S, 0.5 * 2 ** min(self.failures, 10)))
-        self.error = failure.told(self.made.node, error, batch, self._offsets(batch))
+        self.error = failure.flow_error(self.made.node, error, batch, self._offsets(batch))
         self.tell("retrying")
 
     def _again(self, wait_s: float) -> None:
@@ -272,7 +272,7 @@ class Flow:
 
     def _stop_with(self, error: BaseException, batch: int | None) -> None:
         self.retry_at = None
-        self.error = failure.told(self.made.node, error, batch, self._offsets(batch), stopped=True)
+        self.error = failure.flow_error(self.made.node, error, batch, self._offsets(batch), stopped=True)
         self.tell("stopped")
 
     def _rebuild_after_loss(self, error: BaseException, batch: int | None) -> None:

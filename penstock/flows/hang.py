@@ -81,11 +81,11 @@ class HangWatch:
         threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(True, True)
         self.folder.logs.mkdir(parents=True, exist_ok=True)
         path = self.folder.logs / f"hung-{name}-{self.clock.now_us() // 1_000_000}.txt"
-        path.write_text("\n\n".join(_told(thread) for thread in threads))
+        path.write_text("\n\n".join(_thread_text(thread) for thread in threads))
         return str(path)
 
 
-def _told(thread: Any) -> str:
+def _thread_text(thread: Any) -> str:
     """With its whole stack: the thread's own text ends after eight frames."""
     frames = "".join(f"\n\tat {frame.toString()}" for frame in thread.getStackTrace())
     return str(thread.toString()).partition("\n")[0] + frames

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -118,6 +119,19 @@ HARMLESS: dict[str, Function] = {
 @pytest.mark.parametrize("case", HARMLESS)
 def test_what_computes_only_columns_above_an_aggregation_is_exact(spark: SparkSession, case: str) -> None:
     assert _planned(spark, HARMLESS[case]).proof == "exact"
+
+
+def _mean(rates: pd.Series) -> float:
+    return float(rates.mean())
+
+
+def test_a_python_aggregate_over_a_table_of_the_app_is_no_aggregate_over_events(spark: SparkSession) -> None:
+    def joined(orders: DataFrame) -> DataFrame:
+        rates = orders.sparkSession.createDataFrame([("NL", 1.0)], "land string, rate double")
+        means = rates.groupBy("land").agg(F.pandas_udf(_mean, "double")("rate").alias("mean"))
+        return orders.join(means, F.col("country") == F.col("land")).select("country", "mean")
+
+    assert _planned(spark, joined).mode == "update"
 
 
 def test_a_node_that_is_not_known_is_refused_with_a_general_hint(
