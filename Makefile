@@ -112,6 +112,16 @@ test-page: $(PAGE) $(CLIENT) chromium
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
 
+# Flows, kills and the door once more on the ways of Spark and aiohttp themselves: docs/reference/plain.md.
+PLAIN := flows kills collect
+.PHONY: test-plain $(PLAIN:%=plain-%)
+test-plain:
+	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs 3 ASKED=test $(PLAIN:%=plain-%)
+
+$(PLAIN:%=plain-%): plain-%: $(INSTALLED) .venv/.compiled
+	@echo "plain tests: $*"
+	@PENSTOCK_PLAIN=1 $(call PYTEST,$*)
+
 # The wheel in a fresh venv, without Node and make: needs `make dist` alone, and takes a minute or two.
 .PHONY: test-wheel
 test-wheel: dist

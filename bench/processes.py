@@ -54,6 +54,11 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_S
 
 
+def cpu_with_ended_s(pid: int) -> float:
+    """The same, and that of its children that have ended."""
+    return sum(int(field) for field in _stat(pid)[11:15]) / _TICKS_S
+
+
 def memory_mib(pid: int) -> tuple[float, float]:
     """Resident memory, and the proportional share of it: pages of forked workers are counted once."""
     sizes = {"Rss": 0, "Pss": 0}

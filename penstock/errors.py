@@ -61,6 +61,12 @@ class JavaError(PenstockError):
     code = "no_java"
 
 
+class BadSwitchError(PenstockError):
+    """`PENSTOCK_PLAIN` names a part that is not there."""
+
+    code = "bad_switch"
+
+
 class ChildFailedError(PenstockError):
     """A process of this run dies as often as it is started."""
 

@@ -162,10 +162,13 @@ def _grid(*columns: str) -> Table:
 
 
 def _processes(body: Mapping[str, Any]) -> Table:
-    table = _grid("process", "state", "#pid", "#restarts", "#hung")
-    for name, child in (body.get("processes") or {}).items():
+    processes = body.get("processes") or {}
+    off = any(child.get("plain") for child in processes.values())
+    table = _grid("process", "state", "#pid", "#restarts", "#hung", *(["plain"] if off else []))
+    for name, child in processes.items():
         numbers = [str(child.get(key) or 0) for key in ("pid", "restarts", "hung")]
-        table.add_row(name, _state(child.get("state")), *numbers)
+        parts = [", ".join(child.get("plain") or ())] if off else []
+        table.add_row(name, _state(child.get("state")), *numbers, *parts)
     return table
 
 

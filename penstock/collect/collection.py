@@ -16,6 +16,7 @@ from random import Random
 
 from aiohttp import web
 
+from penstock import plain
 from penstock.clock import Clock
 from penstock.collect.collect_routes import ROUTES
 from penstock.collect.counts import Counts
@@ -35,7 +36,7 @@ from penstock.collect.ways.idempotency import Idempotency
 from penstock.collect.ways.pixel import Pixel
 from penstock.collect.ways.publish import Publishing
 from penstock.collect.ways.receipts import Receipts
-from penstock.collect.ways.short_way import ShortWay, Writers
+from penstock.collect.ways.short_way import ShortWay, Writers, misfit
 from penstock.collect.ways.slow_bodies import SlowBodies
 from penstock.collect.ways.udp import Udps
 from penstock.collect.ways.unanswered import Unanswered
@@ -132,8 +133,12 @@ class Collect:
         )
         app.on_shutdown.append(self.publishing.end)
 
-    def short_way(self, writers: Writers) -> ShortWay:
-        """The way past aiohttp, for the connections of this edge."""
+    def short_way(self, writers: Writers) -> ShortWay | None:
+        """The way past aiohttp, for the connections of this edge; None: aiohttp serves every request."""
+        if (why := misfit()) is not None:
+            plain.give_up("short_way", why)
+        if not plain.uses("short_way"):
+            return None
         return ShortWay(self.intakes, self._door, self._unanswered, self.pressure, self._clock, writers)
 
     def measure(self, observer: Observer, connections: Connections) -> None:

@@ -24,9 +24,10 @@ from penstock.declaration import ViewDef
 from penstock.errors import CheckpointError, DiskFullError, PenstockError, PositionGoneError, StaleTermError
 from penstock.flows import checkpoint, failure, flow_build, poison
 from penstock.flows.engine.batch_sink import start_query
+from penstock.flows.engine.small_batches import FEW_EVENTS
 from penstock.flows.keep import Expiry
 from penstock.flows.plan import Planned, Planner
-from penstock.flows.query import FEW_EVENTS
+from penstock.flows.query import Start
 from penstock.flows.sink import Sink, with_op
 from penstock.flows.source import Feed
 from penstock.log import control_keys
@@ -146,7 +147,7 @@ class Flow:
         if isinstance(self.made.node, ViewDef):
             frame = with_op(frame, self.made.node)
         few = self._waiting(self.sink) <= FEW_EVENTS
-        self.query = start_query(frame, self.name, self.made.mode, path, self.sink, few=few)
+        self.query = start_query(Start(frame, self.name, self.made.mode, path, self.sink, few))
         self.retry_at = None
 
     def _waiting(self, sink: Sink) -> int:

@@ -1,12 +1,22 @@
-"""What a query of Spark hands over with each of its batches, and the settings that a batch's size asks for."""
+"""Starts a Spark query that hands its batches to our sink as Arrow, by `foreachBatch`.
+
+`engine/batch_sink.py` has a way that costs less, and does what this one does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.flows import plan_tree
+from penstock.flows.engine.small_batches import BatchSize, suit
 
 
 @dataclass(frozen=True)
@@ -22,28 +32,64 @@ class Batch:
 Take = Callable[[Batch, int], int]
 """What the sink does with a batch; gives how many events it read."""
 
-FEW_EVENTS = 5_000
-"""Up to here Spark's generated code saves less than generating it costs: 15 % of a small batch's CPU."""
-_FOR_MANY = {
-    "spark.sql.codegen.wholeStage": "true",
-    "spark.sql.codegen.factoryMode": "FALLBACK",
-    "penstock.few": "false",  # read by `OneTask.java`
-}
-_FOR_FEW = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "penstock.few": "true",
-}
-PARTITIONS = "spark.sql.shuffle.partitions"
+_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
-def suit(settings: Any, few: bool) -> None:
-    """Let Spark plan with these settings of a session for few events, or for many."""
-    for name, value in (_FOR_FEW if few else _FOR_MANY).items():
-        settings.set(name, value)
+@dataclass(frozen=True)
+class Start:
+    """What a query is started with."""
+
+    frame: DataFrame
+    name: str
+    mode: str
+    checkpoint: Path
+    take: Take
+    few: bool
+    """Its first batch will have few events."""
+
+
+def start_by_foreach_batch(start: Start) -> StreamingQuery:
+    """Start a query that calls `take` for each batch until it is stopped."""
+    spark, size = start.frame.sparkSession, BatchSize(start.few)
+
+    def hand_over(rows: DataFrame, number: int) -> None:
+        events = start.take(Batch(rows.toArrow, lambda: _closes_us(spark, start.name)), number)
+        size.follow(rows.sparkSession.conf, events)
+
+    writer = start.frame.writeStream.queryName(start.name).outputMode(start.mode)
+    with suited(spark, start.few):
+        return writer.option("checkpointLocation", str(start.checkpoint)).foreachBatch(hand_over).start()
+
+
+@contextmanager
+def suited(spark: SparkSession, few: bool) -> Iterator[None]:
+    """What is started within has the settings for its first batch, and its state in few pieces."""
+    usual = spark.conf.get(_PARTITIONS)
+    suit(spark.conf, few)
+    spark.conf.set(_PARTITIONS, state_partitions(spark.sparkContext.defaultParallelism))
+    try:
+        yield  # a query takes a copy of the session's settings
+    finally:
+        suit(spark.conf, few=False)
+        spark.conf.set(_PARTITIONS, usual)
 
 
 def state_partitions(cores: int) -> int:
     """Into how many pieces a new build's state is cut; frozen in its checkpoint. With one, `OneTask.java` spares small
     batches their shuffle, which two cores gain more by than by cutting it in two."""
     return 1 if cores <= 2 else min(cores, 8)
+
+
+def _closes_us(spark: SparkSession, name: str) -> int | None:
+    """Asked while the batch runs, so the query is active and this batch is its last execution."""
+    running = next(query for query in spark.streams.active if query.name == name)
+    return closes_us(running._jsq.streamingQuery().lastExecution())
+
+
+def closes_us(execution: Any) -> int | None:
+    """Not the query's own watermark: a join below holds it back for as long as it may still find pairs."""
+    for node in plan_tree.nodes(execution.executedPlan()):
+        if plan_tree.kind(node).endswith("StateStoreSaveExec"):
+            mark = node.eventTimeWatermarkForEviction()
+            return int(mark.get()) * 1000 if mark.isDefined() else None
+    return None

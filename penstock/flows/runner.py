@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from penstock import plain
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder
 from penstock.declaration import Application, Problem, ViewDef
@@ -62,7 +63,7 @@ def run(
     began = clock.monotonic()
     spark = open_session(application.name)
     hold(spark, folder.flows_lock)
-    _log.info("Spark is up after %.1f s", clock.monotonic() - began)
+    _log.info("Spark is up after %.1f s, engine: %s", clock.monotonic() - began, plain.mode(plain.SPARK))
     run_first_job(spark)
     log = open_log(folder.flows_log, app=application.name, clock=clock)
     edge = open_reader(folder.edge_log)

@@ -6,17 +6,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
+from penstock import plain
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
 from penstock.flows.engine import java_classes, jvm
 from penstock.flows.engine.hadoop_notes import forget_where_settings_came_from
+from penstock.flows.engine.scratch import scratch
 from penstock.flows.engine.session_without_ml import begin_session
 
 _LOCK_POLL_S = 0.05
@@ -63,14 +64,12 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
 }
 
-OPTIMISED = "-XX:TieredStopAtLevel=4"
-"""For few large queries: Java's optimising compiler, which small batches do without, halves the CPU of each row."""
 
-
-def open_session(name: str, *, cores: int | None = None, java: Sequence[str] = ()) -> SparkSession:
-    """Join the session of this process, or begin one; then its JVM has these options too."""
+def open_session(name: str, *, cores: int | None = None, optimised: bool = False) -> SparkSession:
+    """Join the session of this process, or begin one; `optimised`: for few large queries instead of many small ones."""
     if SparkContext._gateway is None:
-        jvm.begun(*java).connect()
+        jvm.begun(optimised=optimised).connect()
+    classes = java_classes.load(SparkContext._jvm)
     folders = jvm.own_folders()
     jvm.nursery().search(folders)
     cores = cores or os.cpu_count() or 2
@@ -80,14 +79,16 @@ def open_session(name: str, *, cores: int | None = None, java: Sequence[str] = (
         # The default of 200 costs seconds per batch; `query.py` has its own for what keeps state.
         "spark.sql.shuffle.partitions": str(min(cores, 8)),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(folders),
+        "spark.local.dir": str(scratch().inside("spark")),
         **_SETTINGS,
-        **_sockets(jvm.nursery().folder),
+        **_sockets(),
+        **({"spark.hadoop.fs.file.impl": java_classes.CLASSES["files"]} if "files" in classes else {}),
     }
     begin_session(settings)
     spark = SparkSession.builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     forget_where_settings_came_from(spark)
-    if jvm.added():
+    if "one_task" in classes:
         java_classes.add_rules(spark._jsparkSession, spark._jvm)
     # PySpark prints tens of kB of JSON for each error that it raises; the error itself is enough.
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
@@ -95,10 +96,14 @@ def open_session(name: str, *, cores: int | None = None, java: Sequence[str] = (
     return spark
 
 
-def _sockets(folder: Path | None) -> dict[str, str]:
+def _sockets() -> dict[str, str]:
     """Let Spark talk to its Python workers over unix sockets: over TCP an answer of two writes waits 40 ms for an
-    acknowledgement that is delayed. Their files lie in a folder that is removed however this process ends."""
-    if folder is None or len(str(folder)) > _SOCKET_FOLDER_LONGEST:
+    acknowledgement that is delayed."""
+    if not plain.uses("unix_sockets"):
+        return {}
+    folder = scratch().inside("sockets")
+    if len(str(folder)) > _SOCKET_FOLDER_LONGEST:
+        plain.give_up("unix_sockets", f"the path {folder} is too long for one")
         return {}
     named = "spark.python.unix.domain.socket"
     return {f"{named}.enabled": "true", f"{named}.dir": str(folder)}

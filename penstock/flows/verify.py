@@ -29,7 +29,7 @@ from penstock.flows import failure, flow_build
 from penstock.flows.keep import hashable, row_times, too_old
 from penstock.flows.plan import Planned, Planner, flow_schema
 from penstock.flows.rules import window_column
-from penstock.flows.session import OPTIMISED, open_session
+from penstock.flows.session import open_session
 from penstock.flows.sink import flow_events, latest_by_key, with_op
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta, build_of
@@ -81,7 +81,7 @@ def exit_code(reports: Sequence[Report]) -> int:
 
 def verify(application: Application, folder: Folder, names: Sequence[str] = ()) -> list[Report]:
     """Recompute and compare; without names, everything that the app declares."""
-    spark = open_session(f"{application.name} verify", java=[OPTIMISED])
+    spark = open_session(f"{application.name} verify", optimised=True)
     planner = Planner(spark, application, folder)
     planned, _ = planner.plan_all()
     edge, flows = open_reader(folder.edge_log), open_reader(folder.flows_log)

@@ -17,6 +17,7 @@ from typing import IO, Any
 import uvloop
 from aiohttp import web
 
+from penstock import plain
 from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
@@ -70,7 +71,8 @@ async def _serve(application: Application, folder: Folder, host: str, port: int,
         web_app = await open_edge(Setting(application, folder, host, security, security.limits), opened)
         collect_garbage_seldom()
         bound = await _listen(web_app, host, port, opened, tls)
-        announce(folder, "edge", {"scheme": security.scheme, "host": host, "port": bound})
+        place = {"scheme": security.scheme, "host": host, "port": bound}
+        announce(folder, "edge", place | {"plain": plain.off(plain.AIOHTTP)})
         _log.info("listening on %s://%s:%d", security.scheme, host, bound)
         if certificate is not None:
             _log.info("certificate %s, SHA-256 %s", certificate.cert, certificate.fingerprint())

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from penstock import plain
 from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.run.app_file import Loaded
@@ -56,7 +57,6 @@ def run(loaded: Loaded, folder: Folder) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, flows.on_signal)
     check_folder(folder, loaded.application.name)
-    announce(folder, "flows", {})
     flows.run()
 
 
@@ -72,6 +72,7 @@ class _Flows:
         self._looked = time.monotonic()
         self._begun = False
         self._done = False
+        self._off: list[str] | None = None
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
@@ -83,6 +84,7 @@ class _Flows:
         threading.Thread(target=self._ask_jvm, name="jvm-pulse", daemon=True).start()
         beat = self._folder.run / "flows.beat"
         while not self._done:
+            self._announce()
             now = time.monotonic()
             if now - self._answered < JVM_SILENT_S and now - self._looked < LOOK_SILENT_S:
                 beat.touch()
@@ -94,6 +96,12 @@ class _Flows:
         work.join()
         if self._failure is not None:
             raise self._failure
+
+    def _announce(self) -> None:
+        """Say who this is, and which parts of the engine do not serve: one may give up at any time."""
+        if (off := plain.off(plain.SPARK)) != self._off:
+            announce(self._folder, "flows", {"plain": off})
+            self._off = off
 
     def _work(self) -> None:
         from penstock.flows.runner import run

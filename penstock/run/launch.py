@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock import plain
 from penstock.config import Folder
 from penstock.declaration import Application, Problem
 from penstock.flows.engine.scratch import PLACE, RUN, ended
@@ -48,6 +49,7 @@ def run(request: Request, terminal: Terminal) -> int:
     terminal.problems(p for p in problems if p.level != "note")
     if any(problem.level == "error" for problem in problems):
         return FAILED
+    plain.parts_off()
     check_java()
     os.environ[RUN] = secrets.token_hex(8)  # children of one run know each other by it
     check_folder(folder, application.name)

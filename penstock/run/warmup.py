@@ -22,8 +22,8 @@ from penstock.declaration import StreamDef
 from penstock.event import Event
 from penstock.flows.engine import class_archive, java_classes
 from penstock.flows.engine.jvm import Jvm
+from penstock.flows.engine.small_batches import FEW_EVENTS
 from penstock.flows.plan import Planner
-from penstock.flows.query import FEW_EVENTS
 from penstock.flows.runner import Runner
 from penstock.flows.session import open_session
 from penstock.log.group import GroupCommit
@@ -68,7 +68,7 @@ def main() -> int:
     path = class_archive.archive()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    jvm = Jvm.begin(class_archive.recorded(path))
+    jvm = Jvm.begin(record=path)
     jvm.connect()
     spark = open_session("warm")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:

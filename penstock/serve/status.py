@@ -332,7 +332,17 @@ class Status:
             stored = msgspec.json.decode((self._folder.run / "supervisor.json").read_bytes())
         except (OSError, msgspec.DecodeError):
             return {}
-        return stored.get("processes", stored) if isinstance(stored, dict) else {}
+        processes = stored.get("processes", stored) if isinstance(stored, dict) else {}
+        return {name: child | self._plain(name, child.get("pid")) for name, child in processes.items()}
+
+    def _plain(self, name: str, pid: int | None) -> dict[str, Any]:
+        """The parts that a process does without, as it says itself."""
+        assert self._folder is not None
+        try:
+            said = msgspec.json.decode((self._folder.run / f"{name}.json").read_bytes())
+        except (OSError, msgspec.DecodeError):
+            return {}
+        return {"plain": said["plain"]} if said.get("pid") == pid and "plain" in said else {}
 
 
 def _in_seconds(stream: StreamDef, newest_us: int | None, now_us: int) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import App
+from penstock import App, plain
 from penstock.client import AsyncClient
 from penstock.client.processing.processor import Options as ProcessingOptions
 from penstock.client.processing.processor import ProcessOptions
@@ -48,6 +48,14 @@ import_all()
 ERRORS = [PenstockError, *subclasses(PenstockError)]
 SIGNALS = list(subclasses(Signal))
 MOVES: list[Counts | Observes] = [move for signal in SIGNALS for move in signal.moves]
+
+
+# Parts
+
+
+def test_every_part_that_can_be_turned_off_is_documented_and_none_that_is_gone() -> None:
+    table = section(page("docs/reference/plain.md"), "The parts")
+    assert table_codes(table) == {*plain.SPARK, *plain.AIOHTTP}
 
 
 # Errors

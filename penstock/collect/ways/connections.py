@@ -5,9 +5,7 @@ from one whose head never ends, and takes any number of them. So its handler of 
 at each arriving packet can tell, and a task looks once a second at the heads that are under way: an idle connection
 costs nothing.
 
-The same look tells which requests can go the short way (`short_way.py`). One goes it only where nothing else is under
-way on its connection and aiohttp's parser is known to stand between two messages; meanwhile the connection is, for
-aiohttp, one that answers: for its timeouts, for its shutdown, and for what the sender sends behind it.
+`short_way.py` extends the handler once more, where it is not switched off.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import asyncio
 import resource
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -25,9 +24,7 @@ from aiohttp.web_runner import BaseSite
 
 from penstock.clock import Clock
 from penstock.collect.ways.expecting import asking, expecting
-from penstock.collect.ways.plain_head import END, MOST_BYTES, plain_head
 from penstock.collect.ways.replies import error_reply
-from penstock.collect.ways.short_way import ShortWay
 from penstock.config import Limits
 from penstock.errors import BadRequestError
 from penstock.observe.signals import ConnectionClosed, Signals
@@ -36,8 +33,6 @@ from penstock.rights.redaction import redacted
 LOOK_S = 1.0
 LINGER_S = 2.0
 """How long the rest of a refused body is read, so that its sender gets to see the reply."""
-BEHIND_BYTES = 64 * 1024
-"""What a sender may send behind a request before its reply; then reading pauses."""
 FILES_KEPT = 200
 """Files that the process needs for other things: the log, checkpoints, sources."""
 DETAIL_CHARACTERS = 200
@@ -64,8 +59,8 @@ class Connections:
         self._heads: dict[WatchedHandler, float] = {}
         self._task: asyncio.Task[None] | None = None
         self.open = 0
-        self.short: ShortWay | None = None
-        """The way past aiohttp for what is plain; None: there is none."""
+        self.short: Handlers | None = None
+        """Makes the handlers of connections that may go past aiohttp; None: aiohttp serves every request."""
 
     def runner(self, app: web.Application, **options: Any) -> web.AppRunner:
         """A runner whose connections are watched."""
@@ -134,21 +129,13 @@ class Connections:
 class WatchedHandler(RequestHandler):
     """One connection, as aiohttp serves it."""
 
-    __slots__ = ("_behind", "_connections", "_owed", "_refused", "_short", "_undrained", "address")
+    __slots__ = ("_connections", "_refused", "address")
 
     def __init__(self, connections: Connections, manager: Any, **options: Any) -> None:
         super().__init__(manager, **options)
         self._connections = connections
         self._refused = False
         self.address = ""
-        self._owed: int | None = 0
-        """Bytes that the message which aiohttp reads still has to come; 0: it stands between two; None: who knows."""
-        self._short = False
-        """A request is on the short way."""
-        self._undrained = False
-        """It is answered, and the sender does not read the reply."""
-        self._behind = b""
-        """What was sent behind it, or before aiohttp is ready for the next request."""
 
     @property
     def busy(self) -> bool:
@@ -199,108 +186,20 @@ class WatchedHandler(RequestHandler):
         return told
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
-            return
-        if data and (self._short or self._behind):
-            self._keep(data)
-        elif self._owed == 0 and data and self._connections.short is not None and not self.busy:
-            if self._waits:
-                self._begin(self._connections.short, data)
-            else:  # aiohttp is about to, if it does not close: what it does next stands before this in the loop
-                self._behind = data
-                self._loop.call_soon(self._catch_up)
-        else:
-            self._hand_over(data)
+        if not self._refused:
+            self.hand_over(data)
 
-    def _begin(self, short: ShortWay, data: bytes) -> None:
-        """The short way, if it takes this."""
-        self._short = self._request_in_progress = True
-        taken = short.take(self, data)
-        if not taken:
-            self._short = self._request_in_progress = False
-            self._hand_over(data)
-        elif taken < len(data):
-            self._keep(data[taken:])
-
-    def _hand_over(self, data: bytes) -> None:
-        """The long way."""
-        if data and self._owed is not None:
-            size = self._owed or _message_bytes(data)
-            self._owed = size - len(data) if len(data) <= size else None
+    def hand_over(self, data: bytes) -> None:
+        """Let aiohttp read this, and see whether a head is under way."""
         super().data_received(data)
         if self.busy:
             self._connections.head_ended(self)
         elif data:
             self._connections.head_begun(self)
 
-    # The short way
 
-    @property
-    def _waits(self) -> bool:
-        """Whether aiohttp has answered everything and waits for the next request, or has not begun at all."""
-        if self._waiter is None:
-            return not self._request_count and not self._close and not self._force_close
-        return not self._waiter.done() and not self._messages and not self._upgraded
-
-    def _keep(self, data: bytes) -> None:
-        self._behind += data
-        if len(self._behind) > BEHIND_BYTES and not self._buffer_paused:
-            self._pause_reading_for_buffer()
-
-    def answered(self, reply: bytes) -> None:
-        """Never raises: others are answered behind it."""
-        transport = self.transport
-        if transport is not None and not transport.is_closing():
-            transport.write(reply)
-        self._undrained = self._paused and transport is not None
-        if not self._undrained:
-            self._go_on()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._undrained:
-            self._undrained = False
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """The reply is written: as aiohttp goes on behind one."""
-        self._short = self._request_in_progress = False
-        if self._handler_waiter is not None and not self._handler_waiter.done():
-            self._handler_waiter.set_result(None)
-        if self.transport is None:
-            return
-        if self._close or self._force_close:
-            self.transport.close()
-            return
-        self._next_keepalive_close_time = close_time = self._loop.time() + self._keepalive_timeout
-        if self._keepalive_handle is None:
-            self._keepalive_handle = self._loop.call_at(close_time, self._process_keepalive)
-        if self._behind:
-            self._loop.call_soon(self._catch_up)
-
-    def _catch_up(self) -> None:
-        data, self._behind = self._behind, b""
-        if self._buffer_paused:
-            self._resume_reading_for_buffer()
-        if self.transport is None:
-            return
-        if self._waits and self._connections.short is not None:
-            self._begin(self._connections.short, data)
-        else:
-            self._hand_over(data)
-
-    def _process_keepalive(self) -> None:
-        if self._short:
-            self._keepalive_handle = None
-        else:
-            super()._process_keepalive()
-
-
-def _message_bytes(data: bytes) -> int:
-    """Of the message that begins here; 0 where that is not certain."""
-    end = data.find(END, 0, MOST_BYTES)
-    head = plain_head(data[: end + len(END)]) if end >= 0 else None
-    return 0 if head is None else head.bytes + head.length
+Handlers = Callable[..., WatchedHandler]
+"""Called with the connections, aiohttp's server and the options of a handler."""
 
 
 class _Server(web.Server):
@@ -312,7 +211,8 @@ class _Server(web.Server):
         self._watched = watched
 
     def __call__(self) -> RequestHandler:
-        return WatchedHandler(self._watched, self, loop=self._loop, **self._kwargs)
+        make = self._watched.short or WatchedHandler
+        return make(self._watched, self, loop=self._loop, **self._kwargs)
 
 
 class _Site(web.TCPSite):

@@ -7,18 +7,21 @@
    `Intake`, `outcome_reply`). Only what is around them is shorter.
 3. A reply is written when the commit is durable, to the byte as aiohttp would write it.
 
-`connections.py` says when a connection may take it.
+A request goes this way only where nothing else is under way on its connection and aiohttp's parser is known to stand
+between two messages. Meanwhile the connection is, for aiohttp, one that answers: for its timeouts, for its shutdown,
+and for what the sender sends behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE
+from aiohttp.web_protocol import RequestHandler
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake, Outcome
@@ -26,6 +29,7 @@ from penstock.collect.judging.json_events import SLICE_BYTES, Form
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.limits.room import Share
 from penstock.collect.sender import Sender
+from penstock.collect.ways.connections import Connections, WatchedHandler
 from penstock.collect.ways.door import Door
 from penstock.collect.ways.plain_head import END, MOST_BYTES, PlainHead, plain_head
 from penstock.collect.ways.replies import error_reply, outcome_reply
@@ -36,6 +40,8 @@ from penstock.rights.credential import Credential
 
 MOST_HEADS = 512
 """A sender's heads differ in the length of the body alone, so that nearly all were read before; 2 MB at most."""
+BEHIND_BYTES = 64 * 1024
+"""What a sender may send behind a request before its reply; then reading pauses."""
 _PATH = "/streams/"
 _HARMLESS = frozenset(
     {
@@ -46,6 +52,20 @@ _HARMLESS = frozenset(
     }
 )
 """Headers that ask for nothing, or for what is looked at here; whoever sends another goes the long way."""
+
+
+_LEANT_ON = (
+    *("_buffer_paused", "_close", "_force_close", "_handler_waiter", "_keepalive_handle", "_keepalive_timeout"),
+    *("_messages", "_next_keepalive_close_time", "_pause_reading_for_buffer", "_paused", "_process_keepalive"),
+    *("_request_count", "_request_in_progress", "_resume_reading_for_buffer", "_upgraded", "_waiter"),
+)
+"""What aiohttp keeps of a connection, under names that its next version may change."""
+
+
+def misfit() -> str | None:
+    """Why this aiohttp cannot have it, if it cannot."""
+    missing = [name for name in _LEANT_ON if not hasattr(RequestHandler, name)]
+    return f"this aiohttp has no RequestHandler.{missing[0]}" if missing else None
 
 
 class Writers(Protocol):
@@ -100,6 +120,10 @@ class ShortWay:
         self._posts: dict[bytes, _Post | None] = {}
         self._senders: dict[tuple[str, str], Sender] = {}
         self._written: tuple[tuple[object, ...], bytes] = ((), b"")
+
+    def __call__(self, connections: Connections, manager: Any, **options: Any) -> ShortHandler:
+        """The handler of a new connection."""
+        return ShortHandler(self, connections, manager, **options)
 
     def take(self, connection: Connection, data: bytes) -> int:
         """How many bytes the request at the beginning of `data` has, when it was taken: then `connection.answered` will
@@ -235,3 +259,119 @@ class _Answer:
         self._way.ended(self._share, self._length)
         known = error if isinstance(error, Exception) else RuntimeError(str(error))
         self._connection.answered(self._way.failed(known, self._stream))
+
+
+class ShortHandler(WatchedHandler):
+    """One connection whose plain requests go past aiohttp."""
+
+    __slots__ = ("_behind", "_owed", "_short", "_undrained", "_way")
+
+    def __init__(self, way: ShortWay, connections: Connections, manager: Any, **options: Any) -> None:
+        super().__init__(connections, manager, **options)
+        self._way = way
+        self._owed: int | None = 0
+        """Bytes that the message which aiohttp reads still has to come; 0: it stands between two; None: who knows."""
+        self._short = False
+        """A request is on the short way."""
+        self._undrained = False
+        """It is answered, and the sender does not read the reply."""
+        self._behind = b""
+        """What was sent behind it, or before aiohttp is ready for the next request."""
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if data and (self._short or self._behind):
+            self._keep(data)
+        elif self._owed == 0 and data and not self.busy:
+            if self._waits:
+                self._begin(data)
+            else:  # aiohttp is about to, if it does not close: what it does next stands before this in the loop
+                self._behind = data
+                self._loop.call_soon(self._catch_up)
+        else:
+            self.hand_over(data)
+
+    def _begin(self, data: bytes) -> None:
+        """The short way, if it takes this."""
+        self._short = self._request_in_progress = True
+        taken = self._way.take(self, data)
+        if not taken:
+            self._short = self._request_in_progress = False
+            self.hand_over(data)
+        elif taken < len(data):
+            self._keep(data[taken:])
+
+    def hand_over(self, data: bytes) -> None:
+        """The long way."""
+        if data and self._owed is not None:
+            size = self._owed or _message_bytes(data)
+            self._owed = size - len(data) if len(data) <= size else None
+        super().hand_over(data)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether aiohttp has answered everything and waits for the next request, or has not begun at all."""
+        if self._waiter is None:
+            return not self._request_count and not self._close and not self._force_close
+        return not self._waiter.done() and not self._messages and not self._upgraded
+
+    def _keep(self, data: bytes) -> None:
+        self._behind += data
+        if len(self._behind) > BEHIND_BYTES and not self._buffer_paused:
+            self._pause_reading_for_buffer()
+
+    def answered(self, reply: bytes) -> None:
+        """Never raises: others are answered behind it."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            transport.write(reply)
+        self._undrained = self._paused and transport is not None
+        if not self._undrained:
+            self._go_on()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._undrained:
+            self._undrained = False
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """The reply is written: as aiohttp goes on behind one."""
+        self._short = self._request_in_progress = False
+        if self._handler_waiter is not None and not self._handler_waiter.done():
+            self._handler_waiter.set_result(None)
+        if self.transport is None:
+            return
+        if self._close or self._force_close:
+            self.transport.close()
+            return
+        self._next_keepalive_close_time = close_time = self._loop.time() + self._keepalive_timeout
+        if self._keepalive_handle is None:
+            self._keepalive_handle = self._loop.call_at(close_time, self._process_keepalive)
+        if self._behind:
+            self._loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        data, self._behind = self._behind, b""
+        if self._buffer_paused:
+            self._resume_reading_for_buffer()
+        if self.transport is None:
+            return
+        if self._waits:
+            self._begin(data)
+        else:
+            self.hand_over(data)
+
+    def _process_keepalive(self) -> None:
+        if self._short:
+            self._keepalive_handle = None
+        else:
+            super()._process_keepalive()
+
+
+def _message_bytes(data: bytes) -> int:
+    """Of the message that begins here; 0 where that is not certain."""
+    end = data.find(END, 0, MOST_BYTES)
+    head = plain_head(data[: end + len(END)]) if end >= 0 else None
+    return 0 if head is None else head.bytes + head.length

@@ -1,4 +1,4 @@
-"""Starts a Spark query whose batches reach our sink as Arrow, out of the one plan that Spark has made of each.
+"""Starts a Spark query whose batches reach our sink out of the one plan that Spark has made of each.
 
 `foreachBatch` hands over a DataFrame, which Spark analyses, optimises, plans and describes once more when it is
 collected: a third of a small batch's CPU. Here the sink is Spark's own interface `Sink`, implemented in Python.
@@ -12,38 +12,84 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 
-from penstock.flows import plan_tree, query
+from penstock import plain
 from penstock.flows.engine.scratch import scratch
-from penstock.flows.query import Batch, Take
+from penstock.flows.engine.small_batches import BatchSize
+from penstock.flows.query import Batch, Start, closes_us, start_by_foreach_batch, suited
 
 _LENGTH_BYTES = 4
+
+
+def start_query(start: Start) -> StreamingQuery:
+    """Start a query with a sink of our own, or by `foreachBatch` where that does not fit this Spark."""
+    if plain.uses("sink"):
+        try:
+            return _start(start)
+        except (Py4JJavaError, Py4JNetworkError):
+            raise  # what Spark says of this query it would say by any way
+        except Py4JError as error:  # a class, a method or a constructor is not there
+            plain.give_up("sink", error)
+    return start_by_foreach_batch(start)
+
+
+def _start(start: Start) -> StreamingQuery:
+    """As `DataStreamWriter.start` does it."""
+    frame = start.frame
+    spark = frame.sparkSession
+    jvm: Any = spark._jvm
+    ensure_callback_server_started(spark.sparkContext._gateway)
+    file = scratch().inside("batches") / f"{start.name}-{secrets.token_hex(4)}"
+    handed = Handed(jvm, file)
+    _try(jvm, frame, handed)
+    sink = BatchSink(start, to_arrow_schema(frame.schema, timezone="UTC"), handed)
+    some, streaming = jvm.scala.Option.apply, jvm.org.apache.spark.sql.streaming
+    none = jvm.scala.Option.empty()
+    queries = spark._jsparkSession.sessionState().streamingQueryManager()
+    with suited(spark, start.few):
+        query = queries.startQuery(
+            some(start.name),
+            none,  # the sink's name
+            some(str(start.checkpoint)),
+            frame._jdf,
+            jvm.PythonUtils.toScalaMap({}),  # options
+            sink,
+            getattr(streaming.OutputMode, start.mode.capitalize())(),
+            False,  # no checkpoint that is removed with the query
+            True,  # go on from the checkpoint
+            streaming.Trigger.ProcessingTime(0),  # the next batch as soon as there is something new
+            jvm.org.apache.spark.util.SystemClock(),
+            none,  # no table of a catalog
+            none,
+        )
+    return StreamingQuery(query)
+
+
+def _try(jvm: Any, frame: DataFrame, handed: Handed) -> None:
+    """Raise `Py4JError` if something is missing that the first batch would be the first to call."""
+    if "toArrowBatchRdd" not in dir(frame._jdf):
+        raise Py4JError("Dataset.toArrowBatchRdd does not exist")
+    handed.over(jvm.java.util.ArrayList())
 
 
 class BatchSink:
     """What Spark calls with each batch, from the query's own thread. The names are Spark's and Java's."""
 
-    def __init__(self, schema: pa.Schema, take: Take, handed: Handed, few: bool) -> None:
-        """`few`: the session that the query will have interprets already."""
+    def __init__(self, start: Start, schema: pa.Schema, handed: Handed) -> None:
         self._schema = schema
-        self._take = take
+        self._take = start.take
         self._handed = handed
-        self._interprets = few
+        self._size = BatchSize(start.few)
 
     def addBatch(self, batch: int, data: JavaObject) -> None:
-        events = self._take(Batch(lambda: self._collected(data), lambda: _closes_us(data)), batch)
-        self._suit(data, events <= query.FEW_EVENTS)
-
-    def _suit(self, data: JavaObject, few: bool) -> None:
-        """Let Spark plan the next batch for as many events as this one had. The session is this query's own."""
-        if few != self._interprets:
-            query.suit(data.sparkSession().conf(), few)
-            self._interprets = few
+        events = self._take(Batch(lambda: self._collected(data), lambda: closes_us(data.queryExecution())), batch)
+        self._size.follow(data.sparkSession().conf(), events)
 
     def toString(self) -> str:
         return "Penstock"
@@ -63,15 +109,6 @@ class BatchSink:
 
     class Java:
         implements = ("org.apache.spark.sql.execution.streaming.Sink",)
-
-
-def _closes_us(data: JavaObject) -> int | None:
-    """Not the query's own watermark: a join below holds it back for as long as it may still find pairs."""
-    for node in plan_tree.nodes(data.queryExecution().executedPlan()):
-        if plan_tree.kind(node).endswith("StateStoreSaveExec"):
-            mark = node.eventTimeWatermarkForEviction()
-            return int(mark.get()) * 1000 if mark.isDefined() else None
-    return None
 
 
 class Handed:
@@ -112,41 +149,3 @@ def _pieces(file: Path) -> list[pa.Buffer]:
             if written.readinto(memoryview(piece)) != piece.size:
                 raise EOFError(f"{file} ends before the batch does")
     return pieces
-
-
-def start_query(frame: DataFrame, name: str, mode: str, checkpoint: Path, take: Take, *, few: bool) -> StreamingQuery:
-    """Start a query, as `DataStreamWriter.start` does, that calls `take` for each batch until it is stopped.
-
-    `few`: its first batch will have few events.
-    """
-    spark = frame.sparkSession
-    jvm: Any = spark._jvm
-    ensure_callback_server_started(spark.sparkContext._gateway)
-    file = scratch().inside("batches") / f"{name}-{secrets.token_hex(4)}"
-    sink = BatchSink(to_arrow_schema(frame.schema, timezone="UTC"), take, Handed(jvm, file), few)
-    some, streaming = jvm.scala.Option.apply, jvm.org.apache.spark.sql.streaming
-    none = jvm.scala.Option.empty()
-    queries = spark._jsparkSession.sessionState().streamingQueryManager()
-    usual = spark.conf.get(query.PARTITIONS)
-    query.suit(spark.conf, few)
-    spark.conf.set(query.PARTITIONS, query.state_partitions(spark.sparkContext.defaultParallelism))
-    try:
-        started = queries.startQuery(  # it takes a copy of the session's settings
-            some(name),
-            none,  # the sink's name
-            some(str(checkpoint)),
-            frame._jdf,
-            jvm.PythonUtils.toScalaMap({}),  # options
-            sink,
-            getattr(streaming.OutputMode, mode.capitalize())(),
-            False,  # no checkpoint that is removed with the query
-            True,  # go on from the checkpoint
-            streaming.Trigger.ProcessingTime(0),  # the next batch as soon as there is something new
-            jvm.org.apache.spark.util.SystemClock(),
-            none,  # no table of a catalog
-            none,
-        )
-    finally:
-        query.suit(spark.conf, few=False)
-        spark.conf.set(query.PARTITIONS, usual)
-    return StreamingQuery(started)

@@ -14,6 +14,8 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
+from penstock import plain
+
 
 def archive() -> Path:
     """Where the archive lies: in the environment that it belongs to."""
@@ -21,8 +23,10 @@ def archive() -> Path:
 
 
 def used() -> list[str]:
-    """The JVM's options for using the archive, if it is there."""
-    return [f"-XX:SharedArchiveFile={archive()}", "-Xlog:disable", "-Xlog:all=off"] if archive().exists() else []
+    """The JVM's options for using the archive, if it is there. One that does not fit is left alone by Java."""
+    if not plain.uses("archive") or not archive().exists():
+        return []
+    return [f"-XX:SharedArchiveFile={archive()}", "-Xlog:disable", "-Xlog:all=off"]
 
 
 def recorded(path: Path) -> list[str]:
@@ -48,6 +52,7 @@ def ask_launcher(spark_home: Path, java: str) -> None:
     # the JVM can take less from its archive with it.
     kept = [word for word in options if not word.startswith(("-cp", "-Xmx", "--add-modules"))]
     _launch_file().parent.mkdir(parents=True, exist_ok=True)
+    _launch_file().unlink(missing_ok=True)
     _launch_file().write_text("\n".join(kept) + "\n")
 
 
@@ -59,9 +64,15 @@ def compiler() -> Path:
     return archive().with_suffix(".compiler.jar")
 
 
+def compiler_jars() -> list[str]:
+    """What Java finds before the signed jars."""
+    return [str(compiler())] if plain.uses("compiler") and compiler().exists() else []
+
+
 def copy_compiler(jars: Path) -> None:
     """Its jars as one, without signatures."""
     compiler().parent.mkdir(parents=True, exist_ok=True)
+    compiler().unlink(missing_ok=True)
     with zipfile.ZipFile(compiler(), "w") as made:
         for jar in (*jars.glob("janino-*.jar"), *jars.glob("commons-compiler-*.jar")):
             with zipfile.ZipFile(jar) as signed:

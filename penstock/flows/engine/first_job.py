@@ -11,14 +11,16 @@ import threading
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from penstock.flows.query import suit
+from penstock import plain
+from penstock.flows.engine.small_batches import suit
 
 _log = logging.getLogger(__name__)
 
 
 def run_first_job(spark: SparkSession) -> None:
-    """Returns at once. What goes wrong is told to the log alone: the first batch meets it too, and has words for it."""
-    threading.Thread(target=_run, args=(spark,), name="first-job", daemon=True).start()
+    """Return at once. What goes wrong is told to the log alone: the first batch meets it too, and has words for it."""
+    if plain.uses("first_job"):
+        threading.Thread(target=_run, args=(spark,), name="first-job", daemon=True).start()
 
 
 def _run(spark: SparkSession) -> None:

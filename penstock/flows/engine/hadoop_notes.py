@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+from penstock import plain
 
 _READERS_OF_SETTINGS = ("org.apache.hadoop.mapred.JobConf", "org.apache.hadoop.hdfs.HdfsConfiguration")
 """Classes that add files of settings when they are loaded, which makes Hadoop read all of them anew."""
@@ -17,6 +16,8 @@ _READERS_OF_SETTINGS = ("org.apache.hadoop.mapred.JobConf", "org.apache.hadoop.h
 def forget_where_settings_came_from(spark: SparkSession) -> None:
     """Hadoop has 1,100 settings and notes of each which file it is from. Every batch sends all of them for each of its
     states, and Hadoop compresses every note by itself."""
+    if not plain.uses("notes"):
+        return
     find: Any = spark._jvm.java.lang.Class.forName
     settings = spark.sparkContext._jsc.hadoopConfiguration()
     try:
@@ -28,4 +29,4 @@ def forget_where_settings_came_from(spark: SparkSession) -> None:
         # Another map: to py4j this one is a dict of Python's, which clears itself by a thousand removals.
         notes.set(settings, spark._jvm.java.util.concurrent.ConcurrentHashMap())
     except Py4JJavaError as error:  # another Hadoop: it works, with more to do in each batch
-        _log.warning("Hadoop's notes on its settings stay: %s", error.java_exception)
+        plain.give_up("notes", error.java_exception)

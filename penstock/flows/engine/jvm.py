@@ -1,10 +1,10 @@
-"""Starts Spark's JVM before anything needs it, so that it boots while Python still imports.
+"""The JVM of this process. We start Java ourselves, before anything is imported; the plain way is PySpark's launcher.
 
-Importing nothing of PySpark, it can be the first thing that a process does: `begun()` returns at once, and `connect()`
-waits until the JVM listens. The JVM ends with this process: it reads our end of a pipe.
+Importing nothing of PySpark, this can be the first thing that a process does: `begun()` returns at once, and
+`connect()` waits until the JVM listens. The JVM ends with this process: it reads our end of a pipe.
 
-Where `make setup` has left the options that Spark's launcher would give to Java, Java is started with them at once;
-else, or where somebody has a Spark of their own, by `spark-submit`, which starts two shells and another JVM first.
+PySpark runs `spark-submit`, which starts two shells and another JVM first, to ask for Java's options. Where they are
+known from `make setup`, Java is started with them at once. Who has a Spark of their own gets PySpark's launcher.
 """
 
 from __future__ import annotations
@@ -13,25 +13,28 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from penstock import plain
 from penstock.errors import JavaError
 from penstock.flows.engine import class_archive, java_classes
 from penstock.flows.engine.nursery import Nursery
 from penstock.flows.engine.scratch import Scratch, scratch
 from penstock.flows.project import is_installed
 
+_STACK = "-Xss64m"
+"""Spark matches a recursive regular expression against the text of every failure; a long Python traceback overflows the
+default stack, and then the query's thread dies without a word."""
+_SMALL_BATCHES = "-XX:TieredStopAtLevel=1"
+"""Small batches run more code than they repeat: without the optimising compiler the first rows came after 19 s instead
+of 25, p50 freshness was 541 ms instead of 658, and catching up lost 13 % (415,000 events/s of 479,000)."""
 _OPTIONS = (
-    # Spark matches a recursive regular expression against the text of every failure; a long Python traceback
-    # overflows the default stack, and then the query's thread dies without a word.
-    "-Xss64m",
-    # Small batches run more code than they repeat: without the optimising compiler the first rows came after 19 s
-    # instead of 25, p50 freshness was 541 ms instead of 658, and catching up lost 13 % (415,000 events/s of 479,000).
-    "-XX:TieredStopAtLevel=1",
     # Below this, classes are no reason for a collection: Spark has loaded as much when its first batch runs.
     "-XX:MetaspaceSize=192m",
     # As with that compiler; without it Java takes 48 MiB for compiled code. Spark fills them, and a thread looks
@@ -49,79 +52,119 @@ _LONGEST_S = 120.0
 
 
 class Jvm:
-    """One that was started; `connect` lets PySpark use it."""
+    """One that was started by us, or that `connect` has PySpark start; then PySpark uses it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], told: Path) -> None:
+    def __init__(self, options: list[str], place: Scratch, process: subprocess.Popen[bytes] | None) -> None:
+        self._options = options
+        self._place = place
         self._process = process
-        self._told = told
 
     @staticmethod
-    def begin(options: Sequence[str]) -> Jvm:
-        """Start it with these options besides those that it always has."""
+    def begin(*, optimised: bool = False, record: Path | None = None) -> Jvm:
+        """Start it, if it is ours to start.
+
+        `optimised`: with Java's optimising compiler, which halves the CPU of each row of a large query. `record`: let
+        it write the archive of its classes there when it ends.
+        """
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = nursery().python
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*own_folders(), *_given_folders()]))
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         place = scratch()
-        told = place.path / "told"
-        process = subprocess.Popen(
-            _command([*_OPTIONS, f"-Djava.io.tmpdir={place.inside('java')}", *options], _settings(place)),
-            stdin=subprocess.PIPE,
-            pass_fds=[place.held],
-            env=os.environ | _locale() | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
-            preexec_fn=_leave_ctrl_c_to_us,  # one thread runs when this is called
-        )
-        return Jvm(process, told)
+        options = [_STACK, f"-Djava.io.tmpdir={place.inside('java')}"]
+        if plain.uses("options"):
+            options += [*_OPTIONS, *(() if optimised else (_SMALL_BATCHES,))]
+        if not plain.uses("launch") or misfit() is not None:
+            return Jvm(options, place, None)
+        archive = class_archive.recorded(record) if record else class_archive.used()
+        return Jvm(options, place, _start([*options, *archive], place))
+
+    @property
+    def ours(self) -> bool:
+        """Whether it has the class path that we gave it."""
+        return plain.uses("launch") and self._process is not None
 
     def connect(self) -> None:
-        """Wait until it listens, and make PySpark use it. Raises `JavaError` when it ended instead."""
+        """Wait until it listens, and make PySpark use it. Raises `JavaError` when none can be had."""
         import pandas  # noqa: F401  Arrow imports it with the first value that it converts: the first batch would wait
         from pyspark import SparkContext
 
-        port, secret = self._address()
+        if self._process is None:
+            plain.give_up("launch", misfit())
+            return self._submit()
+        try:
+            port, secret = self._address(self._process)
+        except JavaError as error:
+            plain.give_up("launch", f"{error}: {error.detail}")
+            return self._submit()
         os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
         try:
             SparkContext._ensure_initialized()
         finally:
             del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+        return None
+
+    def _submit(self) -> None:
+        """PySpark's own way, which tells it by the way that it has started it."""
+        from pyspark import SparkConf, SparkContext
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.java_gateway import launch_gateway
+
+        settings = SparkConf(loadDefaults=False)
+        settings.set("spark.driver.memory", _MEMORY)
+        settings.set("spark.driver.extraJavaOptions", " ".join(map(_quoted, self._options)))
+        try:
+            with _locale(), _temporary(self._place):
+                gateway = launch_gateway(settings, {"pass_fds": [self._place.held]})
+        except (PySparkRuntimeError, OSError) as error:
+            raise _not_ready(str(error)) from error
+        self._process = gateway.proc
+        SparkContext._ensure_initialized(gateway=gateway)
 
     def end(self) -> None:
         """Let it end, and wait for what it does last."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(_LONGEST_S)
+        if self._process is not None:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+            self._process.wait(_LONGEST_S)
 
     def kill(self) -> None:
         """End it where it stands. What it has written is the system's, and as whole as after any `kill -9`."""
-        self._process.kill()
-        self._process.wait(_LONGEST_S)
+        if self._process is not None:
+            self._process.kill()
+            self.end()
 
-    def _address(self) -> tuple[int, str]:
+    def _address(self, process: subprocess.Popen[bytes]) -> tuple[int, str]:
         """As it wrote them into a file that appears whole: a port, and the length and text of a secret."""
+        told = _told(self._place)
         deadline = time.monotonic() + _LONGEST_S
-        while not self._told.exists():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self._process.kill()
-                self.end()
-                raise JavaError(
-                    "Spark's JVM ended before it was ready",
-                    detail=f"its exit code is {self._process.returncode}",
-                    hint="look at what it wrote above, or in logs/flows.log of the data folder",
-                )
+        while not told.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise _not_ready(f"its exit code is {process.returncode}")
             time.sleep(_POLL_S)
-        told = self._told.read_bytes()
-        return int.from_bytes(told[:4], "big"), told[8:].decode()
+        words = told.read_bytes()
+        return int.from_bytes(words[:4], "big"), words[8:].decode()
 
 
 @cache
-def begun(*options: str) -> Jvm:
-    """The JVM of this process: started at the first call, with these options besides those that it always has."""
-    return Jvm.begin([*class_archive.used(), *options])
+def begun(*, optimised: bool = False) -> Jvm:
+    """The JVM of this process: started at the first call."""
+    return Jvm.begin(optimised=optimised)
 
 
 @cache
 def nursery() -> Nursery:
     """One for as long as this process lives."""
     return Nursery.open(scratch())
+
+
+def misfit() -> str | None:
+    """Why Java is not ours to start, if it is not."""
+    if given := [name for name in _OF_A_SPARK if name in os.environ]:
+        return f"{given[0]} is set, so this may be another Spark than ours"
+    if class_archive.launch_options() is None:
+        return "Java's options for this pyspark are not known: `python -m penstock.run.warmup` asks for them"
+    return None
 
 
 def own_folders() -> list[str]:
@@ -133,55 +176,60 @@ def _given_folders() -> list[str]:
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
-def _locale() -> dict[str, str]:
+def _start(options: list[str], place: Scratch) -> subprocess.Popen[bytes]:
+    """Java itself, with the gateway that PySpark talks to."""
+    class_path = java_classes.class_path([*class_archive.compiler_jars(), f"{spark_home()}/jars/*"])
+    launcher = class_archive.launch_options() or ()
+    with _locale():
+        return subprocess.Popen(
+            [_java(), "-cp", os.pathsep.join(class_path), f"-Xmx{_MEMORY}", *launcher, *options, _GATEWAY],
+            stdin=subprocess.PIPE,
+            pass_fds=[place.held],
+            env=os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(_told(place))},
+            preexec_fn=_leave_ctrl_c_to_us,  # one thread runs when this is called
+        )
+
+
+def _told(place: Scratch) -> Path:
+    """Where the JVM says how it can be reached."""
+    return place.path / "told"
+
+
+def _not_ready(detail: str) -> JavaError:
+    return JavaError(
+        "Spark's JVM ended before it was ready",
+        detail=detail,
+        hint="look at what it wrote above, or in logs/flows.log of the data folder",
+    )
+
+
+@contextmanager
+def _locale() -> Iterator[None]:
     """Under LC_ALL=C Java cannot name a folder with other letters than ASCII, and dies when it is started in one."""
-    return {"LC_ALL": "C.UTF-8"} if os.environ.get("LC_ALL") in ("C", "POSIX") else {}
+    given = os.environ.get("LC_ALL")
+    if given not in ("C", "POSIX"):
+        yield
+        return
+    os.environ["LC_ALL"] = "C.UTF-8"
+    try:
+        yield
+    finally:
+        os.environ["LC_ALL"] = given
 
 
-def _settings(place: Scratch) -> dict[str, str]:
-    return {"spark.local.dir": str(place.inside("spark")), **(java_classes.SETTINGS if added() else {})}
+@contextmanager
+def _temporary(place: Scratch) -> Iterator[None]:
+    """What is made here for a moment is gone with the scratch folder, however this process ends."""
+    before, tempfile.tempdir = tempfile.tempdir, str(place.path)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
-def plain() -> bool:
-    """Whether what is started is Spark as it came, by our own command; else it may have anything on its class path."""
-    return class_archive.launch_options() is not None and not any(name in os.environ for name in _OF_A_SPARK)
-
-
-def added() -> bool:
-    """Whether it has our own classes, too."""
-    return plain() and java_classes.jar().exists()
-
-
-def _command(options: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    """Java itself, with the gateway that PySpark talks to; or what leads to the same on any other Spark."""
-    if not plain():
-        return _submitted(options, settings)
-    before = [str(jar) for jar in (java_classes.jar(), class_archive.compiler()) if jar.exists()]
-    return [
-        _java(),
-        "-cp",
-        os.pathsep.join([*before, f"{spark_home()}/jars/*"]),
-        f"-Xmx{_MEMORY}",
-        *(class_archive.launch_options() or ()),
-        *options,
-        *(f"-D{key}={value}" for key, value in settings.items()),
-        _GATEWAY,
-    ]
-
-
-def _submitted(options: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    said = {
-        **settings,
-        "spark.driver.memory": _MEMORY,
-        "spark.driver.extraJavaOptions": _joined(options),
-    }
-    words = [word for key, value in said.items() for word in ("--conf", f"{key}={value}")]
-    return [str(spark_home() / "bin" / "spark-submit"), *words, "pyspark-shell"]
-
-
-def _joined(options: Sequence[str]) -> str:
-    """As Spark's launcher takes them apart again."""
-    return " ".join(f'"{option}"' if " " in option else option for option in options)
+def _quoted(option: str) -> str:
+    """As Spark's launcher takes options apart again."""
+    return f'"{option}"' if " " in option else option
 
 
 def _java() -> str:
@@ -191,10 +239,10 @@ def _java() -> str:
 
 def spark_home() -> Path:
     """Without importing it."""
-    found = find_spec("pyspark")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    return Path(os.environ.get("SPARK_HOME") or found.submodule_search_locations[0])
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(os.environ.get("SPARK_HOME") or spec.submodule_search_locations[0])
 
 
 def _leave_ctrl_c_to_us() -> None:

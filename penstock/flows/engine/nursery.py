@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import importlib
 import json
-import logging
 import os
 import runpy
 import select
@@ -27,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from penstock import plain
 from penstock.flows.engine.scratch import Scratch
 
 _MODULES = (
@@ -52,8 +52,6 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-
-_log = logging.getLogger(__name__)
 
 _COMMAND = """\
 import json, os, socket, sys
@@ -92,11 +90,6 @@ class Nursery:
             (self._folder / _FOLDERS).write_text(json.dumps(folders))
 
     @property
-    def folder(self) -> Path | None:
-        """A folder of its own, for our user only, which goes when the nursery does; None where there is no nursery."""
-        return self._folder
-
-    @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
@@ -113,12 +106,14 @@ class Nursery:
 
     @staticmethod
     def open(place: Scratch) -> Nursery:
+        if not plain.uses("nursery"):
+            return Nursery(sys.executable)
         try:
             if os.statvfs(place.path).f_flag & getattr(os, "ST_NOEXEC", 0):
                 raise PermissionError(f"{place.path} is mounted without exec")
             return _opened(place)
         except OSError as error:  # a full disk, or a path too long for a socket
-            _log.warning("Spark's Python processes start slowly: %s", error)
+            plain.give_up("nursery", error)
             return Nursery(sys.executable)
 
 

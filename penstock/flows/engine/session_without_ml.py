@@ -17,7 +17,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from penstock.flows.engine import jvm
+from penstock import plain
 
 _MODULE = "pyspark.ml"
 _REGISTERS = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
@@ -27,7 +27,7 @@ def begin_session(settings: Mapping[str, str]) -> None:
     """Begin the first session of this process, which PySpark's builder finds then, as Spark's own constructor does, but
     without looking for extensions: PySpark brings none but that of machine learning. Nothing is begun of another Spark.
     """
-    if SparkContext._active_spark_context is not None or not jvm.plain():
+    if SparkContext._active_spark_context is not None or not plain.uses("ml") or not plain.uses("launch"):
         return
     context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     java: Any = context._jvm

@@ -55,6 +55,14 @@ def test_status_shows_processes_streams_and_flows():
     assert "flow_failed: bad [cast]\n  batch 3" in text
 
 
+def test_status_shows_the_parts_that_are_off_where_there_are_any():
+    edge = STATUS["processes"]["edge"]
+    flows = edge | {"plain": ["nursery", "sink"]}
+    text = printed(reports.status(STATUS | {"processes": {"edge": edge, "flows": flows}}))
+    assert words(text, "flows") == ["flows", "running", "77", "2", "1", "nursery,", "sink"]
+    assert words(text, "edge") == ["edge", "running", "77", "2", "1"]
+
+
 def test_status_shows_what_is_odd_about_a_stream():
     stream = STATUS["streams"][0] | {"hint": "'at' looks like seconds"}
     assert "! 'orders': 'at' looks like seconds" in printed(reports.status(STATUS | {"streams": [stream]}))

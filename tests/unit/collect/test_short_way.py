@@ -18,6 +18,8 @@ from running_edge import Edge, held, running, until
 from shop_app import shop
 from two_ways import STREAMS, script
 
+from penstock import plain as switch
+from penstock.collect.ways import short_way
 from penstock.collect.ways.plain_head import plain_head
 from penstock.config import Limits
 from penstock.errors import DiskFullError
@@ -27,6 +29,9 @@ from penstock.rights.keys import make_key, stored
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.serve.replies import errors_as_json
+from tests.parts import about
+
+pytestmark = about("short_way")
 
 SCRIPTS = int(os.environ.get("TWO_WAYS_SCRIPTS", "240"))
 SEED = int(os.environ.get("TWO_WAYS_SEED", "0")) * 1_000_000
@@ -377,3 +382,17 @@ def test_a_length_that_could_be_read_in_two_ways_is_not_plain(length: bytes) -> 
 )
 def test_a_request_line_that_could_be_read_in_two_ways_is_not_plain(first: bytes) -> None:
     assert plain_head(first + b"\r\nHost: x\r\n\r\n") is None
+
+
+async def test_without_what_it_leans_on_aiohttp_serves_every_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_way, "_LEANT_ON", ("_waiter", "_renamed"))
+    try:
+        async with running(shop(), tmp_path / "edge.db", watched=True) as edge:
+            assert edge.connections.short is None
+            async with edge.session.post(f"{edge.url}/streams/orders", json={"order_id": 1}) as reply:
+                assert reply.status == 200
+        assert switch.given_up() == {"short_way": "this aiohttp has no RequestHandler._renamed"}
+    finally:
+        switch.given_up.cache_clear()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import plain
 from penstock.flows.engine.nursery import Nursery
 from penstock.flows.engine.scratch import Scratch
 
@@ -110,6 +111,12 @@ def test_what_is_printed_arrives_though_nobody_flushes(nursery: Nursery, tmp_pat
 
 def test_without_a_place_for_it_there_is_plain_python(place: Scratch) -> None:
     place.remove()
+    assert Nursery.open(place).python == sys.executable
+    assert "nursery" in plain.given_up()
+
+
+def test_the_plain_way_is_python_itself(place: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plain.VARIABLE, "1")
     assert Nursery.open(place).python == sys.executable
 
 

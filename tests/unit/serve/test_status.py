@@ -40,6 +40,8 @@ async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: P
     folder.run.mkdir()
     processes = {"edge": {"state": "running", "pid": 1, "restarts": 0}}
     (folder.run / "supervisor.json").write_text(json.dumps(processes))
+    (folder.run / "edge.json").write_text(json.dumps({"pid": 1, "plain": ["short_way"]}))
+    processes["edge"]["plain"] = ["short_way"]
     async with flows_and_edge(tmp_path) as (flows, running):
         flows.log.append([], {"count/rsvps/topics": {"late": 3}, "count/rsvps/trending": {"late": 1, "dead": 1}})
         stream = flows.build()
