@@ -473,6 +473,13 @@ class ReadOnlyStreamError(PenstockError):
     status = 409
 
 
+class ReadOnlyEdgeError(PenstockError):
+    """This edge reads beside the one that writes; only that one can do what was asked. `detail` has its address."""
+
+    code = "read_only_edge"
+    status = 409
+
+
 class TooLargeError(PenstockError):
     """A body or an event is larger than the declared limit."""
 

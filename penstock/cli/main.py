@@ -33,6 +33,7 @@ from penstock.cli.options import (
     ParamsOption,
     ParentOption,
     PortOption,
+    ReadOnlyOption,
     TlsCertOption,
     TlsKeyOption,
     TlsOption,
@@ -110,6 +111,7 @@ def edge(
     host: HostOption = "127.0.0.1",
     port: PortOption = 8080,
     data: DataOption = None,
+    read_only: ReadOnlyOption = False,
     log: LogOption = "sqlite",
     jwt_secret_file: JwtSecretOption = None,
     jwt_public_key: JwtPublicOption = None,
@@ -149,9 +151,9 @@ def edge(
             key_connections,
             max_connections,
         )
-        process.run(loaded.application, loaded.folder(data), host, port, security)
+        process.run(loaded.application, loaded.folder(data), host, port, security, read_only=read_only)
 
-    _exit(live("edge", parent, data, body))
+    _exit(live("reading-edge" if read_only else "edge", parent, data, body))
 
 
 @app.command()

@@ -15,6 +15,9 @@ DataOption = Annotated[
 ]
 HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")]
+ReadOnlyOption = Annotated[
+    bool, typer.Option("--read-only", help="Write nothing: serve readers beside the edge that writes this data folder.")
+]
 LogOption = Annotated[Literal["sqlite"], typer.Option("--log", help="The log that holds the streams.")]
 JwtSecretOption = Annotated[
     Path | None, typer.Option("--jwt-secret-file", help="File with the shared secret of tokens (HS256).")

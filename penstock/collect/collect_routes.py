@@ -270,7 +270,6 @@ ROUTES = (
         ),
         replies=(Reply(200, record(letters=array(_LETTER), next=text(), more=FLAG)),),
         errors=(410,),
-        needs_writer=True,
     ),
     Route(
         "GET /dead/{letter}",
@@ -280,7 +279,6 @@ ROUTES = (
         (Parameter("letter", schema=_LETTER_NAME, place="path", pattern="[^/]*-[^/]*"),),
         replies=(Reply(200, _LETTER),),
         errors=(404,),
-        needs_writer=True,
     ),
     Route(
         "POST /dead/replay",

@@ -30,7 +30,6 @@ from penstock.collect.pulling.pulls import Pulls
 from penstock.collect.reception import Reception
 from penstock.collect.stream_specs import make_dead, make_stream
 from penstock.collect.ways.acks import Acks
-from penstock.collect.ways.connections import Connections
 from penstock.collect.ways.door import Door, WaitAbsorbed
 from penstock.collect.ways.idempotency import Idempotency
 from penstock.collect.ways.pixel import Pixel
@@ -141,12 +140,11 @@ class Collect:
             return None
         return ShortWay(self.intakes, self._door, self._unanswered, self.pressure, self._clock, writers)
 
-    def measure(self, observer: Observer, connections: Connections) -> None:
+    def measure(self, observer: Observer) -> None:
         """Show how full everything is, at each scrape."""
         room, labels = self.pressure.room, ("stream", "port")
         observer.gauge("penstock_collect_room_bytes", "Bodies on their way.", (), lambda: {(): float(room.taken_bytes)})
         observer.gauge("penstock_collect_room_events", "Events in them.", (), lambda: {(): float(room.taken_events)})
-        observer.gauge("penstock_collect_connections", "Open connections.", (), lambda: {(): float(connections.open)})
         observer.gauge(
             "penstock_collect_publishing_sockets", "Open sockets.", (), lambda: {(): float(self.publishing.open)}
         )

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from aiohttp import web
@@ -44,9 +45,18 @@ def bind(app: web.Application, routes: Iterable[Route], **handlers: Handler) -> 
             bound[app.router.add_route(method, route.pattern, handler)] = route
 
 
+def refuse(app: web.Application, routes: Iterable[Route], handler: Handler) -> None:
+    """Answer these with one handler, as far as they are not served: for who may ask them, and described to nobody."""
+    bound = app.setdefault(_BOUND, {})
+    served = {(route.method, route.pattern) for route in bound.values()}
+    for route in (route for route in routes if (route.method, route.pattern) not in served):
+        for method in route.methods:
+            bound[app.router.add_route(method, route.pattern, handler)] = replace(route, summary="")
+
+
 def routes_of(app: web.Application) -> Iterable[Route]:
     """All that is served."""
-    return dict.fromkeys(app.get(_BOUND, {}).values())
+    return dict.fromkeys(route for route in app.get(_BOUND, {}).values() if route.summary)
 
 
 def refused_with(reply: Callable[[PenstockError], web.Response]) -> Callable[[H], H]:
@@ -130,7 +140,7 @@ class Guard:
             response.headers.setdefault("Cache-Control", "no-store")
         if response.status == 401:
             response.headers["WWW-Authenticate"] = 'Bearer realm="penstock"'
-        if response.status in (400, 401, 403) and not request.content.is_eof():
+        if response.status in (400, 401, 403, 409) and not request.content.is_eof():
             response.force_close()  # nobody reads the rest of the body
 
     # Whoever posts a plain request, without a look at the request

@@ -97,9 +97,7 @@ class KeyBook:
 
     def __init__(self, memory: Mapping[str, Any]) -> None:
         self._keys: dict[str, tuple[KeyRecord, Credential]] = {}
-        for key, value in memory.items():
-            if key.startswith(PREFIX):
-                self.put(msgspec.convert(value, KeyRecord))
+        self.learn(memory)
 
     def __len__(self) -> int:
         """Also those that were revoked."""
@@ -107,6 +105,14 @@ class KeyBook:
 
     def put(self, record: KeyRecord) -> None:
         self._keys[record.id] = (record, record.credential())
+
+    def learn(self, memory: Mapping[str, Any]) -> list[KeyRecord]:
+        """Take over what the log holds now; returns what is new or has changed."""
+        held = [msgspec.convert(value, KeyRecord) for key, value in memory.items() if key.startswith(PREFIX) and value]
+        changed = [record for record in held if record != self.get(record.id)]
+        for record in changed:
+            self.put(record)
+        return changed
 
     def get(self, id: str) -> KeyRecord | None:
         found = self._keys.get(id)

@@ -13,6 +13,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ import msgspec
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError, UnauthorizedError
+from penstock.log import control_keys
+from penstock.log.control import ControlMap
 from penstock.observe.signals import AccessRefused, InstructionRefused, KeyCreated, KeyRevoked, Signals
 from penstock.overload import Rate
 from penstock.rights.allowances import Allowances
@@ -66,11 +69,12 @@ class Rights:
 
         `rate` and `connections` are what each credential may ask and hold open that has no limits of its own.
         """
-        self._book = KeyBook(memory or {})
+        self._memory = {} if memory is None else memory
+        self._book = KeyBook(self._memory)
         self._tokens, self._inbox, self._remember = tokens, inbox, remember
         self._supervisor = supervisor
         self._clock, self._signals = clock or SystemClock(), signals
-        self.tickets = Tickets(memory or {}, self._clock, remember)
+        self.tickets = Tickets(self._memory, self._clock, remember)
         self.allowances = Allowances(rate, connections, self._clock, signals)
         self._watched: dict[str, set[Ended]] = {}
         self._ends: list[tuple[int, int, Credential, Ended]] = []
@@ -191,8 +195,14 @@ class Rights:
     # Changes
 
     async def start(self) -> None:
-        """Take what waits in the inbox, then look at it now and then."""
+        """Take what waits in the inbox, then look at it now and then; and follow what another edge writes."""
+        if isinstance(self._memory, ControlMap):
+            for family in (control_keys.key, control_keys.ticket):
+                self._memory.watch(family, partial(self._heard, asyncio.get_running_loop()))
+            self._learn(self._memory)
         await self.tick()
+        if not self.is_open:
+            await self.tickets.prepare()
         self._task = asyncio.create_task(self._keep_looking(), name="rights")
 
     async def close(self) -> None:
@@ -226,15 +236,31 @@ class Rights:
             revoked = msgspec.structs.replace(known, revoked_us=instruction.at_us)
             await self._put(revoked)
             self._signals(KeyRevoked(revoked.id, revoked.name))
-            why = _unauthorized(f"the key '{revoked.name}' was revoked")
-            for ended in list(self._watched.get(PREFIX + revoked.id, ())):
-                ended.set_result(why)
+            self._end(revoked)
+
+    def _heard(self, loop: asyncio.AbstractEventLoop, changed: Mapping[str, Any]) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self._learn, changed)
+
+    def _learn(self, memory: Mapping[str, Any]) -> None:
+        """Keys that were made or revoked, and the secrets of tickets, whichever edge has written them."""
+        for record in self._book.learn(memory):
+            if record.revoked_us is not None:
+                self._end(record)
+        self.tickets.learn(memory)
+
+    def _end(self, revoked: KeyRecord) -> None:
+        why = _unauthorized(f"the key '{revoked.name}' was revoked")
+        for ended in list(self._watched.get(PREFIX + revoked.id, ())):
+            ended.set_result(why)
 
     async def _put(self, record: KeyRecord) -> None:
+        was_open = self.is_open  # before it is written: whoever follows the log may know of it first
         if self._remember is not None:
             await self._remember(stored(record))
-        was_open = self.is_open
         self._book.put(record)
+        if was_open:
+            await self.tickets.prepare()
         if was_open and self.on_first_key is not None:
             await self.on_first_key()
 

@@ -16,12 +16,13 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 
 from penstock.clock import Clock
-from penstock.errors import BadRequestError
+from penstock.errors import BadRequestError, PenstockError, ReadOnlyEdgeError
 from penstock.rights.credential import Credential
 from penstock.rights.scope import Scope
 
@@ -83,9 +84,15 @@ class Tickets:
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         """`memory` is the log's, `remember` writes to it."""
-        self._secrets = msgspec.convert(memory.get(MEMORY, []), list[_Secret])
+        self._secrets: list[_Secret] = []
         self._clock, self._remember, self._random = clock, remember, random
         self._changing = asyncio.Lock()
+        self.learn(memory)
+
+    def learn(self, memory: Mapping[str, Any]) -> None:
+        """Take over what the log holds now."""
+        if MEMORY in memory:
+            self._secrets = msgspec.convert(memory[MEMORY], list[_Secret])
 
     async def issue(self, owner: Credential, kind: Kind, name: str, claims: Mapping[str, Any]) -> tuple[str, int]:
         """A ticket, and until when it may be shown. `claims` are those that decide what is visible there."""
@@ -129,14 +136,25 @@ class Tickets:
             raise TicketFault(f"the ticket was good for {LIFE_S:g} s; ask for another with POST /tickets")
         return paper
 
+    async def prepare(self) -> None:
+        """See that there is a secret in the log, so that edges which only read can give tickets out too. If that fails,
+        the first who asks for a ticket is told why."""
+        if not self._secrets:
+            with suppress(PenstockError):
+                await self._current(self._clock.now_us())
+
     async def _current(self, now_us: int) -> _Secret:
         async with self._changing:
             if not self._secrets or now_us - self._secrets[0].since_us >= ROTATE_S * 1e6:
                 fresh = _Secret(self._random(4).hex(), self._random(32).hex(), now_us)
                 kept = [fresh, *self._secrets][:_KEPT]
-                if self._remember is not None:
-                    await self._remember({MEMORY: msgspec.to_builtins(kept)})
-                self._secrets = kept
+                try:
+                    if self._remember is not None:
+                        await self._remember({MEMORY: msgspec.to_builtins(kept)})
+                    self._secrets = kept
+                except ReadOnlyEdgeError:
+                    if not self._secrets:
+                        raise  # else the newest is good, also for a while behind the next one
             return self._secrets[0]
 
 

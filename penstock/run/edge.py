@@ -1,7 +1,8 @@
-"""The main of the `edge` process: one writer of the log, the door, the views and data access on one loop, and no JVM.
+"""The main of the `edge` process: the door, the views and data access on one loop, and no JVM.
 
 It takes its lock, opens the log, then the port; `/healthz` answers from there on, while views load. On SIGTERM it
-stops listening, answers what it has begun, writes what waits, and ends.
+stops listening, answers what it has begun, writes what waits, and ends. With `--read-only` it takes no lock and writes
+nothing: any number of such edges serve beside the one that writes.
 """
 
 from __future__ import annotations
@@ -11,38 +12,55 @@ import logging
 import signal
 import ssl
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import IO, Any
 
 import uvloop
 from aiohttp import web
 
 from penstock import plain
+from penstock.collect.collect_routes import ROUTES as COLLECT_ROUTES
 from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
+from penstock.log.folder import FolderLog
+from penstock.rights.guard import PIXEL, refuse
+from penstock.run.announcement import Presence, address, announce
+from penstock.run.edge_log import FollowedLog, Setting, WrittenLog
 from penstock.run.edge_memory import collect_garbage_seldom, give_memory_back
-from penstock.run.lifecycle import announce
 from penstock.run.ownership import WAIT_S, check_folder, flock, holder
 from penstock.run.preflight import port_error
-from penstock.run.reading_half import CONNECTIONS, ReadingHalf, Setting
+from penstock.run.reading_half import CONNECTIONS, ReadingHalf
 from penstock.run.security import Security
-from penstock.run.writing_half import Writer, WritingHalf
+from penstock.run.writing_half import WritingHalf, cancelled
+from penstock.serve.describe.serve_routes import ROUTES as SERVE_ROUTES
+from penstock.serve.webhooks.webhook_routes import ROUTES as WEBHOOK_ROUTES
 
 BACKLOG = 1_024
 """Connections that wait to be accepted: a thousand clients come back at once when an edge is started again."""
 SHUTDOWN_S = 3.0
 """What requests that were begun get to be answered; subscribers are told at once."""
 
+FOLLOWED: web.AppKey[asyncio.Task[None]] = web.AppKey("followed", asyncio.Task)
 _log = logging.getLogger(__name__)
 
 
-def run(application: Application, folder: Folder, host: str, port: int, security: Security | None = None) -> None:
+def run(
+    application: Application,
+    folder: Folder,
+    host: str,
+    port: int,
+    security: Security | None = None,
+    *,
+    read_only: bool = False,
+) -> None:
     """Blocks until SIGTERM or SIGINT."""
     give_memory_back()
     check_folder(folder, application.name)
-    with _held(folder):
-        uvloop.run(_serve(application, folder, host, port, security or Security()))
+    security = security or Security()
+    setting = Setting(application, folder, host, security, security.limits)
+    with nullcontext() if read_only else _held(folder):
+        uvloop.run(_serve(setting, port, read_only=read_only))
 
 
 def _held(folder: Folder) -> IO[str]:
@@ -60,37 +78,71 @@ def _held(folder: Folder) -> IO[str]:
     return file
 
 
-async def _serve(application: Application, folder: Folder, host: str, port: int, security: Security) -> None:
+async def _serve(setting: Setting, port: int, *, read_only: bool) -> None:
     """Open everything in order, wait, and close it in the opposite order: first the door, last the log."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    folder, host, security = setting.folder, setting.host, setting.security
     async with AsyncExitStack() as opened:
         certificate = security.certificate(folder, host)
         tls = certificate.context() if certificate else None
-        web_app = await open_edge(Setting(application, folder, host, security, security.limits), opened)
+        web_app = await (open_reading_edge if read_only else open_edge)(setting, opened)
         collect_garbage_seldom()
         bound = await _listen(web_app, host, port, opened, tls)
-        place = {"scheme": security.scheme, "host": host, "port": bound}
-        announce(folder, "edge", place | {"plain": plain.off(plain.AIOHTTP)})
-        _log.info("listening on %s://%s:%d", security.scheme, host, bound)
+        place = {"scheme": security.scheme, "host": host, "port": bound, "plain": plain.off(plain.AIOHTTP)}
+        if read_only:
+            opened.callback(Presence(folder, place).close)
+        else:
+            announce(folder, "edge", place)
+        _log.info("listening on %s", address(security.scheme, host, bound))
         if certificate is not None:
             _log.info("certificate %s, SHA-256 %s", certificate.cert, certificate.fingerprint())
-        await stop.wait()
+        await _until(stop, web_app.get(FOLLOWED))
         _log.info("stopping")
 
 
 async def open_edge(setting: Setting, opened: AsyncExitStack) -> web.Application:
     """What answers requests, with everything behind it, which `opened` closes in the opposite order."""
-    writer = Writer(setting, opened)
-    reading = ReadingHalf(setting, writer)
+    edge_log, log = WrittenLog(setting, opened), FolderLog(setting.folder)
+    opened.callback(log.close)
+    reading = ReadingHalf(setting, log, edge_log)
     await reading.open(opened)
-    writing = WritingHalf(writer, reading)
+    writing = WritingHalf(edge_log, reading)
     await writing.open(opened)
     web_app, guard = reading.application(opened)
     writing.add_routes(web_app, guard)
     reading.serving.add_routes(web_app)
     return web_app
+
+
+async def open_reading_edge(setting: Setting, opened: AsyncExitStack) -> web.Application:
+    """The same beside an edge that writes; the task `FOLLOWED` ends with an error when its data folder is gone."""
+    log = FolderLog(setting.folder)
+    opened.callback(log.close)
+    edge_log = await asyncio.to_thread(FollowedLog, setting.folder, log.edge, opened)
+    reading = ReadingHalf(setting, log, edge_log)
+    await reading.open(opened)
+    web_app, _ = reading.application(opened)
+    web_app[FOLLOWED] = asyncio.create_task(edge_log.until_gone(), name="the data folder")
+    opened.push_async_callback(cancelled, web_app[FOLLOWED])
+    reading.serving.add_routes(web_app)
+    reading.letters(edge_log.memory).add_routes(web_app, replays=False)
+    writing = [
+        route for table in (COLLECT_ROUTES, SERVE_ROUTES, WEBHOOK_ROUTES) for route in table if route.needs_writer
+    ]
+    refuse(web_app, [route for route in writing if route.path.endswith(PIXEL)], edge_log.refuse_pixel)
+    refuse(web_app, writing, edge_log.refuse)
+    return web_app
+
+
+async def _until(stop: asyncio.Event, followed: asyncio.Task[None] | None) -> None:
+    """Until it is asked to stop; raises why there is nothing more to follow."""
+    waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), *([followed] if followed else [])]
+    done, _ = await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
+    waiting[0].cancel()
+    for task in done:
+        task.result()
 
 
 async def _listen(

@@ -21,9 +21,10 @@ from typing import Any
 from penstock import plain
 from penstock.config import Folder
 from penstock.declaration import Application
+from penstock.run.announcement import announce
 from penstock.run.app_file import Loaded
 from penstock.run.exit_codes import FAILED, OK
-from penstock.run.lifecycle import Bell, announce
+from penstock.run.lifecycle import Bell
 from penstock.run.ownership import check_folder
 
 BEAT_S = 1.0

@@ -17,6 +17,7 @@ from penstock import plain
 from penstock.config import Folder
 from penstock.declaration import Application, Problem
 from penstock.flows.engine.scratch import PLACE, RUN, ended
+from penstock.run.announcement import address
 from penstock.run.app_file import Loaded
 from penstock.run.exit_codes import FAILED
 from penstock.run.keeper import Plan
@@ -137,11 +138,8 @@ class Door:
             return 0
 
     def url(self) -> str | None:
-        address = self.address()
-        if address is None:
-            return None
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        return f"{self._scheme}://{host}:{address[1]}"
+        where = self.address()
+        return None if where is None else address(self._scheme, *where)
 
 
 def _edge_plan(request: Request, door: Door, probe: EdgeProbe) -> Plan:

@@ -64,11 +64,6 @@ def _explained(folder: Folder, name: str, error: Exception) -> int:
     return USER_ERROR
 
 
-def announce(folder: Folder, name: str, facts: dict[str, object]) -> None:
-    """Tell the other processes of this folder who and where this one is: `run/<name>.json`."""
-    write_json(folder.run / f"{name}.json", {"pid": os.getpid()} | facts)
-
-
 class Bell:
     """Wakes who waits for it, also from the handler of a signal. An `Event` of `threading` may not be set there: its
     lock is not reentrant, and a signal that comes while the same thread holds it waits for ever."""

@@ -4,87 +4,75 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from penstock.clock import Clock, SystemClock
+from penstock.collect.letters.routes import DeadLetterOffice
+from penstock.collect.letters.stored_letters import masked
 from penstock.collect.ways.connections import Connections
-from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.log.folder import FolderLog
-from penstock.observe.metrics import Observer
 from penstock.observe.signals import RequestRefused
 from penstock.rights.guard import Guard
 from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
-from penstock.run.security import OPEN, PROBE, Security, refuse_open, request_rate
-from penstock.serve.health import Checks
+from penstock.run.announcement import processes
+from penstock.run.edge_log import FollowedLog, Setting, WrittenLog
+from penstock.run.security import OPEN, PROBE, refuse_open, request_rate
 from penstock.serve.replies import errors_as_json, quieten
 from penstock.serve.serving import Serving
+from penstock.serve.subscribers import nothing_is_remembered
 from penstock.views.views import Views
 
 if TYPE_CHECKING:
     from penstock.rights.tokens import Tokens
-    from penstock.run.writing_half import Writer
 
 CONNECTIONS = web.AppKey("connections", Connections)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What both halves of an edge are made from."""
-
-    application: Application
-    folder: Folder
-    host: str = "127.0.0.1"
-    security: Security = field(default_factory=Security)
-    limits: Limits = field(default_factory=Limits)
-    clock: Clock = field(default_factory=SystemClock)
-    observer: Observer = field(default_factory=Observer)
-
-
 class ReadingHalf:
-    """Follows what is written and shows it; `writer` is the edge's own, if it has one."""
+    """Follows what is written and shows it."""
 
-    def __init__(self, setting: Setting, writer: Writer | None) -> None:
-        self.setting = setting
+    def __init__(self, setting: Setting, log: FolderLog, edge_log: WrittenLog | FollowedLog) -> None:
+        self.setting, self.log = setting, log
         application, clock, observer = setting.application, setting.clock, setting.observer
         self.rights = Rights(
-            writer.memory if writer else None,
+            edge_log.memory,
             tokens=_tokens(setting),
-            inbox=writer.inbox if writer else None,
-            remember=writer.remember if writer else None,
+            inbox=edge_log.inbox,
+            remember=edge_log.remember,
             supervisor=os.environ.get(PROBE),
             clock=clock,
             signals=observer.emit,
             rate=request_rate(setting.security.key_rate),
             connections=setting.security.key_connections,
         )
-        self.log = FolderLog(setting.folder)
         run = os.environ.get("PENSTOCK_RUN")
-        self.views = Views(application, self.log.flows, limits=setting.limits, clock=clock, observer=observer, run=run)
-        checks: Checks = {"flows": Started(application, self.views)}
+        self.views = Views(application, log.flows, limits=setting.limits, clock=clock, observer=observer, run=run)
         self.serving = Serving(
             application,
             self.views,
-            self.log,
+            log,
             folder=setting.folder,
             clock=clock,
-            checks={"collect": writer.is_well, **checks} if writer else checks,
-            remember=writer.remember if writer else None,
-            memory=writer.memory if writer else None,
+            checks={**edge_log.checks, "flows": Started(application, self.views)},
+            remember=None if isinstance(edge_log, FollowedLog) else edge_log.remember,
+            memory=edge_log.memory,
             rights=self.rights,
             webhooks=setting.security.webhooks(setting.host),
+            refusal=edge_log.refusal if isinstance(edge_log, FollowedLog) else nothing_is_remembered,
         )
-        self.connections = Connections(setting.limits, clock, observer.emit)
+        self.serving.status.processes = partial(processes, setting.folder)
+        self.connections = connections = Connections(setting.limits, clock, observer.emit)
+        observer.gauge("penstock_collect_connections", "Open connections.", (), lambda: {(): float(connections.open)})
 
     async def open(self, opened: AsyncExitStack) -> None:
         """Begin to follow; raises `NoKeyError` when everybody could come in from other machines."""
-        opened.callback(self.log.close)
         await self.rights.start()
         opened.push_async_callback(self.rights.close)
         refuse_open(self.setting.host, self.rights.is_open)
@@ -92,6 +80,21 @@ class ReadingHalf:
             _log.info(OPEN)
         await self.views.start()
         opened.push_async_callback(self.views.stop)
+
+    def letters(self, memory: Mapping[str, Any]) -> DeadLetterOffice:
+        """Dead letters, to look at."""
+        setting, application = self.setting, self.setting.application
+        kinds = {stream.name: stream.events.kind for stream in application.streams}
+        return DeadLetterOffice(
+            self.log,
+            memory,
+            {},
+            setting.limits,
+            setting.clock,
+            setting.observer.emit,
+            mask=masked(kinds),
+            filtered=application.filtered(),
+        )
 
     def application(self, opened: AsyncExitStack) -> tuple[web.Application, Guard]:
         """What answers requests, without a route, and what stands before its handlers."""

@@ -4,58 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
 from penstock.collect.collection import Collect
 from penstock.collect.letters.routes import DeadLetterOffice
-from penstock.errors import PenstockError
-from penstock.log.group import GroupCommit
-from penstock.log.opening import open_log
 from penstock.rights.credential import credential_of
 from penstock.rights.guard import Guard
-from penstock.rights.inbox import Inbox
-from penstock.run.reading_half import ReadingHalf, Setting
+from penstock.run.edge_log import WrittenLog
+from penstock.run.reading_half import ReadingHalf
 from penstock.run.retainer import Retainer
 from penstock.views.views import RowsAfter
 
 _log = logging.getLogger(__name__)
 
 
-class Writer:
-    """The edge's log in the hands of the one process that writes it."""
-
-    def __init__(self, setting: Setting, opened: AsyncExitStack) -> None:
-        self.log = open_log(setting.folder.edge_log, app=setting.application.name, clock=setting.clock)
-        opened.callback(self.log.close)
-        self.group = GroupCommit(self.log, unwritten_bytes=setting.limits.unwritten_bytes)
-        opened.push_async_callback(asyncio.to_thread, self.group.close)
-        self.memory = self.log.memory()
-        self.inbox = Inbox(setting.folder.inbox)
-
-    async def remember(self, values: Mapping[str, Any]) -> None:
-        """Let others keep a word in the log's control stream; durable on return."""
-        await asyncio.wrap_future(self.group.submit([], values))
-
-    def is_well(self) -> bool | PenstockError:
-        return self.group.problem or True
-
-
 class WritingHalf:
     """Takes events in, and lets go what is no longer kept."""
 
-    def __init__(self, writer: Writer, reading: ReadingHalf) -> None:
+    def __init__(self, edge_log: WrittenLog, reading: ReadingHalf) -> None:
         setting, views = reading.setting, reading.views
-        self._writer, self._reading = writer, reading
+        self._edge_log, self._reading = edge_log, reading
         self._application, self._clock = setting.application, setting.clock
         self.collect = Collect(
             setting.application,
-            writer.log,
-            writer.group,
+            edge_log.log,
+            edge_log.group,
             views.wait_absorbed,
             setting.limits,
             setting.clock,
@@ -65,7 +41,7 @@ class WritingHalf:
         )
         self._office = DeadLetterOffice(
             reading.log,
-            writer.memory,
+            edge_log.memory,
             self.collect.intakes,
             setting.limits,
             setting.clock,
@@ -75,10 +51,10 @@ class WritingHalf:
             slow=self.collect.slow,
             filtered=setting.application.filtered(),
         )
-        self.collect.measure(setting.observer, reading.connections)
+        self.collect.measure(setting.observer)
         self.collect.pulls.measure(setting.observer)
         status = reading.serving.status
-        status.known_ids = lambda name: writer.log.known_ids(self.collect.intakes[name].stream)
+        status.known_ids = lambda name: edge_log.log.known_ids(self.collect.intakes[name].stream)
         status.more |= {
             "pulls": self.collect.pulls.status,
             "pressure": self.collect.pressure.status,
@@ -87,7 +63,7 @@ class WritingHalf:
 
     async def open(self, opened: AsyncExitStack) -> None:
         """Begin to take events in; requests come later, when the port is bound."""
-        log, group, rights = self._writer.log, self._writer.group, self._reading.rights
+        log, group, rights = self._edge_log.log, self._edge_log.group, self._reading.rights
         for declared in self._application.streams:
             if declared.id and (stream := log.find(declared.name)):  # else the first sender waits for the ids
                 await asyncio.wrap_future(group.run(partial(log.horizon, stream)))
@@ -96,7 +72,7 @@ class WritingHalf:
         rights.on_first_key = self._secure
         opened.push_async_callback(self.collect.close)
         retainer = Retainer(self._application, log, group, self._reading.log.flows, self._clock)
-        opened.push_async_callback(_cancel, asyncio.create_task(retainer.run()))
+        opened.push_async_callback(cancelled, asyncio.create_task(retainer.run()))
 
     def add_routes(self, web_app: web.Application, guard: Guard) -> None:
         self.collect.add_routes(web_app)
@@ -109,7 +85,7 @@ class WritingHalf:
             _log.error("%s; the port is closed, and the app will not start again like this: %s", why.message, why.hint)
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -50,7 +50,7 @@ from penstock.serve.sse import EVENTS, HEARTBEAT_S, SseReceiver, cut_events, las
 from penstock.serve.status import Status
 from penstock.serve.status_filter import StatusFilter
 from penstock.serve.stream_reads import Page, StreamReads, after_in
-from penstock.serve.subscribers import Subscribers
+from penstock.serve.subscribers import Subscribers, nothing_is_remembered
 from penstock.serve.ticketing import TicketOffice
 from penstock.serve.view_reads import ViewReads
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
@@ -85,15 +85,17 @@ class Serving:
         heartbeat_s: float = HEARTBEAT_S,
         rights: Rights | None = None,
         webhooks: WebhookOptions | None = None,
+        refusal: Callable[[], PenstockError] = nothing_is_remembered,
     ) -> None:
-        """`memory` is that of the edge's own log, to which `remember` writes; without it there are no webhooks."""
+        """`memory` is that of the edge's log, to which `remember` writes. Without `remember` nothing is written: there
+        are no webhooks, and who wants a subscription to be named gets `refusal`."""
         self.application, self.views = application, views
         self.limits, self.observer = limits or views.limits, observer or views.observer
         self.hub = Hub(self.limits, self.observer, position_s=position_s)
-        self.status = Status(application, views, log, clock or SystemClock(), folder)
+        self.status = Status(application, views, log, clock or SystemClock())
         self._streams, self._log = StreamReads(application, log, self.limits, self.observer), log
         self._subscribers = Subscribers(
-            {} if memory is None else memory, remember, self.limits, clock or SystemClock(), self.observer
+            {} if memory is None else memory, remember, self.limits, clock or SystemClock(), self.observer, refusal
         )
         self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
@@ -146,7 +148,6 @@ class Serving:
             ticket=self._tickets.give,
             socket=self._socket,
             subscribers=self._list_subscribers,
-            forget_subscriber=self._forget_subscriber,
             streams=self._list_streams,
             read_stream=self._read_stream,
             schema_of=self._stream_schema,
@@ -161,7 +162,8 @@ class Serving:
             asyncapi=self._asyncapi,
         )
         if self._remember is not None:
-            bind(app, ROUTES, rebuild_view=self._rebuild_view, rebuild_flow=self._rebuild_flow)
+            writing = {"rebuild_view": self._rebuild_view, "rebuild_flow": self._rebuild_flow}
+            bind(app, ROUTES, forget_subscriber=self._forget_subscriber, **writing)
         if self._webhooks is not None:
             WebhookRoutes(self._webhooks, self.limits.body_pause_s).add_routes(app)
         add_page(app)

@@ -16,11 +16,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from penstock.clock import Clock, rfc3339
-from penstock.config import Folder
 from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node, StreamDef
 from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
 from penstock.log import control_keys
@@ -88,10 +86,9 @@ class Status:
         views: Views,
         log: FolderLog,
         clock: Clock,
-        folder: Folder | None = None,
     ) -> None:
         self._application, self._views, self._log = application, views, log
-        self._clock, self._folder = clock, folder
+        self._clock = clock
         self._started_us, self._started_s = clock.now_us(), clock.monotonic()
         self._accepted, self._absorbed = Rates(), Rates()
         self._sample = _Sample()
@@ -99,6 +96,8 @@ class Status:
         self._task: asyncio.Task[None] | None = None
         self._gathering: asyncio.Future[_Sample] | None = None
         self._next: asyncio.Task[None] | None = None
+        self.processes: Callable[[], Any] = dict
+        """How the processes of the data folder are."""
         self.known_ids: Callable[[str], KnownIds | None] = lambda stream: None
         """The ids that the log's writer, which is not ours to ask, knows of a stream."""
         self.more: dict[str, Callable[[], Any]] = {}
@@ -259,7 +258,7 @@ class Status:
         bounds = dict(self._all_bounds())
         streams = [self._stream(name, bounds.get(name), door, flows) for name in self._stream_names()]
         metas = {flow.name: meta for flow in self._application.flows if (meta := self._last_meta(flow)) is not None}
-        return _Sample(streams, {name: b.ends for name, b in bounds.items()}, metas, self._read_processes())
+        return _Sample(streams, {name: b.ends for name, b in bounds.items()}, metas, self.processes())
 
     def _stream_names(self) -> list[str]:
         return [*(s.name for s in self._application.streams), *(f.name for f in self._application.flows), *LEDGERS]
@@ -324,25 +323,6 @@ class Status:
             return None
         last = part.log.last_commit(part.stream) if part.stream else None
         return batch_meta(last.meta) if last is not None and last.meta is not None else None
-
-    def _read_processes(self) -> Any:
-        if self._folder is None:
-            return {}
-        try:
-            stored = msgspec.json.decode((self._folder.run / "supervisor.json").read_bytes())
-        except (OSError, msgspec.DecodeError):
-            return {}
-        processes = stored.get("processes", stored) if isinstance(stored, dict) else {}
-        return {name: child | self._plain(name, child.get("pid")) for name, child in processes.items()}
-
-    def _plain(self, name: str, pid: int | None) -> dict[str, Any]:
-        """The parts that a process does without, as it says itself."""
-        assert self._folder is not None
-        try:
-            said = msgspec.json.decode((self._folder.run / f"{name}.json").read_bytes())
-        except (OSError, msgspec.DecodeError):
-            return {}
-        return {"plain": said["plain"]} if said.get("pid") == pid and "plain" in said else {}
 
 
 def _in_seconds(stream: StreamDef, newest_us: int | None, now_us: int) -> str | None:

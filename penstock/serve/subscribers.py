@@ -50,14 +50,24 @@ class Remembered(msgspec.Struct, frozen=True):
     used_us: int
 
 
+def nothing_is_remembered() -> PenstockError:
+    return BadRequestError("this server remembers nothing", hint="keep the position yourself, and pass since")
+
+
 class Subscribers:
     """All named subscriptions of an edge. Belongs to its loop."""
 
     def __init__(
-        self, memory: Mapping[str, Any], remember: Remember | None, limits: Limits, clock: Clock, observer: Observer
+        self,
+        memory: Mapping[str, Any],
+        remember: Remember | None,
+        limits: Limits,
+        clock: Clock,
+        observer: Observer,
+        refusal: Callable[[], PenstockError] = nothing_is_remembered,
     ) -> None:
-        """`memory` is the log's, `remember` writes to it; without it nothing can be named."""
-        self._memory, self._remember = memory, remember
+        """`memory` is the log's, `remember` writes to it; without it nothing can be named, which `refusal` says."""
+        self._memory, self._remember, self._refusal = memory, remember, refusal
         self._limits, self._clock, self._observer = limits, clock, observer
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -69,7 +79,7 @@ class Subscribers:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise BadRequestError("a name has up to 100 letters, digits, dots and dashes", hint='{"name": "phone-7"}')
         if self._remember is None:
-            raise BadRequestError("this server remembers nothing", hint="keep the position yourself, and pass since")
+            raise self._refusal()
         key, told = f"{PREFIX}{credential.id}/{name}", encode(dict(of)).decode()
         known = self._get(key)
         if known is not None and known.of != told:

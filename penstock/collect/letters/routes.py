@@ -79,14 +79,11 @@ class DeadLetterOffice:
         self._room = room or Room(limits.unwritten_bytes, limits.unwritten_events, clock)
         self._slow, self._filtered = slow, frozenset(filtered)
 
-    def add_routes(self, app: web.Application) -> None:
-        bind(
-            app,
-            ROUTES,
-            dead_letters=self._guarded(self._list),
-            dead_letter=self._guarded(self._show),
-            replay_dead_letters=self._guarded(self._replay),
-        )
+    def add_routes(self, app: web.Application, *, replays: bool = True) -> None:
+        """`replays`: False on an edge that only reads."""
+        bind(app, ROUTES, dead_letters=self._guarded(self._list), dead_letter=self._guarded(self._show))
+        if replays:
+            bind(app, ROUTES, replay_dead_letters=self._guarded(self._replay))
 
     def _guarded(self, handler: Handler) -> Handler:
         async def guarded(request: web.Request) -> web.StreamResponse:

@@ -217,7 +217,6 @@ ROUTES = (
             Reply(201, also(record(ticket=text("Show it as ?ticket=."), open_until=text()), **_OF_TICKET), "A ticket"),
         ),
         errors=(404, 503, 507),
-        needs_writer=True,
     ),
     _get(
         "/subscribers",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,16 +11,14 @@ from typing import Any
 import pytest_asyncio
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestServer
+from fake_flows import FakeFlows, topic
 
 from penstock import App, Event
 from penstock.config import Folder
 from penstock.log.log import Stream
 from penstock.position import Position
 from penstock.run.edge import open_edge
-from penstock.run.reading_half import Setting
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "views"))
-from fake_flows import FakeFlows, topic
+from penstock.run.edge_log import Setting
 
 MAX_LAG = 50
 

@@ -41,7 +41,7 @@ def test_a_child_gets_the_same_options_as_absolute_names_of_files(request_for, m
     command = launch._edge_plan(request, launch.Door(request), launch.EdgeProbe(lambda: None)).command()
     given = {}
     monkeypatch.setattr("penstock.run.lifecycle.die_with", lambda parent: None)
-    monkeypatch.setattr("penstock.run.edge.run", lambda *arguments: given.update(security=arguments[-1]))
+    monkeypatch.setattr("penstock.run.edge.run", lambda *arguments, **_: given.update(security=arguments[-1]))
     with pytest.raises(SystemExit):
         commands(command[command.index("edge") :], standalone_mode=True)
     here = Path.cwd()

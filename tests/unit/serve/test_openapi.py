@@ -37,7 +37,7 @@ from penstock.rights.keys import make_key
 from penstock.rights.rights import Rights
 from penstock.rights.tickets import Tickets
 from penstock.run.edge import open_edge
-from penstock.run.reading_half import Setting
+from penstock.run.edge_log import Setting
 from penstock.serve.replies import errors_as_json
 from penstock.serve.serving import Serving
 from penstock.serve.webhooks import webhook_registry

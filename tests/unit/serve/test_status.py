@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import threading
 import time
@@ -36,13 +35,9 @@ async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: P
     door = Door(tmp_path)
     door.post("a", "b", "c")
     door.log.append([], {"count/rsvps": {"duplicates": 2, "dead": 1}})
-    folder = Folder(tmp_path)
-    folder.run.mkdir()
     processes = {"edge": {"state": "running", "pid": 1, "restarts": 0}}
-    (folder.run / "supervisor.json").write_text(json.dumps(processes))
-    (folder.run / "edge.json").write_text(json.dumps({"pid": 1, "plain": ["short_way"]}))
-    processes["edge"]["plain"] = ["short_way"]
     async with flows_and_edge(tmp_path) as (flows, running):
+        running.serving.status.processes = lambda: processes
         flows.log.append([], {"count/rsvps/topics": {"late": 3}, "count/rsvps/trending": {"late": 1, "dead": 1}})
         stream = flows.build()
         await running.at_offset(0)
