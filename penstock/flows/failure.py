@@ -6,7 +6,15 @@ import re
 from pathlib import Path
 
 from penstock.declaration import Node, Place
-from penstock.errors import BatchRangeError, DiskFullError, FlowError, PenstockError
+from penstock.errors import (
+    BatchRangeError,
+    ConditionError,
+    DiskFullError,
+    FlowError,
+    LogUnavailableError,
+    OutcomeUnknownError,
+    PenstockError,
+)
 
 _CALLED = re.compile(r"was called from\s+(\S+?):(\d+)")
 _TRACED = re.compile(r'File "([^"]+)", line (\d+)')
@@ -69,8 +77,10 @@ def checkpoint_lost(error: BaseException, checkpoint: Path) -> bool:
     return not machine and (str(checkpoint) in text or any(word in text for word in _LOST))
 
 
-def disk_full(error: BaseException) -> bool:
-    return isinstance(error, DiskFullError) or any(word in str(error) for word in _FULL)
+def log_refused(error: BaseException) -> bool:
+    """Whether the log, or a full disk, is to blame, and neither the function nor the events."""
+    kinds = (ConditionError, DiskFullError, LogUnavailableError, OutcomeUnknownError)
+    return isinstance(error, kinds) or any(word in str(error) for word in _FULL)
 
 
 def no_worker(error: BaseException) -> bool:

@@ -21,7 +21,14 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock.clock import Clock
 from penstock.config import Folder
 from penstock.declaration import ViewDef
-from penstock.errors import CheckpointError, DiskFullError, PenstockError, PositionGoneError, StaleTermError
+from penstock.errors import (
+    CheckpointError,
+    DiskFullError,
+    OutcomeUnknownError,
+    PenstockError,
+    PositionGoneError,
+    StaleTermError,
+)
 from penstock.flows import checkpoint, failure, flow_build, poison
 from penstock.flows.engine.batch_sink import start_query
 from penstock.flows.engine.small_batches import FEW_EVENTS
@@ -223,7 +230,7 @@ class Flow:
         if self.sink is not None and self.sink.last is not None and not self._live():
             learned = self.sink.switch(self.sink.last.end)
             if learned:
-                with suppress(DiskFullError):  # the next look tries again
+                with suppress(DiskFullError, OutcomeUnknownError):  # the next look tries again
                     self.around.group.submit([], learned).result()
 
     def _seen(self) -> State:
@@ -252,7 +259,7 @@ class Flow:
             self._stop_with(error, batch)
         elif self.build and failure.checkpoint_lost(error, self._checkpoint()):
             self._rebuild_after_loss(error, batch)
-        elif self.failures >= TRIES and not failure.disk_full(error):
+        elif self.failures >= TRIES and not failure.log_refused(error):
             self._bisect(error, batch)
         else:
             self._retry(error, batch)
@@ -337,7 +344,7 @@ class Flow:
         )
         try:
             self.around.group.submit([], {control_keys.flow(self.name): msgspec.to_builtins(told)}).result()
-        except DiskFullError as error:
+        except (DiskFullError, OutcomeUnknownError) as error:
             _log.error("the state of '%s' could not be written: %s", self.name, error)
 
     def stop(self) -> None:

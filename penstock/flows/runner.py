@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _CHORES_S = 5.0
+_COMMIT_S = 120.0
+"""How long a batch waits for its commit before it is run again: the first one of a rebuild can be large."""
 _STOP_S = 3.0
 """What queries get to stop, half of what the supervisor gives to all of it; a batch that is cut off is repeated."""
 _BEGIN_AGAIN_S = 5.0
@@ -67,7 +69,7 @@ def run(
     run_first_job(spark)
     log = open_log(folder.flows_log, app=application.name, clock=clock)
     edge = open_reader(folder.edge_log)
-    group = GroupCommit(log)
+    group = GroupCommit(log, give_up_s=_COMMIT_S)
     try:
         planner = Planner(spark, application, folder)
         Runner(planner, log, group, edge, clock, stop, beat, run).run()

@@ -6,7 +6,9 @@
    at all (its columns are wrong) fails alone.
 4. What waits is bounded: above it `OverloadedError` is raised at once, and nothing was taken.
 5. Housekeeping runs on the same thread, one slice between two commits, so it never holds up more than one.
-6. `problem` says whether the log can be written to. A log that refused a commit is tried again while nobody asks for
+6. Nobody waits for ever: after `give_up_s` a caller gets `OutcomeUnknownError`, and its append goes on. What such a
+   caller does again must be of a kind that is taken once, or require that the first was not taken.
+7. `problem` says whether the log can be written to. A log that refused a commit is tried again while nobody asks for
    anything: whoever keeps senders away until it is well would otherwise wait for ever.
 """
 
@@ -22,7 +24,14 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, PenstockError, StaleTermError
+from penstock.errors import (
+    DiskFullError,
+    LogUnavailableError,
+    OutcomeUnknownError,
+    OverloadedError,
+    PenstockError,
+    StaleTermError,
+)
 from penstock.log.log import Append, Appended, Log
 
 T = TypeVar("T")
@@ -35,6 +44,9 @@ _logger = logging.getLogger(__name__)
 
 TIDY_S = 1.0
 """How long the log must be idle before it is looked through for things to tidy up."""
+GIVE_UP_S = 20.0
+"""How long a caller waits: less than most clients do, so that they hear what is the matter, and longer than any commit
+that a disk takes which works."""
 STALLED_S = 10.0
 """A commit that takes so long is not going to end soon: the disk hangs."""
 _TRIED = "tried"
@@ -47,7 +59,7 @@ _SHARED = (DiskFullError, LogUnavailableError, StaleTermError)
 class _Waiting:
     """One submission on its way to the log, and who waits for it: a thread, or a task of `loop`."""
 
-    __slots__ = ("appends", "future", "hidden", "loop", "size")
+    __slots__ = ("appends", "future", "hidden", "loop", "since_s", "size", "told")
 
     def __init__(
         self,
@@ -61,18 +73,30 @@ class _Waiting:
         """Of these, how many at the beginning its caller does not know of."""
         self.future = future
         self.loop = loop
+        self.since_s = time.monotonic()
+        self.told = False
+        """Its caller waits no longer: it knows, or was told that nobody does."""
         self.size = sum(append.batch.get_total_buffer_size() for append in appends)  # `nbytes` takes 40 times as long
 
 
 class GroupCommit:
     """The owner of a log's writer. Any thread may submit; `close` writes what waits and ends the thread."""
 
-    def __init__(self, log: Log, *, unwritten_bytes: int = UNWRITTEN_BYTES, commit_bytes: int = COMMIT_BYTES) -> None:
+    def __init__(
+        self,
+        log: Log,
+        *,
+        unwritten_bytes: int = UNWRITTEN_BYTES,
+        commit_bytes: int = COMMIT_BYTES,
+        give_up_s: float = GIVE_UP_S,
+    ) -> None:
         self._log = log
+        self._give_up_s = give_up_s
         self._unwritten_bytes = unwritten_bytes
         self._commit_bytes = commit_bytes
         self._wake = threading.Condition()
         self._queue: deque[_Waiting] = deque()
+        self._writing: Sequence[_Waiting] = ()
         self._calls: deque[Iterator[None]] = deque()
         self._slices: deque[Iterator[None]] = deque()
         self._unwritten = 0
@@ -80,8 +104,10 @@ class GroupCommit:
         self._untidy = True
         self._failure: PenstockError | None = None
         self._began: float | None = None
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._live, name="group-commit", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._keep_watch, name="group-commit-watch", daemon=True).start()
 
     @property
     def unwritten_bytes(self) -> int:
@@ -129,6 +155,7 @@ class GroupCommit:
             self._closing = True
             self._wake.notify()
         self._thread.join()
+        self._closed.set()
 
     # Taking
 
@@ -176,7 +203,7 @@ class GroupCommit:
                 while not (self._queue or self._calls or self._slices or self._closing):
                     if not self._wake.wait(TIDY_S if self._untidy or self._may_recover else None):
                         self._when_idle()
-                batch = self._take()
+                batch = self._writing = self._take()
                 chores = self._calls or self._slices
                 if not batch and not chores:
                     return
@@ -248,21 +275,43 @@ class GroupCommit:
             self._settle(list(_shared_out(batch, results)))
 
     def _settle(self, outcomes: Sequence[_Outcome]) -> None:
-        """Wake everybody; the tasks of one loop by one call, because waking a loop costs a system call."""
         with self._wake:
-            self._unwritten -= sum(waiting.size for waiting, _, _ in outcomes)
-        loops: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
-        for outcome in outcomes:
-            if outcome[0].loop is None:
-                _resolve(outcome)
-            else:
-                loops.setdefault(outcome[0].loop, []).append(outcome)
-        for loop, theirs in loops.items():
-            with suppress(RuntimeError):  # the loop has ended: nobody waits there any more
-                loop.call_soon_threadsafe(_resolve_all, theirs)
+            for waiting, _, _ in outcomes:
+                self._unwritten -= waiting.size
+                waiting.told = True
+        _tell(outcomes)
+
+    # Giving up
+
+    def _keep_watch(self) -> None:
+        while not self._closed.wait(self._give_up_s / 20):
+            self._give_up(time.monotonic() - self._give_up_s)
+
+    def _give_up(self, due_s: float) -> None:
+        """Let those go who wait since then or longer."""
+        with self._wake:
+            late = [each for each in (*self._writing, *self._queue) if each.since_s <= due_s and not each.told]
+            for each in late:
+                each.told = True
+        if late:
+            _logger.error("%d callers were told after %g s that their outcome is unknown", len(late), self._give_up_s)
+        _tell([(each, None, _unknown(self._give_up_s)) for each in late])
 
 
 _Outcome = tuple[_Waiting, Results | None, Exception | None]
+
+
+def _tell(outcomes: Sequence[_Outcome]) -> None:
+    """Wake everybody; the tasks of one loop by one call, because waking a loop costs a system call."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+    for outcome in outcomes:
+        if outcome[0].loop is None:
+            _resolve(outcome)
+        else:
+            loops.setdefault(outcome[0].loop, []).append(outcome)
+    for loop, theirs in loops.items():
+        with suppress(RuntimeError):  # the loop has ended: nobody waits there any more
+            loop.call_soon_threadsafe(_resolve_all, theirs)
 
 
 async def first_taken(written: asyncio.Future[Results]) -> Appended:
@@ -274,6 +323,14 @@ async def first_taken(written: asyncio.Future[Results]) -> Appended:
     first = results[0]
     assert isinstance(first, Appended)
     return first
+
+
+def _unknown(waited_s: float) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        "the log did not answer in time: this may be written yet, or not",
+        detail=f"after {waited_s:g} s",
+        hint="send it again under the same event id, Idempotency-Key or Producer-Seq: then it is taken once",
+    )
 
 
 def _ended() -> LogUnavailableError:

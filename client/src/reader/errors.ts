@@ -2,7 +2,7 @@
 import type { Problem } from "./contract.js";
 
 /** Codes that pass by themselves: the subscription is asked for again. All others end it. */
-const PASSING = new Set(["internal", "not_ready", "overloaded", "too_many", "lagging", "log_unavailable", "disk_full", "too_slow", "not_yet", "unreachable"]);
+const PASSING = new Set(["internal", "not_ready", "overloaded", "too_many", "lagging", "log_unavailable", "outcome_unknown", "disk_full", "too_slow", "not_yet", "unreachable"]);
 /** Codes of a position that leads nowhere: what was known is given up, and a snapshot asked for. */
 const LOST = new Set(["bad_position", "position_gone"]);
 

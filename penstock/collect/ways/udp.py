@@ -23,7 +23,7 @@ from penstock.collect.sender import Sender
 from penstock.collect.ways.kernel_drops import kernel_drops
 from penstock.config import Limits
 from penstock.declaration import UdpDef
-from penstock.errors import DeclarationError, PenstockError, PortInUseError, TooManyError
+from penstock.errors import DeclarationError, OutcomeUnknownError, PenstockError, PortInUseError, TooManyError
 from penstock.observe.signals import CollectFailed, ReceiptLost, Signals
 
 SOCKET_BYTES = 8 * 1024**2
@@ -205,6 +205,8 @@ class Udp:
         while True:
             try:
                 await write()
+                return
+            except OutcomeUnknownError:  # it goes on; a second time it would be written twice
                 return
             except TooManyError:
                 raise

@@ -17,7 +17,14 @@ from penstock.collect.reception import Judged, Reception
 from penstock.collect.sender import Sender
 from penstock.collect.ways.receipts import Receipts
 from penstock.collect.ways.request_body import Body
-from penstock.errors import BadBodyError, LaggingError, OverloadedError, PenstockError, TooManyError
+from penstock.errors import (
+    BadBodyError,
+    LaggingError,
+    OutcomeUnknownError,
+    OverloadedError,
+    PenstockError,
+    TooManyError,
+)
 from penstock.observe.signals import ReceiptLost, Signals
 from penstock.position import Position
 
@@ -160,6 +167,8 @@ class Unanswered:
     async def _lose(self, id: str, intake: Intake, sender: Sender, error: Exception, events: int) -> None:
         """What was too much is shed, and counted in the log; of the rest only this process can tell."""
         known = error if isinstance(error, PenstockError) else PenstockError("the server met an error of its own")
+        if isinstance(error, OutcomeUnknownError):  # its receipt is there if it is written after all
+            events = 0
         if isinstance(error, _TOO_MUCH):
             with suppress(PenstockError):
                 await intake.drop(events, sender)

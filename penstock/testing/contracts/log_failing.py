@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 
-from penstock.errors import CorruptBlockError, DiskFullError, StaleTermError
-from penstock.log.log import Append, Appended, Log, LogReader, Producer, Stream, StreamSpec
+from penstock.errors import CorruptBlockError, DiskFullError, OutcomeUnknownError, StaleTermError
+from penstock.log.group import GroupCommit
+from penstock.log.log import Append, Appended, KeyIs, Log, LogReader, Producer, Stream, StreamSpec
 from penstock.testing.contracts import log_child
 from penstock.testing.contracts.log_backends import LogBackend, needs
 from penstock.testing.contracts.log_events import (
@@ -149,6 +151,32 @@ class Failing(LogFixtures):
         for thread in threads:
             thread.join()
         assert not failures
+
+    def test_what_a_caller_waits_for_no_longer_is_written_once(self, log: Log, stream: Stream) -> None:
+        once = Append(stream, events([1]), requires=(KeyIs("done", None),), sets={"done": True})
+        entered, let = threading.Event(), threading.Event()
+
+        class Hanging:
+            def append(self, appends: Sequence[Append]) -> list[Appended | Exception]:
+                entered.set()
+                assert let.wait(60)
+                return log.append(appends)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(log, name)
+
+        with closing(GroupCommit(Hanging(), give_up_s=0.1)) as group:  # type: ignore[arg-type]
+            waiting = group.submit([once])
+            assert entered.wait(60)
+            with pytest.raises(OutcomeUnknownError):
+                waiting.result(60)
+            again = group.submit([once])
+            with pytest.raises(OutcomeUnknownError):
+                again.result(60)
+            let.set()
+            eventually(lambda: group.unwritten_bytes == 0)
+        assert everything(log, stream) == [1]
+        assert log.memory()["done"] is True
 
     # Terms
 

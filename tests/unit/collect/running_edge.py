@@ -23,7 +23,7 @@ from penstock.collect.ways.connections import Connections
 from penstock.collect.ways.short_way import Writers
 from penstock.config import Folder, Limits, sqlite_place
 from penstock.log.folder import FolderLog
-from penstock.log.group import GroupCommit
+from penstock.log.group import GIVE_UP_S, GroupCommit
 from penstock.log.opening import open_log, open_reader
 from penstock.observe.metrics import Observer
 from penstock.position import Position
@@ -60,12 +60,20 @@ class Edge:
     """Everything that one running edge has."""
 
     def __init__(
-        self, app: App, path: Path, limits: Limits, clock: Any, absorbing: Absorbing, sleep: Sleep, **more: Any
+        self,
+        app: App,
+        path: Path,
+        limits: Limits,
+        clock: Any,
+        absorbing: Absorbing,
+        sleep: Sleep,
+        give_up_s: float = GIVE_UP_S,
+        **more: Any,
     ) -> None:
         self.observer = Observer()
         self.absorbing = absorbing
         self.log = open_log(sqlite_place(path), app=app.name)
-        self.group = GroupCommit(self.log)
+        self.group = GroupCommit(self.log, give_up_s=give_up_s)
         try:
             self.collect = Collect(
                 app.declared(),

@@ -8,7 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import ConditionError, DiskFullError, LogUnavailableError, OverloadedError, SequenceGapError
+from penstock.errors import (
+    ConditionError,
+    DiskFullError,
+    LogUnavailableError,
+    OutcomeUnknownError,
+    OverloadedError,
+    SequenceGapError,
+)
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Appended, KeyIs, Log, Producer, Stream
 from penstock.testing.contracts.log_events import events, everything
@@ -172,6 +179,32 @@ def test_above_the_bound_a_submission_is_refused_at_once(held: Held, stream: Str
 def test_a_single_append_above_the_bound_is_taken_when_nothing_waits(log: Log, stream: Stream) -> None:
     group = GroupCommit(log, unwritten_bytes=1)
     assert group.submit([append(stream, *range(100))]).result(10)
+    group.close()
+
+
+def test_nobody_waits_for_ever_and_what_was_submitted_is_written_all_the_same(held: Held, stream: Stream) -> None:
+    group = GroupCommit(held, give_up_s=0.1)
+    futures = [group.submit([append(stream, n)]) for n in range(3)]
+    for future in futures:
+        with pytest.raises(OutcomeUnknownError):
+            future.result(10)
+    assert group.unwritten_bytes > 0, "it still waits"
+    for _ in range(3):
+        held.let.release()
+    assert group.submit([append(stream, 3)]).result(10)
+    assert everything(held._log, stream) == [0, 1, 2, 3]
+    assert (group.unwritten_bytes, group.problem) == (0, None)
+    group.close()
+
+
+async def test_a_task_waits_no_longer_than_a_thread(held: Held, stream: Stream) -> None:
+    group = GroupCommit(held, give_up_s=0.1)
+    with pytest.raises(OutcomeUnknownError):
+        await group.append([append(stream, 1)])
+    held.let.release()
+    held.let.release()
+    assert accepted(await group.append([append(stream, 2)])) == [1]
+    assert everything(held._log, stream) == [1, 2]
     group.close()
 
 
