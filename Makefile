@@ -68,8 +68,7 @@ lint: $(INSTALLED) $(PAGE) $(CLIENT)
 	cd client && npm run --silent check
 
 # Tests run in groups, several at once, each in one process. A group starts when what it needs is there, and shows what
-# it has found when it is done. Tests that have failed have one more try in the end, when nothing runs beside them: a fault
-# fails again, a deadline that was missed for want of a core does not. A group that has not run to its end has none.
+# it has found when it is done. There is no second try: a test that a busy machine can fail is mended or removed.
 GROUPS := kills flows e2e chaos serve views pulls collect cli others
 # These wait for Spark, browsers and what was killed: they start first and go first, the others compute meanwhile.
 LONG := kills flows e2e chaos
@@ -83,29 +82,21 @@ pulls := $(wildcard tests/unit/collect/test_pull*.py tests/unit/collect/test_kaf
 collect := tests/unit/collect $(pulls:%=--ignore=%)
 cli := tests/unit/cli tests/unit/run tests/unit/client
 others := tests $(addprefix --ignore=,tests/wheel $(flows) $(e2e) tests/chaos tests/unit/collect $(serve) $(views) $(cli))
-FAILED := .pytest_cache/failed
-PYTEST = $(BIN)/pytest --quiet --color=$(if $(MAKE_TERMOUT),yes,auto) --override-ini cache_dir=.pytest_cache/$(1) $($(1))
+PYTEST := $(BIN)/pytest --quiet --color=$(if $(MAKE_TERMOUT),yes,auto) -p no:cacheprovider
 
 test:
-	@rm -rf $(FAILED) && mkdir -p $(FAILED)
 	@echo "setting up what the tests need, once, then running them in $(words $(GROUPS)) groups: each is shown when it is done"
 	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs 4 ASKED=test test-page $(GROUPS:%=test-%) lint
-	@$(MAKE) --no-print-directory --keep-going ASKED=test $(patsubst %,again-%,$(GROUPS))
 
-.PHONY: test-page $(GROUPS:%=test-%) $(GROUPS:%=again-%)
+.PHONY: test-page $(GROUPS:%=test-%)
 $(GROUPS:%=test-%): test-%: $(INSTALLED) .venv/.compiled $(PAGE) $(CLIENT)
 	@echo "tests: $*"
-	@$(if $(filter $(LONG),$*),,nice -n 3) $(call PYTEST,$*) --cache-clear || { status=$$?; $(if $(filter test,$(ASKED)),test $$status = 1 && touch $(FAILED)/$*,exit $$status); }
+	@$(if $(filter $(LONG),$*),,nice -n 3) $(PYTEST) $($*)
 $(LONG:%=test-%): .venv/.warm
 test-pulls test-collect test-cli test-others: | .venv/.warm  # behind those
 test-e2e test-others: chromium
 test-chaos test-others: postgres
 test-pulls: kafka
-
-$(GROUPS:%=again-%): again-%:
-	@test ! -e $(FAILED)/$* || { \
-		echo "SECOND TRY, ALONE, of what has failed in the tests of $*: if it passes, mend the test all the same"; \
-		$(call PYTEST,$*) --last-failed --last-failed-no-failures none; }
 
 # They need no Python, and so run while Spark is installed.
 test-page: $(PAGE) $(CLIENT) chromium
@@ -125,7 +116,7 @@ $(PLAIN:%=plain-%): plain-%: $(INSTALLED) .venv/.compiled
 # The wheel in a fresh venv, without Node and make: needs `make dist` alone, and takes a minute or two.
 .PHONY: test-wheel
 test-wheel: dist
-	$(BIN)/pytest --quiet tests/wheel
+	$(PYTEST) tests/wheel
 
 # The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium

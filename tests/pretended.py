@@ -87,7 +87,7 @@ class Pretended:
 
     def read(self, path: str, key: str | None = None) -> Any:
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {key}"} if key else {})
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return json.load(reply)
 
     def key(self, *words: str) -> str:
@@ -119,7 +119,7 @@ class Pretended:
             return False
         self.port = port
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz?for=serve", timeout=5):
+            with urllib.request.urlopen(f"{self.url}/readyz?for=serve", timeout=60):
                 return True
         except OSError:
             return False

@@ -80,7 +80,7 @@ async def test_a_fault_does_what_it_says_and_ends(
     proxy.begin(fault)  # type: ignore[arg-type]
     assert await ask(proxy, wait_s=QUIET_S if answers == ("silent",) else 30.0) in answers
     if arrives:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while b"\n" not in echo.arrived:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     assert (b"\n" in echo.arrived) == arrives

@@ -16,7 +16,7 @@ from penstock.client.processing.stores.postgres import PostgresStore
 from penstock.errors import StoreFencedError, StoreUnavailableError
 from penstock.testing.contracts.work_kept import QUESTION, batch, tasks, told, topic
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

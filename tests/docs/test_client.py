@@ -94,7 +94,7 @@ class Orders:
         orders = [{"order_id": n, "country": c, "amount": 9.5, "at": 1700000000000} for n, c in fields]
         head = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self._url}/streams/orders", json.dumps(orders).encode(), head)
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             assert reply.status == 200
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretended]:
     edge.start()
     body = json.dumps({"topic": "jazz", "n": 3}).encode()
     post = urllib.request.Request(f"{edge.url}/streams/rsvps", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(post, timeout=10):
+    with urllib.request.urlopen(post, timeout=60):
         yield edge
     edge.close()
 

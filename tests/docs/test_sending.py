@@ -58,7 +58,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def orders(url: str) -> list[dict[str, Any]]:
-    with urllib.request.urlopen(f"{url}/streams/orders?limit=10000", timeout=10) as reply:
+    with urllib.request.urlopen(f"{url}/streams/orders?limit=10000", timeout=60) as reply:
         events: list[dict[str, Any]] = json.load(reply)["events"]
         return events
 

@@ -31,7 +31,7 @@ from tests.e2e.test_page import FLAGS
 from tests.pretended import Pretended
 from tests.unit.views.fake_flows import topic
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @dataclass

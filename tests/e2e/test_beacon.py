@@ -85,7 +85,7 @@ def edge(app: Path, data: Path, origin: str, log: Path) -> Iterator[int]:
 
 
 def totals(port: int, secret: str) -> dict[str, int]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/status", headers={"Authorization": f"Bearer {secret}"})
     body = json.loads(connection.getresponse().read())
     connection.close()

@@ -43,7 +43,7 @@ def post(app: Running, numbers: range) -> tuple[int, dict[str, Any], str | None]
     body = json.dumps([{"n": n} for n in numbers]).encode()
     asked = urllib.request.Request(f"{app.url}/streams/steps", body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(asked, timeout=30) as reply:
+        with urllib.request.urlopen(asked, timeout=60) as reply:
             return reply.status, json.loads(reply.read()), None
     except urllib.error.HTTPError as error:
         with error:

@@ -73,7 +73,7 @@ class Server:
         headers = {"Content-Type": "application/x-ndjson"}
         request = urllib.request.Request(f"{self.url}/streams/{stream}", "\n".join(lines).encode(), headers)
         try:
-            urllib.request.urlopen(request, timeout=10).close()
+            urllib.request.urlopen(request, timeout=60).close()
         except urllib.error.HTTPError as refused:
             refused.close()
             if refused.code != 422:

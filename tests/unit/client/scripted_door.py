@@ -62,7 +62,7 @@ class ScriptedDoor:
                 raw = self.rfile.read(int(self.headers["Content-Length"]))
                 door.note(Request(dict(self.headers), raw))
                 answer = door.answers.popleft() if door.answers else taken()
-                door.gate.wait(20)
+                door.gate.wait(60)
                 if answer.cut:
                     self.close_connection = True
                     return

@@ -101,7 +101,7 @@ class Played:
         )
 
     async def next(self) -> Changes:
-        return await asyncio.wait_for(anext(self.watch), 5)
+        return await asyncio.wait_for(anext(self.watch), 60)
 
     async def take(self, count: int) -> list[Changes]:
         return [await self.next() for _ in range(count)]

@@ -174,7 +174,7 @@ def held(edge: Edge) -> Iterator[Callable[[], None]]:
         go.set()
 
 
-async def until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
     """Return when it holds."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110

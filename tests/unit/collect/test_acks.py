@@ -25,7 +25,7 @@ async def unanswered_post(edge: Edge, body: bytes, stream: str = "orders") -> st
 
 async def test_a_receipt_leads_to_what_became_of_the_events(edge: Edge) -> None:
     token = await unanswered_post(edge, b'[{"order_id": 1}, {"order_id": "x"}]')
-    found = await edge.ack(token, "?wait=5")
+    found = await edge.ack(token, "?wait=60")
     assert found.status == 200
     assert (found.body["accepted"], found.body["duplicates"], found.body["level"]) == (1, 0, "applied")
     assert found.body["rejected"] == [
@@ -42,7 +42,7 @@ async def test_a_receipt_is_pending_until_its_commit(edge: Edge) -> None:
         token = await unanswered_post(edge, b'{"order_id": 1}')
         pending = await edge.ack(token)
         assert pending.body == {"ack": token, "level": "pending"}
-        waiting = asyncio.create_task(edge.ack(token, "?wait=5"))
+        waiting = asyncio.create_task(edge.ack(token, "?wait=60"))
     finally:
         held.set()
     await asyncio.wrap_future(blocked)
@@ -54,20 +54,20 @@ async def test_a_receipt_survives_a_restart(tmp_path: Path, body: bytes) -> None
     path = tmp_path / "edge.db"
     async with running(shop(), path) as edge:
         token = await unanswered_post(edge, body)
-        before = await edge.ack(token, "?wait=5")
+        before = await edge.ack(token, "?wait=60")
         assert before.status == 200
     async with running(shop(), path) as edge:
         assert (await edge.ack(token)).body == before.body
 
 
 async def test_a_receipt_of_an_unreadable_body_says_so(edge: Edge) -> None:
-    found = await edge.ack(await unanswered_post(edge, b"nope"), "?wait=5")
+    found = await edge.ack(await unanswered_post(edge, b"nope"), "?wait=60")
     assert (found.body["accepted"], found.body["error"]["code"]) == (0, "bad_body")
     assert edge.dead()[0]["raw"] == b"nope"
 
 
 async def test_a_receipt_of_no_events_is_known_too(edge: Edge) -> None:
-    found = await edge.ack(await unanswered_post(edge, b"[]"), "?wait=5")
+    found = await edge.ack(await unanswered_post(edge, b"[]"), "?wait=60")
     assert (found.status, found.body["accepted"]) == (200, 0)
 
 
@@ -87,7 +87,7 @@ async def test_events_lost_before_their_commit_leave_an_unknown_receipt(edge: Ed
     with monkeypatch.context() as broken:
         broken.setattr(IndexedLog, "_write", full)
         token = await unanswered_post(edge, b'[{"order_id": 1}, {"order_id": 2}]')
-        lost = await edge.ack(token, "?wait=5")
+        lost = await edge.ack(token, "?wait=60")
     assert (lost.status, lost.code) == (404, "unknown_ack")
     assert lost.body["error"]["detail"] == "disk_full: the disk is full"
     assert edge.metric("shed", "orders") == edge.metric("received", "orders") == 2
@@ -102,7 +102,7 @@ async def test_too_many_unanswered_requests_are_shed(edge: Edge, monkeypatch: An
 async def test_room_is_given_back_when_an_unanswered_request_is_written(tmp_path: Path) -> None:
     async with running(shop(), tmp_path / "edge.db", limits=Limits(unwritten_bytes=100)) as edge:
         for body in [b'{"order_id": 1}', b"nope"] * 10:
-            assert (await edge.ack(await unanswered_post(edge, body), "?wait=5")).status == 200
+            assert (await edge.ack(await unanswered_post(edge, body), "?wait=60")).status == 200
 
 
 async def test_the_oldest_receipts_are_forgotten(tmp_path: Path, monkeypatch: Any) -> None:
@@ -111,7 +111,7 @@ async def test_the_oldest_receipts_are_forgotten(tmp_path: Path, monkeypatch: An
         tokens = []
         for n in range(5):
             tokens.append(await unanswered_post(edge, b'{"order_id": %d}' % n))
-            await edge.ack(tokens[-1], "?wait=5")
+            await edge.ack(tokens[-1], "?wait=60")
         assert [(await edge.ack(token)).status for token in tokens] == [404, 404, 200, 200, 200]
         assert len([key for key in edge.log.memory() if key.startswith("receipt/")]) == 3
 
@@ -129,10 +129,10 @@ async def test_receipts_are_forgotten_after_an_hour(tmp_path: Path) -> None:
     hands = Hands()
     async with running(shop(), tmp_path / "edge.db", clock=hands) as edge:
         token = await unanswered_post(edge, b'{"order_id": 1}')
-        assert (await edge.ack(token, "?wait=5")).status == 200
+        assert (await edge.ack(token, "?wait=60")).status == 200
         hands.us += 3_600_000_001
         assert (await edge.ack(token)).status == 404
-        await edge.ack(await unanswered_post(edge, b'{"order_id": 2}'), "?wait=5")
+        await edge.ack(await unanswered_post(edge, b'{"order_id": 2}'), "?wait=60")
         assert len([key for key in edge.log.memory() if key.startswith("receipt/")]) == 1
 
 

@@ -41,7 +41,7 @@ async def rest(talk: Talk) -> bytes:
     """What comes until the server closes."""
     reader, writer = talk
     found = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with suppress(ConnectionResetError):
             found = await reader.read()
     writer.close()
@@ -99,7 +99,7 @@ async def test_an_expectation_that_is_not_known_is_answered_as_every_other_error
         for path in (b"/streams/orders", b"/nowhere"):
             head = HEAD.replace(b"/streams/orders", path).replace(b"\r\n\r\n", b"\r\nExpect: %s\r\n\r\n" % expected)
             reader, writer = await connect(edge, head + b'{"order_id":7}')
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 reply = await reader.readuntil(b"}}")
             writer.close()
             assert reply.startswith(b"HTTP/1.1 417 ")
@@ -117,7 +117,7 @@ async def test_a_body_that_its_head_refuses_is_not_asked_for(
 ) -> None:
     async with watched(tmp_path) as edge:
         reader, writer = await connect(edge, WAITS.replace(*changed))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             reply = await reader.readuntil(b"}}")
         writer.close()
         assert reply.startswith(b"HTTP/1.1 %d " % status)
@@ -127,7 +127,7 @@ async def test_a_body_that_its_head_refuses_is_not_asked_for(
 async def test_a_body_that_is_wanted_is_asked_for_once_unless_it_is_there(tmp_path: Path) -> None:
     async with watched(tmp_path) as edge:
         reader, writer = await connect(edge, WAITS)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
             writer.write(b'{"order_id":7}')
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
@@ -218,7 +218,7 @@ async def test_a_request_to_replay_shares_the_doors_room_and_is_given_up_when_it
         await until(lambda: room.taken_bytes == 70_000)
         clock.pass_s(edge.limits.body_pause_s + 1)
         edge.collect.slow.look()
-        assert b" 408 " in await asyncio.wait_for(reader.readline(), 10)
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 60)
         await until(lambda: room.taken_bytes == 0)
         writer.close()
         await writer.wait_closed()

@@ -130,10 +130,10 @@ async def test_who_wants_an_answer_waits_a_while_behind_what_wants_none_and_is_t
         guard.check = lambda account: None  # type: ignore[method-assign]
         guard.lagging = LaggingError("behind").after(0.4)
         began = asyncio.get_running_loop().time()
-        tokens = [(await edge.post("steps", body, query="?ack=none")).body["ack"] for _ in range(4)]
+        tokens = [(await edge.post("steps", body, query="?ack=none")).body["ack"] for _ in range(30)]
         refused = await edge.post("steps", body)
         assert (refused.status, refused.code) == (503, "overloaded")
-        assert [(await edge.ack(token, "?wait=5")).status for token in tokens] == [404] * 4
-        assert asyncio.get_running_loop().time() - began < 9.0, "each waited its own patience, one after the other"
+        assert [(await edge.ack(token, "?wait=60")).status for token in tokens] == [404] * 30
+        assert asyncio.get_running_loop().time() - began < 60, "each waited its own patience, one after the other"
         guard.lagging = None
         assert (await edge.post("steps", body)).status == 200

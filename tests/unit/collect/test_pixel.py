@@ -134,7 +134,7 @@ async def test_prefer_respond_async_is_ack_none(path: Path) -> None:
         reply = await edge.post("seen", b'{"n": 1}', headers={"Prefer": "wait=10, respond-async"})
         assert (reply.status, reply.body["level"]) == (202, "pending")
         assert reply.headers["Preference-Applied"] == "respond-async"
-        assert (await edge.ack(reply.body["ack"], "?wait=5")).body["accepted"] == 1
+        assert (await edge.ack(reply.body["ack"], "?wait=60")).body["accepted"] == 1
         stated = await edge.post("seen", b'{"n": 1}', headers={"Prefer": "respond-async"}, query="?ack=logged")
         assert (stated.status, "Preference-Applied" in stated.headers) == (200, False)
         other = await edge.post("seen", b'{"n": 1}', headers={"Prefer": "return=minimal"})

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -124,7 +123,7 @@ async def test_a_receipt_says_what_was_shed(tmp_path: Path) -> None:
     async with running(app_with("newest"), tmp_path / "edge.db") as edge:
         lag(edge)
         token = (await edge.post("orders", b'[{"order_id":1},{"order_id":2}]', query="?ack=none")).body["ack"]
-        found = await edge.ack(token, "?wait=5")
+        found = await edge.ack(token, "?wait=60")
         assert (found.body["accepted"], found.body["shed"]) == (0, 2)
     async with running(app_with("newest"), tmp_path / "edge.db") as again:
         assert (await again.ack(token)).body == found.body
@@ -151,7 +150,7 @@ async def test_without_shedding_senders_wait_and_are_told_how_long(tmp_path: Pat
 async def test_a_sender_that_does_not_wait_for_an_ack_is_taken_when_the_lag_is_over(tmp_path: Path) -> None:
     async with running(app_with(None), tmp_path / "edge.db") as edge:
         token = (await edge.post("orders", b'{"order_id":1}', query="?ack=none")).body["ack"]
-        assert (await edge.ack(token, "?wait=5")).body["accepted"] == 1
+        assert (await edge.ack(token, "?wait=60")).body["accepted"] == 1
         guard = edge.collect.pressure.guards["orders"]
         real, guard.check = guard.check, lambda account: None  # type: ignore[method-assign]
         guard.lagging = LaggingError("behind").after(0.1)
@@ -159,7 +158,7 @@ async def test_a_sender_that_does_not_wait_for_an_ack_is_taken_when_the_lag_is_o
         await asyncio.sleep(0.15)
         assert edge.metric("received", "orders") == 1
         guard.lagging, guard.check = None, real  # type: ignore[method-assign]
-        assert (await edge.ack(token, "?wait=5")).body["accepted"] == 1
+        assert (await edge.ack(token, "?wait=60")).body["accepted"] == 1
 
 
 async def let_go_while_it_lags(
@@ -173,11 +172,10 @@ async def let_go_while_it_lags(
 
 
 async def test_what_waits_without_an_ack_is_written_when_the_edge_stops(tmp_path: Path) -> None:
-    began = time.monotonic()
-    async with running(app_with(None, rate="1/hour", burst=2), tmp_path / "edge.db") as edge:
-        token = await let_go_while_it_lags(edge, 20.0)
+    a_lag_s = 3600.0
+    async with asyncio.timeout(60), running(app_with(None, rate="1/hour", burst=2), tmp_path / "edge.db") as edge:
+        token = await let_go_while_it_lags(edge, a_lag_s)
         await asyncio.sleep(0.1)
-    assert time.monotonic() - began < 18, "it has waited for the lag"
     async with running(app_with(None), tmp_path / "edge.db") as again:
         assert (await again.ack(token)).body["accepted"] == 2
 
@@ -188,7 +186,7 @@ async def test_what_waited_in_vain_is_shed_by_its_number_of_events_in_the_log(
     monkeypatch.setattr(unanswered, "PATIENCE_S", 0.2)
     async with running(app_with(None), tmp_path / "edge.db") as edge:
         token = await let_go_while_it_lags(edge, 0.1)
-        lost = await edge.ack(token, "?wait=5")
+        lost = await edge.ack(token, "?wait=60")
         assert (lost.status, lost.body["error"]["detail"]) == (404, "lagging: behind")
         assert edge.metric("shed", "orders") == edge.metric("received", "orders") == 2
         assert edge.collect.counts.of("orders")["shed"] == 2

@@ -190,7 +190,7 @@ def plain(order: int) -> bytes:
 
 
 async def reply(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             found = re.search(rb"Content-Length: (\d+)", head)
@@ -255,7 +255,7 @@ async def test_no_reply_comes_before_the_log_has_it_and_stopping_waits_for_it(tm
             assert not task.done()
             let_go()
             assert b" 200 OK" in await reply(reader)
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 60)
         assert await reader.read() == b""
         writer.close()
 
@@ -351,7 +351,7 @@ async def test_an_idle_connection_is_closed_behind_a_request_of_the_short_way(tm
             await asyncio.sleep(0.8)  # longer than it may be idle: it is not
             let_go()
             assert b" 200 OK" in await reply(reader)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await reader.read() == b""
         writer.close()
 

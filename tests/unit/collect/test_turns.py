@@ -112,7 +112,7 @@ async def test_one_that_is_cancelled_when_its_turn_came_passes_it_on() -> None:
     turns.end("w", 10)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, 60)
     turns.end("b", 10)
     for account in "xyz":
         turns.end(account, 10)

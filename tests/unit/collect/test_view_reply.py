@@ -85,7 +85,7 @@ async def running(path: Path, may_read: MayRead = by_credential) -> AsyncIterato
 async def test_a_sender_gets_the_row_at_the_first_commit_past_its_event(tmp_path: Path) -> None:
     async with running(tmp_path) as shop:
         shop.commit([topic("a", 1)], 0)
-        waiting = asyncio.create_task(shop.post("reply=topics&wait=10"))
+        waiting = asyncio.create_task(shop.post("reply=topics&wait=60"))
         await shop.taken()
         assert not waiting.done()
         shop.commit([topic("a", 2)], 1)
@@ -99,7 +99,7 @@ async def test_a_sender_gets_the_row_at_the_first_commit_past_its_event(tmp_path
 
 async def test_a_row_that_is_not_there_is_null(tmp_path: Path) -> None:
     async with running(tmp_path) as shop:
-        waiting = asyncio.create_task(shop.post("reply=topics&wait=10", b"topic\nb\n", **{"Content-Type": "text/csv"}))
+        waiting = asyncio.create_task(shop.post("reply=topics&wait=60", b"topic\nb\n", **{"Content-Type": "text/csv"}))
         await shop.taken()
         shop.commit([topic("a", 2)], 1)
         status, body = await waiting
@@ -116,7 +116,7 @@ async def test_at_the_deadline_there_is_the_token(tmp_path: Path) -> None:
 
 async def test_a_rejected_event_has_no_row(tmp_path: Path) -> None:
     async with running(tmp_path) as shop:
-        status, body = await shop.post("reply=topics&wait=5", b'{"topic": 5}')
+        status, body = await shop.post("reply=topics&wait=60", b'{"topic": 5}')
         assert (status, body["error"]["code"], len(body["rejected"])) == (422, "events_rejected", 1)
 
 
@@ -126,7 +126,7 @@ async def test_a_retry_under_the_same_key_gets_the_row_too(tmp_path: Path) -> No
         status, late = await shop.post("reply=topics&wait=0", **key)
         assert (status, late["accepted"]) == (202, 1)
         shop.commit([topic("a", 2)], 1)
-        status, body = await shop.post("reply=topics&wait=10", **key)
+        status, body = await shop.post("reply=topics&wait=60", **key)
         assert (status, body["ack"], body["accepted"]) == (200, late["ack"], 1)
         assert body["row"] == {"topic": "a", "rsvps": 2, "group": "g"}
 
@@ -137,7 +137,7 @@ async def test_a_retry_under_the_same_number_gets_the_row_and_no_second_effect(t
         status, late = await shop.post("reply=topics&wait=0", **producer)
         assert (status, late["accepted"], late["duplicates"]) == (202, 1, 0)
         shop.commit([topic("a", 2)], 1)
-        status, body = await shop.post("reply=topics&wait=10", **producer)
+        status, body = await shop.post("reply=topics&wait=60", **producer)
         assert (status, body["ack"], body["accepted"], body["duplicates"]) == (200, late["ack"], 0, 1)
         assert body["row"] == {"topic": "a", "rsvps": 2, "group": "g"}
         status, gap = await shop.post("reply=topics&wait=0", **producer | {"Producer-Seq": "7"})

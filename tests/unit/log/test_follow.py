@@ -14,10 +14,10 @@ from penstock.testing.contracts.log_events import eventually, put
 def test_each_change_is_told_soon(log: Log, stream: Stream) -> None:
     told = threading.Semaphore(0)
     follower = Follower(log.revision, told.release)
-    assert told.acquire(timeout=5)
+    assert told.acquire(timeout=60)
     for n in range(5):
         put(log, stream, [n])
-        assert told.acquire(timeout=5)
+        assert told.acquire(timeout=60)
     follower.close()
     assert not told.acquire(blocking=False)
 

@@ -34,7 +34,7 @@ class Held:
     def append(self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None) -> Any:
         self.calls.append(len(appends))
         self.entered.release()
-        assert self.let.acquire(timeout=10)
+        assert self.let.acquire(timeout=60)
         if self.failing:
             raise self.failing.pop(0)
         return self._log.append(appends, remember)
@@ -80,7 +80,7 @@ def test_an_append_is_written_and_answered(group: GroupCommit, log: Log, stream:
 
 def test_all_that_waits_goes_into_the_next_commit_in_order(slow: GroupCommit, held: Held, stream: Stream) -> None:
     futures = [slow.submit([append(stream, 0)])]
-    assert held.entered.acquire(timeout=10)
+    assert held.entered.acquire(timeout=60)
     futures += [slow.submit([append(stream, n), append(stream, n + 100)]) for n in range(1, 5)]
     for _ in range(2):
         held.let.release()
@@ -107,7 +107,7 @@ async def test_what_a_loop_appends_is_on_its_way_before_it_is_awaited(
     slow: GroupCommit, held: Held, stream: Stream
 ) -> None:
     written = slow.append([append(stream, 1)])
-    assert held.entered.acquire(timeout=10), "the writer has it, and this task has not let go of its loop"
+    assert held.entered.acquire(timeout=60), "the writer has it, and this task has not let go of its loop"
     held.let.release()
     assert accepted(await written) == [1]
 
@@ -121,7 +121,7 @@ async def test_a_caller_that_has_gone_disturbs_nobody(group: GroupCommit, log: L
 def test_a_full_disk_is_told_to_every_caller_and_writing_goes_on(slow: GroupCommit, held: Held, stream: Stream) -> None:
     held.failing = [DiskFullError("full")]
     futures = [slow.submit([append(stream, 1)])]
-    assert held.entered.acquire(timeout=10)
+    assert held.entered.acquire(timeout=60)
     held.let.release()
     with pytest.raises(DiskFullError):
         futures[0].result(10)
@@ -134,7 +134,7 @@ def test_a_full_disk_is_told_to_every_caller_and_writing_goes_on(slow: GroupComm
 
 def test_a_bad_append_fails_alone(slow: GroupCommit, held: Held, stream: Stream) -> None:
     first = slow.submit([append(stream, 0)])
-    assert held.entered.acquire(timeout=10)
+    assert held.entered.acquire(timeout=60)
     bad = slow.submit([Append(stream, pa.record_batch({"x": [1]}))])
     good = slow.submit([append(stream, 1)])
     for _ in range(4):
@@ -148,7 +148,7 @@ def test_a_bad_append_fails_alone(slow: GroupCommit, held: Held, stream: Stream)
 
 def test_keys_are_set_in_the_order_in_which_they_were_submitted(slow: GroupCommit, held: Held, stream: Stream) -> None:
     first = slow.submit([append(stream, 0)])
-    assert held.entered.acquire(timeout=10)
+    assert held.entered.acquire(timeout=60)
     absent = Append(sets={"a": "conditional"}, requires=(KeyIs("a", None),))
     before, between, after = slow.submit([absent]), slow.submit([], {"a": 2}), slow.submit([append(stream, 1), absent])
     for _ in range(2):
@@ -212,7 +212,7 @@ def test_a_commit_takes_no_more_than_its_size(held: Held, stream: Stream) -> Non
     size = events([1]).nbytes
     group = GroupCommit(held, commit_bytes=3 * size)
     first = group.submit([append(stream, 0)])
-    assert held.entered.acquire(timeout=10)
+    assert held.entered.acquire(timeout=60)
     rest = [group.submit([append(stream, n)]) for n in range(1, 8)]
     for _ in range(10):
         held.let.release()
@@ -224,7 +224,7 @@ def test_a_commit_takes_no_more_than_its_size(held: Held, stream: Stream) -> Non
 
 def test_two_metas_for_one_stream_become_two_commits(slow: GroupCommit, held: Held, stream: Stream) -> None:
     first = slow.submit([append(stream, 0)])
-    assert held.entered.acquire(timeout=10)
+    assert held.entered.acquire(timeout=60)
     rest = [slow.submit([append(stream, n, meta={"batch": n})]) for n in (1, 2)]
     for _ in range(3):
         held.let.release()
@@ -242,7 +242,7 @@ def test_work_runs_on_the_writers_thread_and_its_error_comes_back(group: GroupCo
 
 def test_slices_are_taken_between_commits(slow: GroupCommit, held: Held, stream: Stream) -> None:
     first = slow.submit([append(stream, 0)])
-    assert held.entered.acquire(timeout=10)
+    assert held.entered.acquire(timeout=60)
     seen: list[int] = []
 
     def steps() -> Iterator[int]:

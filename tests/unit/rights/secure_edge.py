@@ -244,5 +244,5 @@ async def secure_edge(
         opened.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         edge.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        edge.http = await opened.enter_async_context(ClientSession(timeout=ClientTimeout(total=20)))
+        edge.http = await opened.enter_async_context(ClientSession(timeout=ClientTimeout(total=60)))
         yield edge

@@ -152,7 +152,7 @@ async def test_what_there_is_besides_is_not_named_to_who_may_not_know_it(edge):
     headers = {"Authorization": f"Bearer {key}"}
     async with edge.http.ws_connect(edge.url + "/socket", headers=headers) as socket:
         await socket.send_json({"type": "subscribe", "view": "xyz"})
-        told = await socket.receive_json(timeout=20)
+        told = await socket.receive_json(timeout=60)
         assert (told["error"]["code"], "hidden" in str(told)) == ("unknown_view", False)
 
 
@@ -171,7 +171,7 @@ async def test_lists_show_what_may_be_read_and_no_more(edge):
 
 async def test_readyz_tells_strangers_states_and_no_errors(edge):
     edge.flows.state("topics", "stopped", {"code": "flow_failed", "message": "row 17 of ann@example.org", "hint": None})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while edge.views.flow_state("topics").state != "stopped":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     key = await edge.key("read:*")
@@ -270,15 +270,15 @@ async def test_an_open_socket_is_told_and_closed_when_its_key_is_revoked(edge):
         edge.http.ws_connect(f"{edge.url}/socket", headers={"Authorization": f"Bearer {other}"}) as spared,
     ):
         await socket.send_json({"type": "subscribe"})
-        assert (await socket.receive_json(timeout=30))["type"] == "snapshot"
+        assert (await socket.receive_json(timeout=60))["type"] == "snapshot"
         await edge.revoke(key)
-        told = await socket.receive_json(timeout=30)
+        told = await socket.receive_json(timeout=60)
         assert (told["type"], told["error"]["code"]) == ("error", "unauthorized")
         assert "'phone' was revoked" in told["error"]["detail"]
-        assert (await socket.receive(timeout=30)).type == WSMsgType.CLOSE
+        assert (await socket.receive(timeout=60)).type == WSMsgType.CLOSE
         assert socket.close_code == 4401
         await spared.send_json({"type": "ping"})
-        assert (await spared.receive_json(timeout=30))["type"] == "pong"
+        assert (await spared.receive_json(timeout=60))["type"] == "pong"
     assert edge.rights._watched == {}
 
 
@@ -300,7 +300,7 @@ async def test_events_end_with_the_reason_when_a_credentials_time_is_up(edge):
         while b"event: snapshot" not in (line := await reply.content.readline()):
             assert line
         edge.clock.pass_s(61)
-        rest = await asyncio.wait_for(reply.content.read(), 5)
+        rest = await asyncio.wait_for(reply.content.read(), 60)
     assert b"event: error" in rest
     assert b"has expired" in rest
 
@@ -310,11 +310,11 @@ async def test_a_poll_that_waits_ends_with_its_key_and_gives_nothing(edge, path)
     key = await edge.key("read:topics", "read:rsvps")
     position = (await edge.get("/views/topics", key)).body["position"]
     polled = asyncio.create_task(edge.get(f"{path.format(position=position)}&wait=60", key))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not edge.rights._watched:  # noqa: ASYNC110 it waits for a server
             await asyncio.sleep(0.01)
     await edge.revoke(key)
-    assert (await asyncio.wait_for(polled, 30)).code == "unauthorized"
+    assert (await asyncio.wait_for(polled, 60)).code == "unauthorized"
     assert edge.rights._watched == {}
 
 
@@ -323,9 +323,9 @@ async def test_a_socket_asks_for_each_subscription(edge):
     async with edge.http.ws_connect(f"{edge.url}/socket", headers={"Authorization": f"Bearer {key}"}) as socket:
         for wanted in ({"view": "hidden"}, {"stream": "orders"}, {"view": "topics", "stream": "dead"}, {"id": "x"}):
             await socket.send_json({"type": "subscribe", **wanted})
-            assert (await socket.receive_json(timeout=30))["error"]["code"] == "forbidden"
+            assert (await socket.receive_json(timeout=60))["error"]["code"] == "forbidden"
         await socket.send_json({"type": "subscribe", "view": "topics"})
-        assert (await socket.receive_json(timeout=30))["type"] == "snapshot"
+        assert (await socket.receive_json(timeout=60))["type"] == "snapshot"
 
 
 # Pages
@@ -455,7 +455,7 @@ async def test_bytes_that_are_no_text_in_any_header_are_refused_and_no_error_of_
         reader, writer = await asyncio.open_connection(host, int(port))
         head = b"\r\n".join((b"POST /streams/hooks HTTP/1.1", b"Host: localhost", b"Connection: close", *lines))
         writer.write(head + b"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
-        answer = await asyncio.wait_for(reader.read(), 5)
+        answer = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         return answer.split(b" ")[1]
 
@@ -535,7 +535,7 @@ async def test_ledgers_quote_private_fields_to_administrators_only(edge):
     shown = {"Authorization": f"Bearer {reader}"}
     async with edge.http.ws_connect(f"{edge.url}/socket", headers=shown) as socket:
         await socket.send_json({"type": "subscribe", "stream": "dead"})
-        assert quoted((await socket.receive_json(timeout=30))["events"])[0] == masked
+        assert quoted((await socket.receive_json(timeout=60))["events"])[0] == masked
 
 
 async def test_a_browsers_socket_shows_its_key_as_a_subprotocol(edge):
@@ -543,7 +543,7 @@ async def test_a_browsers_socket_shows_its_key_as_a_subprotocol(edge):
     async with edge.http.ws_connect(f"{edge.url}/socket", protocols=("penstock", f"bearer.{key}")) as socket:
         assert socket.protocol == "penstock"
         await socket.send_json({"type": "subscribe", "view": "topics"})
-        assert (await socket.receive_json(timeout=30))["type"] == "snapshot"
+        assert (await socket.receive_json(timeout=60))["type"] == "snapshot"
     assert (await edge.get("/views/topics", Sec_WebSocket_Protocol=f"bearer.{key}")).code == "unauthorized"
 
 

@@ -89,11 +89,11 @@ async def test_a_long_poll_takes_nothing_that_is_of_rows(edge, also):
 async def test_a_subscribe_message_is_read_as_strictly(edge, fields, said):
     async with edge.http.ws_connect(edge.url + "/socket") as socket:
         await socket.send_json({"type": "subscribe", "id": "s", **fields})
-        answer = await socket.receive_json(timeout=20)
+        answer = await socket.receive_json(timeout=60)
         assert answer["type"] == "error", answer
         assert said in answer["error"]["message"]
         await socket.send_json({"type": "subscribe", "id": "t", "view": "topics", "more": None, "_trace": "x"})
-        assert (await socket.receive_json(timeout=20))["type"] == "snapshot"
+        assert (await socket.receive_json(timeout=60))["type"] == "snapshot"
 
 
 async def test_the_receipt_of_ack_none_says_how_it_becomes_a_position(edge):
@@ -101,7 +101,7 @@ async def test_the_receipt_of_ack_none_says_how_it_becomes_a_position(edge):
     refused = await edge.get(f"/views/topics?after={answer.body['ack']}")
     assert (refused.status, refused.code) == (400, "bad_position")
     assert "/acks/" in refused.body["error"]["hint"]
-    logged = await edge.get(f"/acks/{answer.body['ack']}?wait=5")
+    logged = await edge.get(f"/acks/{answer.body['ack']}?wait=60")
     assert Position.parse(logged.body["ack"], "stream", "rsvps")
 
 

@@ -418,7 +418,7 @@ async def test_the_row_that_a_post_led_to_is_shown_to_whom_it_belongs(own_world)
     stream = edge.log.find("returns")
     for user, row in (("bob", None), ("ann", {"user_id": "ann", "total": 555})):
         body = json.dumps({"order_id": 1, "user_id": user}).encode()
-        asking = asyncio.create_task(edge.post("returns?reply=spent&wait=10", key, body))
+        asking = asyncio.create_task(edge.post("returns?reply=spent&wait=60", key, body))
         while (ends := edge.log.bounds(stream).ends)[0] < (1 if user == "bob" else 2):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         edge.flows.commit(edge.spent, end={"returns": [stream.epoch, list(ends)]})
@@ -435,13 +435,13 @@ async def test_a_row_that_becomes_hidden_is_deleted_once_and_only_from_those_who
     shown = {"Authorization": f"Bearer {edge.ann}"}
     async with edge.http.ws_connect(f"{edge.url}/views/orders/socket", headers=shown) as ann:
         await ann.send_json({"type": "subscribe", "id": "a"})
-        assert len((await ann.receive_json(timeout=30))["rows"]) == 3
+        assert len((await ann.receive_json(timeout=60))["rows"]) == 3
         given = {"order_id": 3, "user_id": "bob", "amount": 500, "note": "hers no more", "tags": []}
         edge.flows.commit(edge.orders, [given])
         edge.flows.commit(edge.orders, [given | {"amount": 501}])
         edge.flows.commit(edge.orders, deletes=[given | {"amount": 501}, BOBS[0]])
         edge.flows.commit(edge.orders, [given | {"user_id": "ann", "note": "hers again"}])
-        taken, back = await ann.receive_json(timeout=30), await ann.receive_json(timeout=30)
+        taken, back = await ann.receive_json(timeout=60), await ann.receive_json(timeout=60)
     assert (taken["upserts"], taken["deletes"]) == ([], [{"order_id": 3}])
     assert ([row["note"] for row in back["upserts"]], back["deletes"]) == (["hers again"], [])
     resumed = await edge.get(f"/views/orders?since={taken['position']}&wait=0", edge.ann)

@@ -58,7 +58,7 @@ def ask(edge: Edge, path: str, body: Any = None) -> tuple[int, dict[str, Any], d
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(edge.url() + path, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.status, json.load(reply), dict(reply.headers)
     except urllib.error.HTTPError as error:
         with error:

@@ -52,7 +52,7 @@ class Edge:
     def call(self, path: str, body: Any = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url() + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             return json.load(reply)
 
     def error(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class World:
             return reply.status, await reply.json(), reply.headers.get("Retry-After", "")
 
     async def post_until_refused(self) -> tuple[int, dict[str, Any], str]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (found := await self.post())[0] == 200:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return found
@@ -74,7 +74,7 @@ class World:
         self.flows.commit(self.view, [topic("a", offset)], end={"yes": [self.yes.epoch, [offset]]})
 
     async def until(self, holds: Callable[[Any], bool], path: str = "/status") -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds(body := await self.get(path)):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return body

@@ -198,7 +198,7 @@ def test_keys_have_claims_columns_and_limits_and_a_ticket_outlives_its_edge(worl
     world.edges[-1].wait()
     world.edge()
     with socket.create_connection((urlsplit(world.url()).hostname, urlsplit(world.url()).port)) as raw:
-        raw.settimeout(10)
+        raw.settimeout(60)
         raw.sendall(f"GET /channels/large/events?ticket={ticket} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         said = b""
         while b"data:" not in said:
@@ -303,7 +303,7 @@ def raw_request(world: World, request: bytes) -> None:
     address = ("127.0.0.1", int(world.url().rpartition(":")[2]))
     with socket.create_connection(address, 5) as plain, context.wrap_socket(plain) as secure:
         secure.sendall(request)
-        secure.settimeout(5)
+        secure.settimeout(60)
         assert secure.recv(4096).startswith(b"HTTP/1")
 
 

@@ -29,7 +29,7 @@ class Frames:
     """RFC 6455, as much of it as a client needs."""
 
     def __init__(self, host: str, port: int, path: str) -> None:
-        self._socket = socket.create_connection((host, port), timeout=45)
+        self._socket = socket.create_connection((host, port), timeout=60)
         key = base64.b64encode(os.urandom(16)).decode()
         self._socket.sendall(
             f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -337,10 +337,10 @@ async def as_polls(listener: Listener, stream: Any) -> None:
     edge = listener.edge
     since = (await edge.ask("GET", "/views/topics"))["position"]
     edge.flows.commit(stream, [topic("a", 60)])
-    polled = await edge.ask("GET", "/views/topics", params={"since": since, "wait": 5})
+    polled = await edge.ask("GET", "/views/topics", params={"since": since, "wait": 60})
     listener.note("view.topics.poll", "messages", polled)
     assert polled["messages"][0]["type"] == "changes"
-    polled = await edge.ask("GET", "/views/topics", params={"since": GONE_VIEW, "wait": 5})
+    polled = await edge.ask("GET", "/views/topics", params={"since": GONE_VIEW, "wait": 60})
     listener.note("view.topics.poll", "messages", polled)
     assert polled["messages"][0]["type"] == "reset"
     listener.note("stream.rsvps.poll", "page", await edge.ask("GET", "/streams/rsvps"))

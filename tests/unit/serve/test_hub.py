@@ -170,8 +170,8 @@ async def test_resume_with_a_position_of_an_older_build_is_a_reset(tmp_path: Pat
         new = flows.build()
         flows.commit(new, [topic("new", 1)])
         view = running.views.view("topics")
-        await view.until(lambda: view.content is not None and view.content.epoch == new.epoch, 10)
-        status, body = await running.get("/views/topics", since=before["position"], wait=5)
+        await view.until(lambda: view.content is not None and view.content.epoch == new.epoch, 60)
+        status, body = await running.get("/views/topics", since=before["position"], wait=60)
         assert status == 200
         assert [message["type"] for message in body["messages"]] == ["reset", "snapshot"]
 
@@ -186,7 +186,7 @@ async def test_resume_from_below_the_history_is_a_reset(tmp_path: Path) -> None:
         for i in range(5):
             flows.commit(stream, [topic("a", i + 2)])
         await running.at_offset(6)
-        status, body = await running.get("/views/topics", since=before["position"], wait=5)
+        status, body = await running.get("/views/topics", since=before["position"], wait=60)
         assert status == 200
         assert [message["type"] for message in body["messages"]] == ["reset", "snapshot"]
         assert body["messages"][1]["rows"] == [topic("a", 6)]

@@ -380,7 +380,7 @@ async def post_all_kinds(edge: Edge) -> str:
     await edge.expect(422, post, path, {"topic": 1})
     await edge.expect(409, post, "/streams/dead", {"topic": "a"})
     await edge.stall(path)
-    await edge.expect(200, "GET", f"/acks/{receipt}", params={"wait": 5})
+    await edge.expect(200, "GET", f"/acks/{receipt}", params={"wait": 60})
     await edge.expect(400, "GET", f"/acks/{ack}", params={"wait": "long"})
     await edge.expect(404, "GET", f"/acks/{Position('stream', 'rsvps', 'another', (0,)).token()}")
     return str(ack)
@@ -552,7 +552,7 @@ async def when_the_log_fails(edge: Edge) -> None:
             edge.rights.tickets._secrets.clear()  # the next ticket needs a new one, and that must be in the log first
             await edge.ask("POST", "/tickets", {"channel": "jazz"})
         for path in rebuilds:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while 507 not in edge.seen["post", path]:
                     await edge.ask("POST", path)
         await edge.expect(507, "DELETE", "/subscribers/kept")

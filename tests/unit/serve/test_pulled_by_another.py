@@ -59,7 +59,7 @@ class Puller:
         return self.observer.value("penstock_collect_pull_resets_total", stream="pulled")
 
     async def has(self, count: int) -> list[dict[str, Any]]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.events()) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return self.events()

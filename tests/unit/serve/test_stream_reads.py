@@ -54,7 +54,7 @@ async def test_reading_waits_for_what_is_new(tmp_path: Path, door: Door) -> None
     async with edge(Folder(tmp_path)) as running:
         status, body = await running.get("/streams/rsvps", after="end")
         assert (status, body["events"]) == (200, [])
-        read = asyncio.create_task(running.get("/streams/rsvps", after=body["next"], wait=10, where="topic = 'new'"))
+        read = asyncio.create_task(running.get("/streams/rsvps", after=body["next"], wait=60, where="topic = 'new'"))
         door.post("other")
         await asyncio.sleep(0.02)
         door.post("new")

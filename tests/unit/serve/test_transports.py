@@ -74,7 +74,7 @@ async def _raw_compressed(edge: Edge, since: str, count: int, params: dict[str, 
 async def _raw_poll(edge: Edge, since: str, count: int, params: dict[str, str]) -> list[bytes]:
     got: list[bytes] = []
     while len(got) < count:
-        async with edge.http.get("/views/topics", params={"since": since, "wait": "5", **params}) as reply:
+        async with edge.http.get("/views/topics", params={"since": since, "wait": "60", **params}) as reply:
             body = await reply.read()
             messages = json.loads(body)["messages"]
             since = json.loads(body)["position"]
@@ -126,7 +126,7 @@ async def test_equal_long_polls_get_one_body(tmp_path: Path) -> None:
                 return reply
 
         running.serving._reads._replies = Counting()
-        polls = [asyncio.create_task(running.get("/views/topics", since=body["position"], wait=10)) for _ in range(20)]
+        polls = [asyncio.create_task(running.get("/views/topics", since=body["position"], wait=60)) for _ in range(20)]
         await eventually(lambda: running.serving.hub._subscribers_by_view().get(("topics",)) == 20, "all wait")
         flows.commit(stream, [topic("a", 2)])
         answers = await asyncio.gather(*polls)

@@ -142,7 +142,7 @@ async def test_after_answers_only_once_the_event_is_absorbed(tmp_path: Path) -> 
     async with flows_and_edge(tmp_path) as (flows, running):
         stream = flows.build()
         ack = door.post("a")
-        read = asyncio.create_task(running.get("/views/topics", after=ack, wait=10))
+        read = asyncio.create_task(running.get("/views/topics", after=ack, wait=60))
         flows.commit(stream, [topic("z", 1)], end={"rsvps": [door.stream.epoch, [0]]})
         await running.at_offset(1)
         assert not read.done(), "answered too early"
@@ -187,7 +187,7 @@ async def test_after_through_a_flow_that_left_the_event_out(tmp_path: Path) -> N
         flows.commit(stream, [topic("kept", 1)], end={"yes": [yes.epoch, [1]]})
         await running.at_offset(1, "countries")
         ack = door.post("left out")
-        read = asyncio.create_task(running.get("/views/countries", after=ack, wait=10))
+        read = asyncio.create_task(running.get("/views/countries", after=ack, wait=60))
         await asyncio.sleep(0.05)
         assert not read.done(), "answered too early"
         flows.emit(yes, [], door.end())
@@ -202,7 +202,7 @@ async def test_after_through_a_flow_waits_for_the_view_too(tmp_path: Path) -> No
         yes, stream = flows.flow("yes"), flows.build("countries")
         flows.commit(stream, [], end={"yes": [yes.epoch, [0]]})
         ack = door.post("a")
-        read = asyncio.create_task(running.get("/views/countries", after=ack, wait=10))
+        read = asyncio.create_task(running.get("/views/countries", after=ack, wait=60))
         flows.emit(yes, ["a"], door.end())
         await asyncio.sleep(0.05)
         assert not read.done(), "the flow has it, the view has not"

@@ -18,7 +18,7 @@ async def test_each_change_is_delivered_in_order_and_signed(tmp_path: Path) -> N
     async with flowing(tmp_path) as flows, t[0] as late, t[1] as full, t[2] as rows, hooked(tmp_path) as edge:
         build = flows.build()
         flows.commit(build, [topic("jazz", 2), topic("golf", 1)])
-        await edge.views.view("topics").until(lambda: edge.views.view("topics").content is not None, 5)
+        await edge.views.view("topics").until(lambda: edge.views.view("topics").content is not None, 60)
         await edge.hook(late, shape="batch")
         await edge.hook(full, shape="batch", since="start")
         await edge.hook(rows, since="start", where="rsvps > 1")
@@ -63,7 +63,7 @@ async def test_a_digest_holds_what_changed_in_the_end(tmp_path: Path) -> None:
         await edge.hook(taker, shape="digest", digest_s=60)
         flows.commit(build, [topic("jazz", 1), topic("brief", 1)])
         flows.commit(build, [topic("jazz", 2)], [{"topic": "gone"}, {"topic": "brief"}])
-        await edge.views.view("topics").until(lambda: edge.views.view("topics").content.offset >= 3, 5)
+        await edge.views.view("topics").until(lambda: edge.views.view("topics").content.offset >= 3, 60)
         await clock.advance(59, edge.quiet)
         assert taker.tried == []
         await clock.advance(1, edge.quiet)
@@ -73,7 +73,7 @@ async def test_a_digest_holds_what_changed_in_the_end(tmp_path: Path) -> None:
         await clock.advance(600, edge.quiet)
         assert len(taker.tried) == 1, "a digest of nothing was sent"
         flows.commit(build, [topic("jazz", 3)])
-        await edge.views.view("topics").until(lambda: edge.views.view("topics").content.offset >= 4, 5)
+        await edge.views.view("topics").until(lambda: edge.views.view("topics").content.offset >= 4, 60)
         await clock.advance(60, edge.quiet)
         await taker.has(2)
         assert (taker.bodies[1]["since"], taker.bodies[1]["upserts"]) == (body["position"], [topic("jazz", 3)])

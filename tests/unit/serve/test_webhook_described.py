@@ -31,10 +31,10 @@ async def test_every_delivery_fits_its_description_and_every_described_one_occur
         await edge.quiet()
         flows.commit(build, [topic("a", 2)], [{"topic": "b"}], accepted_us=1_700_000_000_000_000)
         view = edge.views.view("topics")
-        await view.until(lambda: view.content is not None and view.content.offset >= 2, 5)
+        await view.until(lambda: view.content is not None and view.content.offset >= 2, 60)
         await clock.advance(10, edge.quiet)
         flows.commit(flows.build(), [topic("a", 3)])
-        await view.until(lambda: view.content is not None and len(view.content.rows) == 1, 5)
+        await view.until(lambda: view.content is not None and len(view.content.rows) == 1, 60)
         await clock.advance(10, edge.quiet)
         compare(Document(spec), taker)
 

@@ -27,11 +27,11 @@ from penstock.views.query import parse_query
 
 
 async def longest_pause(until: asyncio.Event) -> float:
-    """How long the loop did not turn, at its worst."""
-    worst, last = 0.0, time.perf_counter()
+    """How long the loop computed between two turns, at its worst: its own time, which another process cannot take."""
+    worst, last = 0.0, time.thread_time()
     while not until.is_set():
         await asyncio.sleep(0.001)
-        now = time.perf_counter()
+        now = time.thread_time()
         worst, last = max(worst, now - last), now
     return worst
 
@@ -109,12 +109,10 @@ async def test_a_large_batch_does_not_hold_up_the_loop(tmp_path: Path) -> None:
         done = asyncio.Event()
         watch = asyncio.create_task(longest_pause(done))
         await asyncio.sleep(0.02)
-        began = time.perf_counter()
         apart = await LargeBatch.taken_apart(endpoint.webhook, view, content, query, content.offset)
-        took = time.perf_counter() - began
         done.set()
         assert len(apart) == 40_000
-        assert await watch < max(0.1, took / 3), "the loop stood still"
+        assert await watch < 0.1, "the loop stood still"
 
 
 async def test_nothing_of_a_large_batch_is_held_while_its_endpoint_is_slow(tmp_path: Path) -> None:

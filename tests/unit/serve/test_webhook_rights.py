@@ -57,7 +57,7 @@ async def test_a_digest_and_a_stream_hold_the_owners_own_only(tmp_path: Path) ->
         flows.commit(build, [topic("lost", 1, "bob")])
         edge.post("ann", "bob", "ann")
         held = edge.views.view("topics")
-        await held.until(lambda: held.content is not None and held.content.offset >= 2, 5)
+        await held.until(lambda: held.content is not None and held.content.offset >= 2, 60)
         await clock.advance(10, edge.quiet)
         await digests.has(1)
         await events.has(1)

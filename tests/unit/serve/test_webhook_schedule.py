@@ -52,10 +52,10 @@ async def test_a_slow_attempt_leaves_the_fast_lane() -> None:
     hanging = asyncio.Event()
     slow = asyncio.create_task(lanes.run(hanging.wait, troubled=False))
     await asyncio.sleep(0)
-    assert await asyncio.wait_for(lanes.run(_quick, troubled=False), 1) == "quick"
+    assert await asyncio.wait_for(lanes.run(_quick, troubled=False), 60) == "quick"
     crowded = lanes.run(asyncio.Event().wait, troubled=False)
     with pytest.raises(Crowded):
-        await asyncio.wait_for(crowded, 1)
+        await asyncio.wait_for(crowded, 60)
     troubled = asyncio.create_task(lanes.run(_quick, troubled=True))
     await asyncio.sleep(0.05)
     assert not troubled.done(), "the slow lane is full"
@@ -71,8 +71,8 @@ async def test_an_attempt_that_is_cancelled_gives_its_place_back() -> None:
         await asyncio.sleep(wait)
         task.cancel()
         await asyncio.wait([task])
-    assert await asyncio.wait_for(lanes.run(_quick, troubled=False), 1) == "quick"
-    assert await asyncio.wait_for(lanes.run(_quick, troubled=True), 1) == "quick"
+    assert await asyncio.wait_for(lanes.run(_quick, troubled=False), 60) == "quick"
+    assert await asyncio.wait_for(lanes.run(_quick, troubled=True), 60) == "quick"
 
 
 async def _quick() -> str:

@@ -250,8 +250,8 @@ async def play(path: Path, seed: int) -> dict[str, int]:
             await world.hooks.change(id, ANONYMOUS, ChangedWebhook(enabled=True))
         held = edge.views.view("topics")
         ends = flows.log.bounds(build).next_commit
-        await held.until(lambda: held.content.epoch == build.epoch and held.content.offset >= ends, 10)
-        async with asyncio.timeout(20):
+        await held.until(lambda: held.content.epoch == build.epoch and held.content.offset >= ends, 60)
+        async with asyncio.timeout(60):
             while not world.settled():
                 await clock.advance(15_000, world.quiet)
                 await asyncio.sleep(0.02)

@@ -25,7 +25,9 @@ async def commits(edge: Hooked, flows: FakeFlows, build: Any, numbers: range) ->
     for number in numbers:
         flows.commit(build, [topic("jazz", number)])
     held = edge.views.view("topics")
-    await held.until(lambda: held.content is not None and held.content.rows.get(("jazz",), (0, 0))[1] == numbers[-1], 5)
+    await held.until(
+        lambda: held.content is not None and held.content.rows.get(("jazz",), (0, 0))[1] == numbers[-1], 60
+    )
 
 
 def numbers(taker: Taker) -> list[int]:

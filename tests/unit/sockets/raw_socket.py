@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from penstock.sockets.frames import inflated
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def frame(

@@ -49,13 +49,13 @@ def failing_once(whole: Callable[..., Any], at: int = 1) -> Callable[..., Any]:
 
 async def content_at(views: Views, offset: int) -> Content:
     view = views.view("topics")
-    assert await view.until(lambda: view.content is not None and view.content.offset >= offset, 10)
+    assert await view.until(lambda: view.content is not None and view.content.offset >= offset, 60)
     assert view.content is not None
     return view.content
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -120,7 +120,7 @@ async def test_commits_that_came_while_it_was_busy_become_visible_in_one_step_of
 
     def held(*arguments: Any) -> Any:
         reading.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         return whole(*arguments)
 
     monkeypatch.setattr(views._composer, "compose", held)
