@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from penstock.collect.letters.routes import DeadLetterOffice
+from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.collect.letters.stored_letters import masked
 from penstock.collect.ways.connections import Connections
 from penstock.declaration import Application

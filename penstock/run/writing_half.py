@@ -10,7 +10,7 @@ from functools import partial
 from aiohttp import web
 
 from penstock.collect.collection import Collect
-from penstock.collect.letters.routes import DeadLetterOffice
+from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.rights.credential import credential_of
 from penstock.rights.guard import Guard
 from penstock.run.edge_log import WrittenLog

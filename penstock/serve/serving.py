@@ -15,18 +15,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 from aiohttp import web
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, SystemClock, rfc3339
 from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import BadRequestError, ForbiddenError, NotReadyError, PenstockError, UnknownViewError
 from penstock.log import control_keys
 from penstock.log.folder import FolderLog
 from penstock.observe.metrics import Observer
-from penstock.observe.signals import AccessRefused
+from penstock.observe.signals import AccessRefused, TicketIssued
 from penstock.position import Position
 from penstock.rights.credential import Credential, credential_of, heard_by
 from penstock.rights.guard import bind, route_of, routes_of
@@ -51,7 +52,6 @@ from penstock.serve.status import Status
 from penstock.serve.status_filter import StatusFilter
 from penstock.serve.stream_reads import Page, StreamReads, after_in
 from penstock.serve.subscribers import Subscribers, nothing_is_remembered
-from penstock.serve.ticketing import TicketOffice
 from penstock.serve.view_reads import ViewReads
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
 from penstock.serve.webhooks.webhook_routes import WebhookRoutes
@@ -63,6 +63,11 @@ from penstock.views.views import Views
 _NAMED = ("view", "stream", "channel", "where", "params", "select", "order_by", "limit")
 """What a named subscription is of: the same name with another of these is refused."""
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+_TICKET = '{"view": "orders"}, or "stream" or "channel" with a name'
+
+Subscribe = Callable[[SseReceiver], Awaitable[None]]
 
 
 class Serving:
@@ -103,7 +108,6 @@ class Serving:
         self._rights = rights or Rights(clock=clock)
         self._reads = ViewReads(views, self.hub, self.limits, clock or SystemClock(), self._rights)
         self._catalogue = Catalogue(application)
-        self._tickets = TicketOffice(self._rights, self._catalogue, self.observer, self._known)
         self._pipes: dict[Pipe, bytes] = {}
         self._webhooks = self._hooks(memory, webhooks)
         self.observer.gauge(
@@ -138,21 +142,21 @@ class Serving:
             app,
             ROUTES,
             views=self._list_views,
-            read_view=self._read_view,
-            view_events=self._view_events,
-            view_socket=self._view_socket,
+            read_view=self._read,
+            view_events=self._events,
+            view_socket=self._socket,
             channels=self._list_channels,
-            read_channel=self._read_channel,
-            channel_events=self._channel_events,
-            channel_socket=self._channel_socket,
-            ticket=self._tickets.give,
+            read_channel=self._read,
+            channel_events=self._events,
+            channel_socket=self._socket,
+            ticket=self._ticket,
             socket=self._socket,
             subscribers=self._list_subscribers,
             streams=self._list_streams,
-            read_stream=self._read_stream,
+            read_stream=self._read,
             schema_of=self._stream_schema,
-            stream_events=self._stream_events,
-            stream_socket=self._stream_socket,
+            stream_events=self._events,
+            stream_socket=self._socket,
             status=self._status,
             graph=self._graph,
             health=alive,
@@ -162,7 +166,7 @@ class Serving:
             asyncapi=self._asyncapi,
         )
         if self._remember is not None:
-            writing = {"rebuild_view": self._rebuild_view, "rebuild_flow": self._rebuild_flow}
+            writing = {"rebuild_view": self._rebuild, "rebuild_flow": self._rebuild}
             bind(app, ROUTES, forget_subscriber=self._forget_subscriber, **writing)
         if self._webhooks is not None:
             WebhookRoutes(self._webhooks, self.limits.body_pause_s).add_routes(app)
@@ -207,49 +211,134 @@ class Serving:
         columns = await asyncio.to_thread(self._streams.columns)
         return Audience(self.application, self.views, self.limits, columns, credential_of(request))
 
-    # Views
-
-    async def _rebuild_view(self, request: web.Request) -> web.Response:
-        view = self.views.view(request.match_info["view"])
-        return json_reply({"view": view.name, "rebuild": await self._rebuild(view.name)}, status=202)
-
-    async def _rebuild_flow(self, request: web.Request) -> web.Response:
-        """A view has a flow too: this takes the names of both."""
-        name, known = request.match_info["flow"], [node.name for node in self.application.nodes]
-        if name not in known:
+    async def _rebuild(self, request: web.Request) -> web.Response:
+        """Ask the flows to build a view or flow anew; the request itself lives in the log, so that it survives us. A
+        view has a flow too: as a flow both may be named."""
+        assert self._remember is not None
+        kind = str(route_of(request).of)
+        name, known = request.match_info[kind], [node.name for node in self.application.nodes]
+        if kind == "view":
+            self.views.view(name)
+        elif name not in known:
             raise UnknownViewError(
                 f"there is no flow or view '{name}'", hint=f"the app has: {', '.join(known) or 'none'}"
             )
-        return json_reply({"flow": name, "rebuild": await self._rebuild(name)}, status=202)
-
-    async def _rebuild(self, name: str) -> int:
-        """Ask the flows to build one anew; the request itself lives in the log, so that it survives us."""
-        assert self._remember is not None
         requested_us = self._clock.now_us()
         await self._remember({control_keys.rebuild(name): requested_us})
-        return requested_us
+        return json_reply({kind: name, "rebuild": requested_us}, status=202)
 
-    async def _read_view(self, request: web.Request) -> web.StreamResponse:
-        view = self.views.view(request.match_info["view"])
-        return await self._reads.read(request, view, self._question(request, view.name))
+    # Views, streams and channels
 
-    async def _view_events(self, request: web.Request) -> web.StreamResponse:
-        view = self.views.view(request.match_info["view"])
-        return await self._events_of_view(request, view, self._question(request, view.name))
+    def _named(self, kind: str, name: str) -> tuple[str, View | None]:
+        """What a client means: the name of a view or stream, or of the one that a channel shows, and the view if it is
+        one. Raises what the client is told when there is no such thing."""
+        if kind == "channel":
+            channel = self._catalogue.channel(name)
+            kind, name = "view" if self._catalogue.is_view(channel) else "stream", channel.target
+        if kind == "view":
+            return name, self.views.view(name)
+        self._streams.known(name)
+        return name, None
 
-    async def _events_of_view(self, request: web.Request, view: View, question: Question) -> web.StreamResponse:
-        since = _since(last_event_id(request), view.name)
-        with suppress(NotReadyError):  # the subscription waits; what is wrong with the query is a 400, not an event
+    def _question_of(self, request: web.Request) -> tuple[str, View | None, Question]:
+        """What a request is about, and what it asks."""
+        route = route_of(request)
+        name = request.match_info[str(route.of)]
+        target, view = self._named(str(route.of), name)
+        check_accept(request, EVENTS if request.path.endswith("/events") else JSON)
+        question = self._catalogue.question(request.query, credential_of(request), name)
+        if route.shown_as:
+            route.shown_as["stream" if view is None else "view"].check(request.query)
+        return target, view, question
+
+    async def _read(self, request: web.Request) -> web.StreamResponse:
+        name, view, question = self._question_of(request)
+        if view is not None:
+            return await self._reads.read(request, view, question)
+        query = request.query
+        limit = whole(query, "limit", self.limits.read_events, self.limits.read_events_most)
+        wait_s = seconds(query, self.limits, default=0.0)
+        page = await self._while_right(
+            request, self._streams.page_within(name, after_in(query, name), question, limit, wait_s)
+        )
+        return json_reply({"stream": name, "events": page.events, "next": page.next.token()})
+
+    async def _while_right(self, request: web.Request, work: Coroutine[Any, Any, Page]) -> Page:
+        """What a request waits for, unless its right to it ends first."""
+        ended, working = self._rights.watch(credential_of(request)), asyncio.ensure_future(work)
+        either: list[asyncio.Future[Any]] = [working, ended]
+        try:
+            await asyncio.wait(either, return_when="FIRST_COMPLETED")
+            if not working.done():
+                raise ended.result()
+            return working.result()
+        finally:
+            ended.cancel()
+            working.cancel()
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        name, view, question = self._question_of(request)
+        follow = self._stream_events if view is None else partial(self._view_events, view)
+        subscribe = await follow(request, name, question)
+        with self._open(b"", credential_of(request), cut_events) as opened:
+            return await serve_events(
+                request,
+                subscribe,
+                limits=self.limits,
+                observer=self.observer,
+                heartbeat_s=self._heartbeat_s,
+                opened=opened,
+            )
+
+    async def _view_events(self, view: View, request: web.Request, name: str, question: Question) -> Subscribe:
+        """What is wrong with the query is a 400, not an event; while the view is loading the subscription waits."""
+        since = _since(last_event_id(request), name)
+        with suppress(NotReadyError):
             question.query(view, await view.loaded(WAIT_S))
         if since is None:
             await self._reads.reached(view, request.query, seconds(request.query, self.limits))
-        return await self._events(request, lambda receiver: self.hub.subscribe(view, question, since, receiver))
+        return lambda receiver: self.hub.subscribe(view, question, since, receiver)
 
-    async def _view_socket(self, request: web.Request) -> web.StreamResponse:
-        return await self._talk(request, {"view": self.views.view(request.match_info["view"]).name})
+    async def _stream_events(self, request: web.Request, name: str, question: Question) -> Subscribe:
+        resumed = last_event_id(request)
+        since = after_in({"after": resumed} if resumed else request.query, name)
+        await self._streams.check(name, question)
+        return lambda receiver: self._streams.follow(name, since, question, receiver)
 
     async def _socket(self, request: web.Request) -> web.StreamResponse:
-        return await self._talk(request, {})
+        """For any number of things, or for the one that its path names."""
+        kind = route_of(request).of
+        if kind is None:
+            return await self._talk(request, {})
+        name = request.match_info[kind]
+        self._named(kind, name)
+        return await self._talk(request, {kind: name})
+
+    async def _stream_schema(self, request: web.Request) -> web.Response:
+        name = request.match_info["stream"]
+        self._streams.known(name)
+        if self._catalogue.rule(credential_of(request), name).columns is not None:
+            raise ForbiddenError(
+                f"the right to read '{name}' has a list of columns, and its schema names the others",
+                hint="GET /streams names what may be read; a right without a list may see the schema",
+            )
+        number = whole(request.query, "version", 0, 2**31)
+        return json_reply(await asyncio.to_thread(schema_body, self._log, name, number))
+
+    async def _ticket(self, request: web.Request) -> web.Response:
+        """For what a browser opens without being able to set a header."""
+        kind, name = _ticketed(await request.read())
+        credential = credential_of(request)
+        credential.require("read", name)
+        self._named(kind, name)
+        self._catalogue.rule(credential, name)  # who may see nothing of it needs no ticket
+        claims = self._catalogue.claims(credential, name)
+        ticket, until_us = await self._rights.tickets.issue(credential, kind, name, claims)
+        self.observer.emit(TicketIssued(kind))
+        body = {"ticket": ticket, kind: name, "open_until": rfc3339(until_us)}
+        return json_reply(body, 201, {"Cache-Control": "no-store"})
+
+    # Subscriptions on sockets
 
     async def _subscribe(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
         """What a `subscribe` message asks for."""
@@ -270,11 +359,8 @@ class Serving:
             )
         ((kind, name),) = things
         credential.require("read", name)
-        target, is_view = self._target(name) if kind == "channel" else (name, kind == "view")
-        view = self.views.view(target) if is_view else None
-        if view is None:
-            self._streams.known(target)
-        only(fields, SUBSCRIBE["view" if is_view else "stream"])
+        target, view = self._named(kind, name)
+        only(fields, SUBSCRIBE["stream" if view is None else "view"])
         question, since = self._catalogue.question(fields, credential, name), fields.get("since")
         if since is not None and not isinstance(since, str):
             raise BadRequestError("'since' must be a position or null", hint="pass a token as the server gave it")
@@ -294,34 +380,6 @@ class Serving:
             if resumed is None:
                 await self._reads.reached(view, fields, seconds(fields, self.limits))
             await self.hub.subscribe(view, question, _since(resumed, view.name), receiver)
-
-    # Channels
-
-    def _target(self, name: str) -> tuple[str, bool]:
-        """The view or stream that a channel shows, and whether it is a view. Raises `UnknownChannelError`."""
-        channel = self._catalogue.channel(name)
-        return channel.target, self._catalogue.is_view(channel)
-
-    async def _read_channel(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["channel"]
-        target, is_view = self._target(name)
-        question = self._question(request, name)
-        route_of(request).shown_as["view" if is_view else "stream"].check(request.query)
-        if is_view:
-            return await self._reads.read(request, self.views.view(target), question)
-        return await self._page(request, target, question)
-
-    async def _channel_events(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["channel"]
-        target, is_view = self._target(name)
-        question = self._question(request, name)
-        route_of(request).shown_as["view" if is_view else "stream"].check(request.query)
-        if is_view:
-            return await self._events_of_view(request, self.views.view(target), question)
-        return await self._events_of_stream(request, target, question)
-
-    async def _channel_socket(self, request: web.Request) -> web.StreamResponse:
-        return await self._talk(request, {"channel": self._catalogue.channel(request.match_info["channel"]).name})
 
     async def _follow_stream(
         self, name: str, fields: Mapping[str, Any], question: Question, receiver: SocketReceiver
@@ -359,88 +417,7 @@ class Serving:
         await self._subscribers.forget(credential, name, request.query.get("credential"))
         return json_reply({"forgotten": name})
 
-    # Streams
-
-    async def _read_stream(self, request: web.Request) -> web.Response:
-        name = request.match_info["stream"]
-        self._streams.known(name)
-        return await self._page(request, name, self._question(request, name))
-
-    async def _page(self, request: web.Request, name: str, question: Question) -> web.Response:
-        query = request.query
-        limit = whole(query, "limit", self.limits.read_events, self.limits.read_events_most)
-        wait_s = seconds(query, self.limits, default=0.0)
-        page = await self._while_right(
-            request, self._streams.page_within(name, after_in(query, name), question, limit, wait_s)
-        )
-        return json_reply({"stream": name, "events": page.events, "next": page.next.token()})
-
-    async def _while_right(self, request: web.Request, work: Coroutine[Any, Any, Page]) -> Page:
-        """What a request waits for, unless its right to it ends first."""
-        ended, working = self._rights.watch(credential_of(request)), asyncio.ensure_future(work)
-        either: list[asyncio.Future[Any]] = [working, ended]
-        try:
-            await asyncio.wait(either, return_when="FIRST_COMPLETED")
-            if not working.done():
-                raise ended.result()
-            return working.result()
-        finally:
-            ended.cancel()
-            working.cancel()
-
-    async def _stream_schema(self, request: web.Request) -> web.Response:
-        name = request.match_info["stream"]
-        self._streams.known(name)
-        if self._catalogue.rule(credential_of(request), name).columns is not None:
-            raise ForbiddenError(
-                f"the right to read '{name}' has a list of columns, and its schema names the others",
-                hint="GET /streams names what may be read; a right without a list may see the schema",
-            )
-        number = whole(request.query, "version", 0, 2**31)
-        return json_reply(await asyncio.to_thread(schema_body, self._log, name, number))
-
-    async def _stream_events(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["stream"]
-        self._streams.known(name)
-        return await self._events_of_stream(request, name, self._question(request, name))
-
-    async def _events_of_stream(self, request: web.Request, name: str, question: Question) -> web.StreamResponse:
-        resumed = last_event_id(request)
-        since = after_in({"after": resumed} if resumed else request.query, name)
-        await self._streams.check(name, question)  # what is wrong with the query is a 400, not an event
-        return await self._events(request, lambda receiver: self._streams.follow(name, since, question, receiver))
-
-    async def _stream_socket(self, request: web.Request) -> web.StreamResponse:
-        self._streams.known(request.match_info["stream"])
-        return await self._talk(request, {"stream": request.match_info["stream"]})
-
-    def _question(self, request: web.Request, name: str) -> Question:
-        check_accept(request, EVENTS if request.path.endswith("/events") else JSON)
-        return self._catalogue.question(request.query, credential_of(request), name)
-
-    def _known(self, kind: Kind, name: str) -> None:
-        """Raises what a client is told that names something which is not there."""
-        if kind == "view":
-            self.views.view(name)
-        elif kind == "stream":
-            self._streams.known(name)
-        else:
-            self._catalogue.channel(name)
-
     # Connections
-
-    async def _events(
-        self, request: web.Request, subscribe: Callable[[SseReceiver], Awaitable[None]]
-    ) -> web.StreamResponse:
-        with self._open(b"", credential_of(request), cut_events) as opened:
-            return await serve_events(
-                request,
-                subscribe,
-                limits=self.limits,
-                observer=self.observer,
-                heartbeat_s=self._heartbeat_s,
-                opened=opened,
-            )
 
     async def _talk(self, request: web.Request, defaults: Mapping[str, str]) -> web.StreamResponse:
         credential = credential_of(request)
@@ -505,3 +482,15 @@ class Serving:
 
 def _since(token: str | None, view: str) -> Position | None:
     return None if token is None else Position.parse(token, "view", view)
+
+
+def _ticketed(body: bytes) -> tuple[Kind, str]:
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, str])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise BadRequestError("the body says not what the ticket is for", hint=f"send {_TICKET}") from None
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    named = [(kind, fields[kind]) for kind in kinds if kind in fields]
+    if len(named) != 1 or len(fields) != 1:
+        raise BadRequestError("a ticket is for one view, stream or channel", hint=f"send {_TICKET}")
+    return named[0]

@@ -1,7 +1,7 @@
 """Reads streams for whoever wants the events themselves: a page at a time, or following as they come.
 
 The log is the buffer: a slow reader just reads later, so nothing is ever merged or left out here. Who is level reads
-with all others that are (`fanout/stream_tail.py`). Who is not reads by itself, a page when the one before it was
+with all others that are (`fanout/tail.py`). Who is not reads by itself, a page when the one before it was
 written; one that does not read for long is told how far behind it is (`stall`), and a connection that stays stuck is
 ended by its `Pipe`.
 
@@ -36,7 +36,7 @@ from penstock.private import MASK, mask
 from penstock.serve.describe.message_schemas import columns_of
 from penstock.serve.fanout.messages import Message, reset, stall
 from penstock.serve.fanout.receiver import Receiver
-from penstock.serve.fanout.stream_tail import Events, Tail, event_json
+from penstock.serve.fanout.tail import Events, StreamTail, event_json
 from penstock.serve.question import Question
 from penstock.views.query import Query
 from penstock.views.read_rule import ReadRule, parse_ruled
@@ -73,7 +73,7 @@ class StreamReads:
         self._mask = LedgerMask(application)
         self._filtered = application.filtered()
         self._waiting: set[asyncio.Event] = set()
-        self._tails: dict[tuple[str, tuple[Column, ...]], Tail] = {}
+        self._tails: dict[tuple[str, tuple[Column, ...]], StreamTail] = {}
         self._follower: Follower | None = None
         self._filter_errors: dict[str, list[int]] = {name: [0] for name in self._names}
         self._observer.counter(
@@ -196,7 +196,7 @@ class StreamReads:
             tail.leave(member)
         return member.position, member.told
 
-    def _tail(self, found: Found, query: Query, since: Position) -> Tail:
+    def _tail(self, found: Found, query: Query, since: Position) -> StreamTail:
         """The one of all who may see the same columns; it begins where the first of them is."""
         key = (found.name, query.columns)
         tail = self._tails.get(key)
@@ -210,7 +210,7 @@ class StreamReads:
                 size = _next_size(size, taken)
                 return events
 
-            tail = self._tails[key] = Tail(
+            tail = self._tails[key] = StreamTail(
                 found.name,
                 since,
                 found.schema,

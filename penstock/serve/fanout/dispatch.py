@@ -1,8 +1,8 @@
 """Takes each batch of a view to the queries that it can matter to, so that ten thousand others cost nothing.
 
-Every build of a view has one `Dispatch`. It looks each change up once in an index of all filters (`views/where_index`)
-and gives every group that is found the changes that it was found for. The others are not woken: their cursor is read
-off the dispatch's offset.
+Every build of a view has one `Dispatch`. It looks each change up once in an index of all filters
+(`views/where/filter_index.py`) and gives every group that is found the changes that it was found for. The others are
+not woken: their cursor is read off the dispatch's offset.
 
 1. A group gets every change that can matter to it: those that its filters pass on the row before or the row after.
 2. What is due to all groups is noted in the step of the loop in which `offset` moves, so that no cursor ever runs ahead

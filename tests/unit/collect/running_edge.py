@@ -17,7 +17,7 @@ from aiohttp import ClientSession, web
 from penstock.app import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.letters.routes import DeadLetterOffice
+from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.collect.pulling.pull import Sleep
 from penstock.collect.ways.connections import Connections
 from penstock.collect.ways.short_way import Writers

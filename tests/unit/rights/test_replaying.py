@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from secure_edge import HOOK_SECRET, SecureEdge, secure_edge
 
-from penstock.collect.letters.routes import DeadLetterOffice
+from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.config import Limits
 
 JSON = {"Content_Type": "application/json"}

@@ -24,7 +24,7 @@ from penstock.position import Position
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
 from penstock.serve.describe.message_schemas import KINDS
-from penstock.serve.fanout import stream_tail
+from penstock.serve.fanout import tail
 
 OFFICIAL = Path(__file__).parents[3] / "client/node_modules/@asyncapi/specs/schemas/3.0.0.json"
 """The schema that the AsyncAPI initiative publishes: `npm ci` in client/ brings it, as `make test` does."""
@@ -185,7 +185,7 @@ async def heard_events(listener: Listener, channel: str, blocks: int, key: str =
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots of more than two rows come in parts, and positions move without waiting for 15 s."""
     monkeypatch.setattr(test_openapi, "LIMITS", replace(test_openapi.LIMITS, snapshot_part_rows=2))
-    monkeypatch.setattr(stream_tail, "POSITION_S", 0.05)
+    monkeypatch.setattr(tail, "POSITION_S", 0.05)
 
 
 async def test_every_message_fits_its_description_and_every_described_message_occurs(

@@ -23,7 +23,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from penstock.app import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.collect.letters.routes import DeadLetterOffice
+from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.config import Folder, Limits
 from penstock.errors import UnauthorizedError
 from penstock.log.folder import FolderLog

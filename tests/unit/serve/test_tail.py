@@ -15,7 +15,7 @@ from edge import DEADLINE_S, Door, Edge, edge, eventually
 from penstock.config import Folder
 from penstock.position import Position
 from penstock.serve.fanout.messages import Message
-from penstock.serve.fanout.stream_tail import Tail
+from penstock.serve.fanout.tail import StreamTail
 from penstock.serve.question import Question
 from penstock.serve.stream_reads import END, StreamReads
 
@@ -110,10 +110,10 @@ async def test_many_followers_cost_one_reader_and_one_decoding(
     tmp_path: Path, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, shared, evaluated = [], [], []
-    page, decoded, due = StreamReads._page, StreamReads._decoded, Tail._passing
+    page, decoded, due = StreamReads._page, StreamReads._decoded, StreamTail._passing
     monkeypatch.setattr(StreamReads, "_page", lambda *a: own.append(a) or page(*a))
     monkeypatch.setattr(StreamReads, "_decoded", lambda *a: shared.append(a) or decoded(*a))
-    monkeypatch.setattr(Tail, "_passing", lambda *a: evaluated.append(a) or due(*a))
+    monkeypatch.setattr(StreamTail, "_passing", lambda *a: evaluated.append(a) or due(*a))
     door.post("before")
     async with edge(Folder(tmp_path)) as running:
         crowd = Crowd(running)

@@ -1,8 +1,8 @@
 """Reads the end of a stream once for all who follow it there, so that a thousand followers cost one reader.
 
-Whoever follows a stream reads the log by itself until it is level; then it joins the stream's `Tail`. That reads each
-new page once, decodes it once, looks its events up in an index of all filters (`views/where_index`), and turns an event
-into JSON once for all who select the same columns.
+Whoever follows a stream reads the log by itself until it is level; then it joins the stream's `StreamTail`. That reads
+each new page once, decodes it once, looks its events up in an index of all filters (`views/where/filter_index.py`), and
+turns an event into JSON once for all who select the same columns.
 
 1. A follower joins in one step of the loop, exactly where the tail is, and leaves with the position up to which it was
    handed everything: no gap and no duplicate between its own reading and the tail's.
@@ -71,7 +71,7 @@ class Followed:
     """A follower at the end of a stream."""
 
     receiver: Receiver
-    tail: Tail
+    tail: StreamTail
     group: Same
     told: Position | str
     """What it knows of: a position, or where it asked to begin."""
@@ -85,7 +85,7 @@ class Followed:
         return self.at or self.tail.position
 
 
-class Tail:
+class StreamTail:
     """The end of one stream. Belongs to the edge's loop."""
 
     def __init__(
