@@ -11,7 +11,7 @@ from typing import Any
 from bench import narrow, server
 from bench.options import Options
 from bench.results import Figure, Result
-from penstock.collect.stream_specs import stream_spec
+from penstock.collect.collection import stream_spec
 from penstock.config import Folder
 from penstock.log.builds import batch_meta
 from penstock.log.log import Append, Commit

@@ -28,22 +28,24 @@ from penstock.collect.limits.pressure import Pressure
 from penstock.collect.pulling.pull import Sleep
 from penstock.collect.pulling.pulls import Pulls
 from penstock.collect.reception import Reception
-from penstock.collect.stream_specs import make_dead, make_stream
 from penstock.collect.ways.acks import Acks
 from penstock.collect.ways.door import Door, WaitAbsorbed
 from penstock.collect.ways.idempotency import Idempotency
 from penstock.collect.ways.pixel import Pixel
 from penstock.collect.ways.publish import Publishing
 from penstock.collect.ways.receipts import Receipts
+from penstock.collect.ways.request_body import SlowBodies
 from penstock.collect.ways.short_way import ShortWay, Writers, misfit
-from penstock.collect.ways.slow_bodies import SlowBodies
 from penstock.collect.ways.udp import Udps
-from penstock.collect.ways.unanswered import Unanswered
 from penstock.collect.ways.view_reply import MayRead, Rows, ViewReplies, by_credential
+from penstock.collect.ways.without_ack import Unanswered
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
+from penstock.errors import SchemaChangeError
+from penstock.log.evolving import WAY_OUT, judged, versioned
+from penstock.log.folder import DEAD
 from penstock.log.group import GroupCommit
-from penstock.log.log import Log
+from penstock.log.log import Log, Stream, StreamSpec
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import Signals
 from penstock.rights.guard import bind
@@ -52,6 +54,39 @@ from penstock.rights.signatures import Signatures
 
 def _receipt_id() -> str:
     return secrets.token_hex(8)
+
+
+def stream_spec(declared: StreamDef) -> StreamSpec:
+    """How the log makes a declared stream."""
+    return StreamSpec(
+        declared.name, versioned(declared), declared.partitions, unique=bool(declared.id), horizon=declared.horizon
+    )
+
+
+def make_dead(log: Log, group: GroupCommit) -> Stream:
+    """The ledger of what was rejected; its letters are unique by their id, where they have one."""
+    return group.run(lambda: log.create(StreamSpec("dead", DEAD, unique=True))).result()
+
+
+def make_stream(log: Log, group: GroupCommit, declared: StreamDef) -> Stream:
+    """Make it or find it; a class that cannot read the events already stored is refused with the user's line."""
+    stream = log.find(declared.name)
+    refused = () if stream is None else judged(declared, log.versions(stream)).refused
+    if refused:
+        raise _refusal(declared, "; ".join(refused))
+    try:
+        return group.run(lambda: log.create(stream_spec(declared))).result()
+    except SchemaChangeError as error:
+        raise _refusal(declared, error.detail or error.message) from error
+
+
+def _refusal(declared: StreamDef, why: str) -> SchemaChangeError:
+    kind = declared.events.kind.__name__
+    return SchemaChangeError(
+        f"{declared.place}: the class {kind} no longer fits the events that '{declared.name}' holds",
+        detail=why,
+        hint=WAY_OUT,
+    )
 
 
 class Collect:

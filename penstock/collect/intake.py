@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from penstock.collect.counts import counted
-from penstock.collect.judging.incoming_events import Arrived, Built, Decoded
+from penstock.collect.judging.incoming_events import ArrivedEvents, BuiltBatch, DecodedEvents
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
@@ -87,7 +87,7 @@ class Answer(Protocol):
 class Claim:
     """One request's events on their way into the log."""
 
-    decoded: Decoded
+    decoded: DecodedEvents
     received_us: int
     sender: Sender
     done: Answer
@@ -129,7 +129,7 @@ class Intake:
 
     async def take(
         self,
-        decoded: Decoded,
+        decoded: DecodedEvents,
         received_us: int,
         sender: Sender,
         producer: Producer | None = None,
@@ -143,7 +143,7 @@ class Intake:
         `begun` is called when the events are on their way: what is taken after that comes after them. `anyway`: past
         the guard, for what was received already and can wait no longer.
         """
-        shed, asked = 0, decoded.received
+        shed, events = 0, decoded.received
         guard = None if anyway else self._guard
         if guard is not None:
             decoded, shed = guard.admit(decoded, sender)
@@ -160,13 +160,13 @@ class Intake:
             outcome = await done
         except Exception:  # not when the sender went away: then the commit goes on
             if guard is not None:
-                guard.give_back(asked, sender)
+                guard.give_back(events, sender)
             raise
         if guard is not None and outcome.repeated:
-            guard.give_back(asked, sender)
+            guard.give_back(events, sender)
         return outcome
 
-    def put(self, decoded: Decoded, received_us: int, sender: Sender, done: Answer) -> None:
+    def put(self, decoded: DecodedEvents, received_us: int, sender: Sender, done: Answer) -> None:
         """As `take`, for who waits without a task, and where the stream's guard lets everything pass: `done` is told
         what `take` would return or raise."""
         self._join(Claim(decoded, received_us, sender, done, rejections=list(decoded.rejections)))
@@ -181,7 +181,7 @@ class Intake:
 
     async def _count(self, sender: Sender, shed: int = 0, known: int = 0) -> Outcome:
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._join(Claim(Decoded([], bytes), 0, sender, done, shed=shed, known=known))
+        self._join(Claim(DecodedEvents([], bytes), 0, sender, done, shed=shed, known=known))
         return await done
 
     async def drain(self) -> None:
@@ -226,7 +226,7 @@ class Intake:
 
     # Columns
 
-    async def _build(self, claims: list[Claim]) -> Built:
+    async def _build(self, claims: list[Claim]) -> BuiltBatch:
         what = _joined(claims)
         events = len(what.events)
         build, apart = self.judge.build, self.judge.build_apart
@@ -236,7 +236,7 @@ class Intake:
         self._settle(claims, built)
         return built
 
-    def _settle(self, claims: list[Claim], built: Built) -> None:
+    def _settle(self, claims: list[Claim], built: BuiltBatch) -> None:
         """Hand every event without a row back to the request that it came from."""
         starts = _starts(claims)
         for claim in claims:
@@ -252,7 +252,7 @@ class Intake:
 
     # Appends
 
-    def _append(self, claims: list[Claim], built: Built) -> Awaitable[Appended]:
+    def _append(self, claims: list[Claim], built: BuiltBatch) -> Awaitable[Appended]:
         """On its way to the log when this returns."""
         letters = [Letter(self.stream.name, r, c.sender, c.producer) for c in claims for r in c.rejections]
         requires = claims[0].note.requires if claims[0].note else ()
@@ -275,7 +275,7 @@ class Intake:
             await first_taken(written)
         return Appended(self.end, 0, 0)
 
-    def _events(self, claims: list[Claim], built: Built, requires: tuple[Condition, ...]) -> Append:
+    def _events(self, claims: list[Claim], built: BuiltBatch, requires: tuple[Condition, ...]) -> Append:
         name, producer = self.stream.name, claims[0].producer
         skewed = () if built.skewed is None else tuple(np.flatnonzero(built.skewed).tolist())
         counts = (
@@ -291,7 +291,7 @@ class Intake:
 
     # Answers
 
-    def _answer(self, claims: list[Claim], built: Built, appended: Appended) -> None:
+    def _answer(self, claims: list[Claim], built: BuiltBatch, appended: Appended) -> None:
         if appended.position.covers(self.end):
             self.end = appended.position
         outcomes = self._outcomes(claims, built, appended)
@@ -303,7 +303,7 @@ class Intake:
             if not claim.done.done():
                 claim.done.set_result(outcome)
 
-    def _outcomes(self, claims: list[Claim], built: Built, appended: Appended) -> list[Outcome]:
+    def _outcomes(self, claims: list[Claim], built: BuiltBatch, appended: Appended) -> list[Outcome]:
         at, token = appended.position, appended.position.token()
         duplicates = [0] * len(claims)
         if len(claims) == 1:
@@ -338,7 +338,7 @@ class Intake:
         )
 
 
-def _joined(claims: list[Claim]) -> Arrived:
+def _joined(claims: list[Claim]) -> ArrivedEvents:
     """The events of all requests, and what came with each."""
     if len(claims) == 1:
         return _arrived(claims[0])
@@ -347,7 +347,7 @@ def _joined(claims: list[Claim]) -> Arrived:
     for claim in claims:
         events += claim.decoded.events
         received += [claim.received_us] * len(claim.decoded.events)
-    return Arrived(
+    return ArrivedEvents(
         events,
         received,
         _each(claims, lambda claim: claim.decoded.unknown),
@@ -358,11 +358,13 @@ def _joined(claims: list[Claim]) -> Arrived:
     )
 
 
-def _arrived(claim: Claim) -> Arrived:
+def _arrived(claim: Claim) -> ArrivedEvents:
     found, sent_us, rows = claim.decoded, claim.sender.sent_us, len(claim.decoded.events)
     received = np.full(rows, claim.received_us)
     sent = _sent(claim) if sent_us is None else np.full(rows, sent_us)
-    return Arrived(found.events, received, found.unknown, sent, found.ids, found.times, found.columns, found.first)
+    return ArrivedEvents(
+        found.events, received, found.unknown, sent, found.ids, found.times, found.columns, found.first
+    )
 
 
 def _sent(claim: Claim) -> list[int | None] | None:

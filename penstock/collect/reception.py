@@ -11,7 +11,7 @@ from penstock.collect.contents.arrow import decode_arrow
 from penstock.collect.contents.cloudevents import decode_cloudevents
 from penstock.collect.contents.csv import decode_csv, decode_csv_whole
 from penstock.collect.intake import INLINE_EVENTS, Intake, Note, Outcome
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.json_events import SLICE_BYTES, Form, count
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
@@ -44,7 +44,7 @@ BadNote = Callable[[BadBodyError], Mapping[str, Any]]
 class Judged(NamedTuple):
     """The events of a body, and when it came."""
 
-    decoded: Decoded
+    decoded: DecodedEvents
     received_us: int
 
 
@@ -139,7 +139,7 @@ class Reception:
         await self._dead.keep([letter], None if bad_note is None else bad_note(error))
         self._signals(EventsTaken(stream, sender.way, 0, 0, 1))
 
-    async def _decode(self, intake: Intake, raw: bytes, form: Form) -> Decoded:
+    async def _decode(self, intake: Intake, raw: bytes, form: Form) -> DecodedEvents:
         judge = intake.judge
         if form in ("json", "lines", "text"):
             decoded = judge.decode(raw, form) if len(raw) <= SLICE_BYTES else None
@@ -167,7 +167,7 @@ def _weight(raw: bytes) -> int:
     return max(len(raw), LINE_BYTES * _lines(raw), COMMA_BYTES * count(raw, b","))
 
 
-def decoded_as(judge: Judge, body: bytes, form: Form) -> Decoded:
+def decoded_as(judge: Judge, body: bytes, form: Form) -> DecodedEvents:
     """Each event judged alone where it must be. Raises `BadBodyError` and `TooLargeError` for the body as a whole."""
     if form == "csv":
         return decode_csv(judge, body)

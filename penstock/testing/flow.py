@@ -20,7 +20,7 @@ from penstock import schema
 from penstock.app import App
 from penstock.change import DELETE, OP, UPSERT, Column
 from penstock.collect.judging.event_columns import SystemColumns
-from penstock.collect.judging.incoming_events import Arrived
+from penstock.collect.judging.incoming_events import ArrivedEvents
 from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Node, StreamDef, ViewDef
 from penstock.errors import UnknownStreamError, UnknownViewError
@@ -109,7 +109,7 @@ def stored_batch(stream: StreamDef, events: Sequence[Any]) -> pa.RecordBatch:
             raise TypeError(f"events of the stream '{stream.name}' are instances of {wanted}, not of {found}")
     columns = stream.events.columns(events)
     unknown = [pa.nulls(len(events), pa.string())] if stream.unknown == "keep" else []
-    arrived = Arrived(events, [0] * len(events))
+    arrived = ArrivedEvents(events, [0] * len(events))
     *sent, time, _, id, key = SystemColumns(stream).build([*columns, *unknown], arrived).columns
     batch = pa.RecordBatch.from_arrays([*columns, *unknown, *sent, time, time, id, key], schema=stream.stored)
     known: set[str] = set()

@@ -26,7 +26,7 @@ from penstock.collect.contents.arrow_columns import (
     undeclared,
 )
 from penstock.collect.contents.arrow_stream import read_stream
-from penstock.collect.judging.incoming_events import Arrived, Decoded, Mask
+from penstock.collect.judging.incoming_events import ArrivedEvents, DecodedEvents, Mask
 from penstock.collect.judging.json_events import MOST_REJECTED, hopeless
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
@@ -35,7 +35,7 @@ from penstock.evolution import default_of
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-def decode_arrow(judge: Judge, body: bytes) -> Decoded:
+def decode_arrow(judge: Judge, body: bytes) -> DecodedEvents:
     """Raises `BadBodyError` and `TooLargeError`, as for any body."""
     table = read_stream(body, judge.limits.body_bytes)
     kept = _check(judge, table.schema)
@@ -65,7 +65,7 @@ class _Lane:
         self._judge, self._table, self._info = judge, table, info
         self._fields = judge.stream.events.fields
 
-    def run(self) -> Decoded:
+    def run(self) -> DecodedEvents:
         alive = np.arange(self._table.num_rows)
         columns, bad = self._columns(self._table)
         wrong: list[int] = []
@@ -78,22 +78,22 @@ class _Lane:
             return self._judge.decode_each(_rows_as_json(self._table))
         batch = pa.RecordBatch.from_arrays(columns, schema=self._judge.stream.events.arrow)
         places = alive.tolist() if wrong else None
-        return Decoded(range(len(alive)), self._raw, rejections, None, places, columns=batch)
+        return DecodedEvents(range(len(alive)), self._raw, rejections, None, places, columns=batch)
 
     def _columns(self, table: pa.Table) -> tuple[list[pa.Array], Mask]:
         """The columns under their types, and the rows that may not stay; if there are any, the columns mean nothing."""
         bad = np.zeros(table.num_rows, np.bool_)
         columns = []
-        for field, asked in zip(self._fields, self._info.fields, strict=True):
+        for field, declared in zip(self._fields, self._info.fields, strict=True):
             index = table.schema.get_field_index(field.name)
-            given = _whole(table.column(index)) if index >= 0 else None
+            sent = _whole(table.column(index)) if index >= 0 else None
             try:
-                column = _filled(fit(given, field, table.num_rows), field)
+                column = _filled(fit(sent, field, table.num_rows), field)
             except (pa.ArrowInvalid, OverflowError):
-                assert given is not None
-                _mark_unfit(given, field, 0, bad)
+                assert sent is not None
+                _mark_unfit(sent, field, 0, bad)
                 continue
-            doubts = suspects(column, asked.type, self._judge.limits.event_bytes)
+            doubts = suspects(column, declared.type, self._judge.limits.event_bytes)
             if doubts is not None:
                 bad |= doubts
             columns.append(column)
@@ -102,11 +102,11 @@ class _Lane:
     def _judged(self, rows: Sequence[int]) -> list[Rejection] | None:
         """Why each of these rows is rejected; None when one of them is not."""
         raws = [self._raw(row) for row in rows[: MOST_REJECTED + 1]]
-        found = self._judge.decode_each(raws)
-        reasons = {r.index: (r.reason, r.detail) for r in found.rejections}
-        if found.events:
-            built = self._judge.build_apart(Arrived(found.events, [0] * len(found.events)))
-            reasons |= {found.place(row): (why.reason, why.detail) for row, why in built.faults if _stays(why.reason)}
+        decoded = self._judge.decode_each(raws)
+        reasons = {r.index: (r.reason, r.detail) for r in decoded.rejections}
+        if decoded.events:
+            built = self._judge.build_apart(ArrivedEvents(decoded.events, [0] * len(decoded.events)))
+            reasons |= {decoded.place(row): (why.reason, why.detail) for row, why in built.faults if _stays(why.reason)}
         if len(reasons) < len(raws):
             return None
         if len(rows) > MOST_REJECTED:

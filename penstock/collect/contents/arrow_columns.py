@@ -1,9 +1,13 @@
-"""Brings columns that were sent under the types of a stream's class, or says which column cannot be brought there."""
+"""Brings columns that were sent under the types of a stream's class, and finds the rows that the class may not take.
+
+Types alone do not say everything: nulls where none may be, values outside an enum or a bound, texts that are too long.
+Whole columns are looked at. A row that is fine may be suspected, but one that is not never passes: who is suspected is
+judged like an event that came as JSON.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec.inspect as mi
 import numpy as np
@@ -22,11 +26,11 @@ Fields = Iterable[pa.Field]
 
 def check_columns(given: Fields, wanted: Fields, path: str = "") -> None:
     """Raises `BadBodyError` when a required column is missing, or one has a type that its field cannot have."""
-    there = {field.name: field for field in given}
+    types = {field.name: field.type for field in given}
     for field in wanted:
         name = f"{path}{field.name}"
-        if field.name in there:
-            _check_type(there[field.name].type, field.type, name)
+        if field.name in types:
+            _check_type(types[field.name], field.type, name)
         elif not has_default(field):
             raise _unfit(f"'{name}': expected a column, found none")
 
@@ -101,13 +105,13 @@ def _child(array: pa.StructArray, name: str) -> pa.Array | None:
 
 def undeclared(given: Fields, wanted: Fields, path: str = "") -> Iterator[str]:
     """The paths of columns that no field has; inside lists they end with `[]` or `{}`."""
-    known = {field.name: field for field in wanted}
+    declared = {field.name: field.type for field in wanted}
     for field in given:
         name = f"{path}{field.name}"
-        if field.name not in known:
+        if field.name not in declared:
             yield name
         else:
-            yield from _undeclared_in(field.type, known[field.name].type, name)
+            yield from _undeclared_in(field.type, declared[field.name], name)
 
 
 def _undeclared_in(given: pa.DataType, wanted: pa.DataType, name: str) -> Iterator[str]:
@@ -169,20 +173,18 @@ def can_tell(info: mi.Type) -> bool:
 def suspects(array: pa.Array, info: mi.Type, most_bytes: int) -> Mask | None:
     """Which rows; None for none of them."""
     kind, nullable = _unwrapped(info)
-    found: list[Mask] = []
+    masks: list[Mask] = []
     if array.null_count and not nullable:
-        found.append(_mask(array.is_null()))
+        masks.append(_mask(array.is_null()))
     if isinstance(kind, mi.StructType):
-        found += _in_struct(array, kind, most_bytes)
+        masks += _in_struct(array, kind, most_bytes)
     elif isinstance(kind, mi.CollectionType):
-        offsets = array.offsets.to_numpy()
-        found += _in_parts(array, offsets, suspects(array.values, kind.item_type, most_bytes))
+        masks += _in_parts(array, suspects(array.values, kind.item_type, most_bytes))
     elif isinstance(kind, mi.DictType):
-        offsets = array.offsets.to_numpy()
-        found += _in_parts(array, offsets, suspects(array.items, kind.value_type, most_bytes))
+        masks += _in_parts(array, suspects(array.items, kind.value_type, most_bytes))
     else:
-        found += [mask for mask in (_mask(each) for each in _doubts(array, kind, most_bytes)) if mask.any()]
-    return np.logical_or.reduce(found) if found else None
+        masks += [mask for mask in (_mask(each) for each in _doubts(array, kind, most_bytes)) if mask.any()]
+    return np.logical_or.reduce(masks) if masks else None
 
 
 def _unwrapped(info: mi.Type) -> tuple[mi.Type, bool]:
@@ -195,20 +197,20 @@ def _unwrapped(info: mi.Type) -> tuple[mi.Type, bool]:
 
 
 def _in_struct(array: pa.StructArray, info: mi.StructType, most_bytes: int) -> list[Mask]:
-    there = _mask(array.is_valid()) if array.null_count else None
-    found = []
+    valid = _mask(array.is_valid()) if array.null_count else None
+    masks = []
     for index, field in enumerate(info.fields):
         mask = suspects(array.field(index), field.type, most_bytes)
         if mask is not None:
-            found.append(mask if there is None else mask & there)
-    return found
+            masks.append(mask if valid is None else mask & valid)
+    return masks
 
 
-def _in_parts(array: pa.Array, offsets: Any, inner: Mask | None) -> list[Mask]:
+def _in_parts(array: pa.Array, inner: Mask | None) -> list[Mask]:
     """The rows that hold a suspected element."""
     if inner is None:
         return []
-    before = np.concatenate([[0], np.cumsum(inner)])
+    before, offsets = np.concatenate([[0], np.cumsum(inner)]), array.offsets.to_numpy()
     return [before[offsets[1:]] > before[offsets[:-1]]]
 
 
@@ -216,16 +218,16 @@ def _doubts(array: pa.Array, info: mi.Type, most_bytes: int) -> list[pa.Array]:
     """For each thing that the type asks of a value, which rows do not have it; nulls are judged elsewhere."""
     if isinstance(info, mi.EnumType | mi.LiteralType):
         values = [member.value for member in info.cls] if isinstance(info, mi.EnumType) else list(info.values)
-        known = pc.is_in(array, value_set=pa.array(values, array.type))
-        return [pc.and_(array.is_valid(), pc.invert(known))]
+        listed = pc.is_in(array, value_set=pa.array(values, array.type))
+        return [pc.and_(array.is_valid(), pc.invert(listed))]
     if isinstance(info, mi.UUIDType):
         return [pc.invert(pc.match_substring_regex(array, _UUID))]
     if isinstance(info, mi.StrType | mi.BytesType):
         bounds = {"min_length": pc.less, "max_length": pc.greater}
         lengths = pc.utf8_length(array) if isinstance(info, mi.StrType) else pc.binary_length(array)
         long = pc.greater(pc.binary_length(array), most_bytes)
-        asked = ((outside, getattr(info, name)) for name, outside in bounds.items())
-        return [long, *(outside(lengths, length) for outside, length in asked if length is not None)]
+        limits = ((outside, getattr(info, name)) for name, outside in bounds.items())
+        return [long, *(outside(lengths, limit) for outside, limit in limits if limit is not None)]
     bounds = {"ge": pc.less, "gt": pc.less_equal, "le": pc.greater, "lt": pc.greater_equal}
     limits = ((outside, getattr(info, name, None)) for name, outside in bounds.items())
     return [outside(array, limit) for outside, limit in limits if limit is not None]

@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.json_events import MOST_REJECTED, hopeless, split
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Refused, Rejection, refused, short
@@ -47,7 +47,7 @@ class Envelope(msgspec.Struct, frozen=True):
     kept: dict[str, msgspec.Raw]
 
 
-def decode_cloudevents(judge: Judge, body: bytes) -> Decoded:
+def decode_cloudevents(judge: Judge, body: bytes) -> DecodedEvents:
     """Raises `BadBodyError` when the body is not JSON."""
     return decode_envelopes(judge, split(body, "json"))
 
@@ -63,14 +63,14 @@ def is_envelope(judge: Judge, raw: bytes) -> bool:
     return _VERSION in members and all(name in members for name in _REQUIRED)
 
 
-def decode_envelopes(judge: Judge, raws: Sequence[bytes]) -> Decoded:
+def decode_envelopes(judge: Judge, raws: Sequence[bytes]) -> DecodedEvents:
     """CloudEvents that were cut apart already."""
     places, envelopes, rejections = _opened(raws)
     judged = judge.decode_each([envelope.data for envelope in envelopes])
     rejections += [Rejection(places[r.index], r.reason, r.detail, raws[places[r.index]]) for r in judged.rejections]
     rows = range(len(judged.events)) if judged.places is None else judged.places
     taken = [envelopes[row] for row in rows]
-    return Decoded(
+    return DecodedEvents(
         judged.events,
         raws.__getitem__,
         sorted(rejections, key=lambda rejection: rejection.index),

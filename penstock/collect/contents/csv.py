@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.json_events import MOST_EVENTS, MOST_REJECTED, hopeless
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Refused, Rejection, refused, short, unknown_detail
@@ -26,28 +26,28 @@ _encode = msgspec.json.Encoder().encode
 Row = dict[str, str]
 
 
-def decode_csv(judge: Judge, body: bytes) -> Decoded:
+def decode_csv(judge: Judge, body: bytes) -> DecodedEvents:
     """Raises `BadBodyError` when there is no header, or not of this stream."""
     decoded = _decoded(judge, body, alone=True)
     assert decoded is not None
     return decoded
 
 
-def decode_csv_whole(judge: Judge, body: bytes) -> Decoded | None:
+def decode_csv_whole(judge: Judge, body: bytes) -> DecodedEvents | None:
     """The same; None when rows must be judged alone, which takes six times as long."""
     return _decoded(judge, body, alone=False)
 
 
-def _decoded(judge: Judge, body: bytes, *, alone: bool) -> Decoded | None:
+def _decoded(judge: Judge, body: bytes, *, alone: bool) -> DecodedEvents | None:
     texts = judge.texts
     names, rows = _rows(body)
     undeclared = [name for name in names if not texts.declared(name)]
     _check_header(judge, names, undeclared)
-    found = _Found(judge, names, undeclared, small=len(body) <= judge.limits.event_bytes)
+    events = _RowEvents(judge, names, undeclared, small=len(body) <= judge.limits.event_bytes)
     for start in range(0, len(rows), _TOGETHER):
-        if not found.take(start, rows[start : start + _TOGETHER], alone=alone):
+        if not events.take(start, rows[start : start + _TOGETHER], alone=alone):
             return None
-    return Decoded(found.events, found.raw(rows), found.rejections, found.unknown, found.places)
+    return DecodedEvents(events.events, events.raw(rows), events.rejections, events.unknown, events.places)
 
 
 def _rows(body: bytes) -> tuple[list[str], list[list[str]]]:
@@ -79,7 +79,7 @@ def _check_header(judge: Judge, names: Sequence[str], undeclared: list[str]) -> 
         raise _bad(unknown_detail(undeclared))
 
 
-class _Found:
+class _RowEvents:
     """What the rows have become so far."""
 
     def __init__(self, judge: Judge, names: list[str], undeclared: list[str], *, small: bool) -> None:
@@ -143,8 +143,8 @@ class _Found:
 
 
 def _kept(row: Row, undeclared: list[str]) -> str | None:
-    kept = {name: row[name] for name in undeclared if row.get(name)}
-    return _encode(kept).decode() if kept else None
+    fields = {name: row[name] for name in undeclared if row.get(name)}
+    return _encode(fields).decode() if fields else None
 
 
 def _bad(detail: str) -> BadBodyError:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.clock import rfc3339
 from penstock.collect.judging.event_ids import Texts, content_hashes, id_texts, key_texts
-from penstock.collect.judging.incoming_events import Arrived, Built, Mask, Micros
+from penstock.collect.judging.incoming_events import ArrivedEvents, BuiltBatch, Mask, Micros
 from penstock.collect.judging.json_events import MOST_REJECTED, hopeless
 from penstock.collect.judging.rejection import Refused, concealed, refused, short
 from penstock.collect.judging.time_columns import LAST_US, ThreeClocks, TimeField, timestamps
@@ -42,7 +42,8 @@ NO_ROWS = System([], np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class SystemColumns:
-    """`_sent` where clocks are corrected, `_time`, `_received`, `_id` and `_key` of one stream."""
+    """The columns that every event of a stream gets: `_time`, `_received`, `_id`, `_key`, and `_sent` where clocks are
+    corrected."""
 
     def __init__(self, stream: StreamDef) -> None:
         self._time = None if stream.time is None else TimeField(stream, stream.time)
@@ -54,18 +55,18 @@ class SystemColumns:
         )
         self._key = key_texts(stream, stream.key)
 
-    def build(self, columns: Sequence[pa.Array], arrived: Arrived) -> System:
+    def build(self, columns: Sequence[pa.Array], arrived: ArrivedEvents) -> System:
         """From the columns of the fields, and of the undeclared ones where they are kept. Raises `Refused` for a time
         that no calendar holds."""
         came = np.asarray(arrived.received, np.int64)
-        occurred, known = self._occurred(columns, came, arrived.times)
+        occurred, has_time = self._occurred(columns, came, arrived.times)
         by_envelope = arrived.ids is not None and not self._own_id
         ids = pa.array(arrived.ids, pa.string()) if by_envelope else self._id(columns, len(came))
         rest = [timestamps(came), ids, self._key(columns, len(came))]
         if self._clocks is None:
             return System([timestamps(occurred), *rest], occurred, came)
         first = came if arrived.first is None else _filled(arrived.first, came)
-        time, sent, skewed = self._clocks.correct(occurred, known, first, columns, arrived.sent)
+        time, sent, skewed = self._clocks.correct(occurred, has_time, first, columns, arrived.sent)
         return System([sent, timestamps(time), *rest], time, came, skewed)
 
     def _occurred(
@@ -73,8 +74,8 @@ class SystemColumns:
     ) -> tuple[Micros, Mask | None]:
         """Where an event has no time of its own, it happened when it came."""
         if self._time is not None:
-            time, known = self._time.read(columns)
-            return (time, None) if known is None else (np.where(known, time, came), known)
+            time, has_time = self._time.read(columns)
+            return (time, None) if has_time is None else (np.where(has_time, time, came), has_time)
         if times is None:
             return came, None
         return _filled(times, came), None
@@ -107,35 +108,35 @@ class EventColumns:
         self._stream = stream
         self._system = SystemColumns(stream)
 
-    def build(self, arrived: Arrived) -> Built | None:
+    def build(self, arrived: ArrivedEvents) -> BuiltBatch | None:
         """Columns of all events; None when some events do not fit."""
         try:
             batch, system = self._columns(arrived)
         except Exception:
             return None
-        return self._without_future(Built(batch, range(len(arrived.events)), [], system.skewed), system, arrived)
+        return self._without_future(BuiltBatch(batch, range(len(arrived.events)), [], system.skewed), system, arrived)
 
-    def build_apart(self, arrived: Arrived) -> Built:
+    def build_apart(self, arrived: ArrivedEvents) -> BuiltBatch:
         """Columns of the events that fit, after finding those that do not; slow when there are many."""
         faults = list(self._faults(range(len(arrived.events)), arrived))
         bad = {row for row, _ in faults}
         rows = [row for row in range(len(arrived.events)) if row not in bad]
         batch, system = self._columns(arrived.pick(rows))
-        return self._without_future(Built(batch, rows, faults, system.skewed), system, arrived)
+        return self._without_future(BuiltBatch(batch, rows, faults, system.skewed), system, arrived)
 
-    def _columns(self, arrived: Arrived) -> tuple[pa.RecordBatch, System]:
+    def _columns(self, arrived: ArrivedEvents) -> tuple[pa.RecordBatch, System]:
         stored, rows = self._stream.stored, len(arrived.events)
         if not rows:
             return pa.RecordBatch.from_pylist([], stored), NO_ROWS
-        given = arrived.columns
-        columns = self._stream.events.columns(arrived.events) if given is None else given.columns
+        batch = arrived.columns
+        columns = self._stream.events.columns(arrived.events) if batch is None else batch.columns
         kept: list[pa.Array] = []
         if self._stream.unknown == "keep":
             kept.append(pa.array(arrived.unknown or [None] * rows, pa.string()))
         system = self._system.build([*columns, *kept], arrived)
         return pa.RecordBatch.from_arrays([*columns, *kept, *system.columns], schema=stored), system
 
-    def _without_future(self, built: Built, system: System, arrived: Arrived) -> Built:
+    def _without_future(self, built: BuiltBatch, system: System, arrived: ArrivedEvents) -> BuiltBatch:
         ahead = self._system.ahead(system)
         if not ahead:
             return built
@@ -145,14 +146,14 @@ class EventColumns:
         faults = [*built.faults, *((int(built.rows[at]), self._said(why)) for at, why in ahead)]
         kept = np.ones(built.batch.num_rows, np.bool_)
         kept[[at for at, _ in ahead]] = False
-        return Built(
+        return BuiltBatch(
             built.batch.filter(pa.array(kept)),
             np.asarray(built.rows)[kept].tolist(),
             sorted(faults, key=lambda fault: fault[0]),
             None if built.skewed is None else built.skewed[kept],
         )
 
-    def _faults(self, rows: Sequence[int], arrived: Arrived) -> Iterator[tuple[int, Refused]]:
+    def _faults(self, rows: Sequence[int], arrived: ArrivedEvents) -> Iterator[tuple[int, Refused]]:
         """The rows that do not fit, found by halving until each stands alone."""
         try:
             self._columns(arrived.pick(rows))

@@ -2,6 +2,11 @@
 
 They come from the columns, not from what was sent, so that the same event has the same id and key whether it came as
 JSON, as CSV or as Arrow. Several fields are a JSON array of them.
+
+`id="fingerprint"`, for sources without ids, is BLAKE2b-128 of the declared fields. So the order of fields, white space,
+`1` or `1.0` in a float, one moment in two time zones, and a default that is sent or left out make no difference. A
+field that holds its default does not count, so that adding a field with a default leaves old fingerprints as they
+are. With `unknown="keep"` the undeclared fields count too, as their JSON was sent.
 """
 
 from __future__ import annotations

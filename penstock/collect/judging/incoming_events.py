@@ -17,7 +17,7 @@ Micros = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(slots=True)
-class Decoded:
+class DecodedEvents:
     """Events of the right shape, and those that are not; `places` says where each event stood (None: one by one)."""
 
     events: Sequence[Any]
@@ -46,7 +46,7 @@ class Decoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ArrivedEvents:
     """Events of one request or of several, and what is known of each beside its content (None: of none of them)."""
 
     events: Sequence[Any]
@@ -61,11 +61,11 @@ class Arrived:
     first: Sequence[int | None] | None = None
     """When they came for the first time: what a sender's clock is compared with."""
 
-    def pick(self, rows: Sequence[int]) -> Arrived:
+    def pick(self, rows: Sequence[int]) -> ArrivedEvents:
         def picked(values: Sequence[T] | Micros | None) -> list[T] | None:
             return None if values is None else [values[row] for row in rows]
 
-        return Arrived(
+        return ArrivedEvents(
             picked(self.events) or [],
             picked(self.received) or [],
             picked(self.unknown),
@@ -78,7 +78,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltBatch:
     """The columns of the events that fit them; `faults` names the others by their row."""
 
     batch: pa.RecordBatch

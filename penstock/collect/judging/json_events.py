@@ -1,4 +1,8 @@
-"""Cuts a body into the JSON of its events, so that each can be judged alone, and a large body in slices."""
+"""Cuts a body into the JSON of its events, so that each can be judged alone, and a large body in slices.
+
+A JSON parser recurses, so a body of a hundred thousand brackets is an attack on its stack. Here brackets outside
+strings are counted with array arithmetic, which takes any depth; that does not check whether the JSON is well-formed.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import msgspec
 import msgspec.inspect as mi
 
 from penstock.collect.judging.event_columns import EventColumns
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.json_events import (
     MOST_REJECTED,
     Form,
@@ -38,8 +38,8 @@ from penstock.declaration import StreamDef
 _encode_raw = msgspec.json.Encoder().encode
 
 
-class _Found(NamedTuple):
-    """What the judgement has found so far."""
+class _Judgement(NamedTuple):
+    """What has become of the events so far."""
 
     events: list[Any]
     rejections: list[Rejection]
@@ -69,27 +69,27 @@ class Judge:
 
     # From bytes to events
 
-    def decode(self, body: bytes, form: Form) -> Decoded | None:
+    def decode(self, body: bytes, form: Form) -> DecodedEvents | None:
         """All events at once, in microseconds; None when some of them must be judged alone."""
         events = self._decode_whole(body, form) if self._undeclared is None else None
-        return None if events is None else Decoded(events, Raws(body, form))
+        return None if events is None else DecodedEvents(events, Raws(body, form))
 
-    def decode_apart(self, body: bytes, form: Form) -> Decoded:
+    def decode_apart(self, body: bytes, form: Form) -> DecodedEvents:
         """Each event alone where it must be. Raises `BadBodyError` when the body as a whole is not JSON."""
         return self.decode_each(split(body, form))
 
-    def decode_each(self, raws: Sequence[bytes]) -> Decoded:
+    def decode_each(self, raws: Sequence[bytes]) -> DecodedEvents:
         """Judge events that were cut apart already."""
-        found = _Found([], [], [], [])
+        so_far = _Judgement([], [], [], [])
         for start, part in slices(raws):
             events = self._decode_lines(part) if self._undeclared is None else None
             if events is None:
-                self._decode_alone(found, start, part)
+                self._decode_alone(so_far, start, part)
             else:
-                found.events.extend(events)
-                found.places.extend(range(start, start + len(part)))
-        unknown = found.unknown if self.stream.unknown == "keep" else None
-        return Decoded(found.events, raws.__getitem__, found.rejections, unknown, found.places)
+                so_far.events.extend(events)
+                so_far.places.extend(range(start, start + len(part)))
+        unknown = so_far.unknown if self.stream.unknown == "keep" else None
+        return DecodedEvents(so_far.events, raws.__getitem__, so_far.rejections, unknown, so_far.places)
 
     def _decode_whole(self, body: bytes, form: Form) -> list[Any] | None:
         try:
@@ -117,20 +117,20 @@ class Judge:
             return True
         return all(opening_brackets(raw) <= self.limits.nesting for raw in split(body, form))
 
-    def _decode_alone(self, found: _Found, start: int, raws: Sequence[bytes]) -> None:
+    def _decode_alone(self, so_far: _Judgement, start: int, raws: Sequence[bytes]) -> None:
         for place, raw in enumerate(raws, start):
             try:
                 event = self._decode_one(raw)
                 unknown = self._unknown_of(raw)
             except Exception as error:
                 why = self.said(self._completed(refused(error), raw))
-                found.rejections.append(Rejection(place, why.reason, why.detail, raw))
-                if len(found.rejections) > MOST_REJECTED:
+                so_far.rejections.append(Rejection(place, why.reason, why.detail, raw))
+                if len(so_far.rejections) > MOST_REJECTED:
                     raise hopeless(why.reason, why.detail) from None
             else:
-                found.events.append(event)
-                found.places.append(place)
-                found.unknown.append(unknown)
+                so_far.events.append(event)
+                so_far.places.append(place)
+                so_far.unknown.append(unknown)
 
     def said(self, why: Refused) -> Refused:
         """What may be said of a fault: never the value of a private field."""
@@ -182,8 +182,11 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
-Found = Iterator[tuple[str, msgspec.Raw]]
-Finder = Callable[[bytes | msgspec.Raw, str], Found]
+# Fields that the class does not declare. A finder is built once per class, from what msgspec knows of it; only streams
+# with `unknown="keep"` or `"reject"` pay for it.
+
+Unknown = Iterator[tuple[str, msgspec.Raw]]
+Finder = Callable[[bytes | msgspec.Raw, str], Unknown]
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _array = msgspec.json.Decoder(list[msgspec.Raw])
@@ -225,7 +228,7 @@ def _in_struct(info: mi.StructType) -> Finder | None:
     if info.tag_field:
         fields[info.tag_field] = None
 
-    def find(raw: bytes | msgspec.Raw, path: str) -> Found:
+    def find(raw: bytes | msgspec.Raw, path: str) -> Unknown:
         for name, value in _members(raw).items():
             where = f"{path}.{name}" if path else name
             if name not in fields:
@@ -237,7 +240,7 @@ def _in_struct(info: mi.StructType) -> Finder | None:
 
 
 def _in_array(inner: Finder) -> Finder:
-    def find(raw: bytes | msgspec.Raw, path: str) -> Found:
+    def find(raw: bytes | msgspec.Raw, path: str) -> Unknown:
         values = _array.decode(raw) if bytes(memoryview(raw)[:1]) == b"[" else []
         for index, value in enumerate(values):
             yield from inner(value, f"{path}[{index}]")
@@ -246,7 +249,7 @@ def _in_array(inner: Finder) -> Finder:
 
 
 def _in_map(inner: Finder) -> Finder:
-    def find(raw: bytes | msgspec.Raw, path: str) -> Found:
+    def find(raw: bytes | msgspec.Raw, path: str) -> Unknown:
         for name, value in _members(raw).items():
             yield from inner(value, f"{path}.{name}")
 

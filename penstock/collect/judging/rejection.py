@@ -117,20 +117,20 @@ _EXPECTED = {
 def _invalid(text: str) -> Refused:
     match = _AT.fullmatch(text)
     what, path = (match["what"], match["path"] or "") if match else (text, "")
-    if found := _GOT.fullmatch(what):
-        return _refused("wrong_type", path, found[1], found[2])
-    if found := _MISSING.fullmatch(what):
-        return _refused("missing_field", _path(path, found[1]), "a value", "nothing")
-    if found := _UNKNOWN.fullmatch(what):
-        return Refused("unknown_field", unknown_detail([_path(path, found[1])]), path=_path(path, found[1]))
+    if match := _GOT.fullmatch(what):
+        return _refused("wrong_type", path, match[1], match[2])
+    if match := _MISSING.fullmatch(what):
+        return _refused("missing_field", _path(path, match[1]), "a value", "nothing")
+    if match := _UNKNOWN.fullmatch(what):
+        return Refused("unknown_field", unknown_detail([_path(path, match[1])]), path=_path(path, match[1]))
     if what.endswith("out of range"):
         return _refused("out_of_range", path, "a number that fits")
-    if found := _BOUND.fullmatch(what):
-        return _refused("out_of_range", path, f"{found[1]} {found[2]}")
+    if match := _BOUND.fullmatch(what):
+        return _refused("out_of_range", path, f"{match[1]} {match[2]}")
     if what.startswith("Invalid enum value"):
         return _refused("wrong_type", path, "one of its values")
-    if found := _INVALID.fullmatch(what):
-        return _refused("wrong_type", path, _EXPECTED.get(found[1], f"a valid {found[1]}"))
+    if match := _INVALID.fullmatch(what):
+        return _refused("wrong_type", path, _EXPECTED.get(match[1], f"a valid {match[1]}"))
     return Refused("wrong_type", f"{field_name(path)}: {short(what)}", path=path)
 
 
@@ -159,6 +159,9 @@ def field_name(path: str) -> str:
     return f"'{path}'" if path else "the event"
 
 
+# What the decoder does not say. It says where something is wrong, but not always what it expected (the values of an
+# enum) or what it found (a number out of bounds). Only rejected events pay for looking into the event.
+
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _NOWHERE = object()
 
@@ -168,10 +171,10 @@ def completed(why: Refused, kind: type[msgspec.Struct], event: Any, *, texts: bo
     of it is text, so that what was found is told instead of its type."""
     if why.expected is None or (why.found is not None and not texts):
         return why
-    found = _value_at(_read(event) if isinstance(event, bytes) else event, why.path)
+    value = _value_at(_read(event) if isinstance(event, bytes) else event, why.path)
     expected = _values_at(kind, why.path) if why.expected == "one of its values" else why.expected
-    told = why.found or "something else" if found is _NOWHERE else short(_text(found))
-    return Refused(why.reason, f"{field_name(why.path)}: expected {expected}, found {told}", path=why.path)
+    found = why.found or "something else" if value is _NOWHERE else short(_text(value))
+    return Refused(why.reason, f"{field_name(why.path)}: expected {expected}, found {found}", path=why.path)
 
 
 def _read(raw: bytes) -> Any:
@@ -182,12 +185,10 @@ def _read(raw: bytes) -> Any:
         return None
 
 
-def _text(found: Any) -> str:
-    return str(found) if isinstance(found, int | float) and not isinstance(found, bool) else _json(found)
-
-
-def _json(found: Any) -> str:
-    return repr(found) if isinstance(found, str) else json.dumps(found)
+def _text(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return repr(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _steps(path: str) -> Iterator[str | int]:

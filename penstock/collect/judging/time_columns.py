@@ -36,8 +36,8 @@ class TimeField:
         if len(time) and (time.min() < first or time.max() > last):
             found = int(time.min()) if time.min() < first else int(time.max())
             raise Refused("out_of_range", f"'{self.name}': expected a time in the years 0001 to 9999, found {found}")
-        known = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
-        return time * 1000 if self._milliseconds else time, known
+        has_time = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+        return time * 1000 if self._milliseconds else time, has_time
 
 
 def micros(column: pa.Array) -> Micros:
@@ -57,7 +57,14 @@ _NONE = np.int64(np.iinfo(np.int64).min)
 
 
 class ThreeClocks:
-    """The correction that one stream declares."""
+    """Corrects events' times by how wrong their sender's clock is, as one stream declares it: received - (sent -
+    occurred).
+
+    `occurred` and `sent` are by the sender's clock, `received` by ours. On their difference the wrong clock has no
+    effect, so an event that lay three days in a phone lands three days ago, whatever the phone believes. Where `sent`
+    is further from `received` than `max_skew`, the clock is not believed at all: nothing is corrected, and the event
+    counts as skewed. The raw values stay where they are.
+    """
 
     def __init__(self, stream: StreamDef, max_skew_us: int) -> None:
         self._field = None if stream.sent is None else TimeField(stream, stream.sent)
@@ -66,22 +73,22 @@ class ThreeClocks:
     def correct(
         self,
         occurred: Micros,
-        known: Mask | None,
+        has_time: Mask | None,
         came: Micros,
         columns: Sequence[pa.Array],
         header: Sequence[int | None] | Micros | None,
     ) -> tuple[Micros, pa.Array, Mask | None]:
-        """The corrected times, `_sent` as it is stored, and which events are skewed. `known`: which have a time."""
+        """The corrected times, `_sent` as it is stored, and which events are skewed."""
         sent = self._sent(columns, header, len(came))
-        told = sent != _NONE
-        if not told.any():
+        has_sent = sent != _NONE
+        if not has_sent.any():
             return occurred, pa.nulls(len(came), timestamps(came).type), None
-        ahead = np.where(told, sent - came, 0)
-        judged = told if known is None else told & known
+        ahead = np.where(has_sent, sent - came, 0)
+        judged = has_sent if has_time is None else has_sent & has_time
         wrong = judged & (np.abs(ahead) > self._max_skew_us)
         shift = np.where(judged & ~wrong, ahead, 0)
         time = np.clip(occurred - shift, FIRST_US, LAST_US)
-        return time, timestamps(sent, ~told), wrong if wrong.any() else None
+        return time, timestamps(sent, ~has_sent), wrong if wrong.any() else None
 
     def _sent(self, columns: Sequence[pa.Array], header: Sequence[int | None] | Micros | None, rows: int) -> Micros:
         """By the field, or where an event has none by the header."""
@@ -93,5 +100,5 @@ class ThreeClocks:
             sent = np.array([_NONE if us is None else us for us in header], np.int64)
         if self._field is None:
             return sent
-        time, known = self._field.read(columns)
-        return time if known is None else np.where(known, time, sent)
+        time, has_time = self._field.read(columns)
+        return time if has_time is None else np.where(has_time, time, sent)

@@ -14,15 +14,20 @@ from aiohttp import web
 from penstock.clock import Clock, rfc3339
 from penstock.collect.collect_routes import ROUTES
 from penstock.collect.intake import Intake
-from penstock.collect.letters.reading import LetterReader
-from penstock.collect.letters.replay import Replayer, Wish
-from penstock.collect.letters.replayed import Replayed
-from penstock.collect.letters.stored_letters import Mask, StoredLetter, StoredLetters, Wanted, as_it_is, masked
+from penstock.collect.letters.replayer import LetterReader, Replayer, Wish
+from penstock.collect.letters.stored_letters import (
+    Mask,
+    Replayed,
+    StoredLetter,
+    StoredLetters,
+    Wanted,
+    as_it_is,
+    masked,
+)
 from penstock.collect.limits.room import Room
 from penstock.collect.sender import sender_of
 from penstock.collect.ways.replies import error_reply, json_reply
-from penstock.collect.ways.request_body import Body
-from penstock.collect.ways.slow_bodies import SlowBodies
+from penstock.collect.ways.request_body import Body, SlowBodies
 from penstock.config import Limits
 from penstock.declaration import PullDef
 from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, PenstockError, StaleTermError

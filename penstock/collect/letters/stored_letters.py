@@ -16,11 +16,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.collect.intake import Keys, Note
 from penstock.collect.letters.dead_letters import RAW_BYTES
-from penstock.collect.letters.replayed import Place, Replayed
 from penstock.errors import BadRequestError, UnknownLetterError
+from penstock.log import control_keys
 from penstock.log.folder import FolderLog, Found
-from penstock.log.log import Block
+from penstock.log.log import Block, KeyIs
 from penstock.position import Position
 from penstock.private import mask
 from penstock.schema import RECEIVED, SENT, TIMESTAMP
@@ -31,6 +32,47 @@ BLOCK_LETTERS = 50
 """As many letters as reading a block costs, however few it has: most senders' letters come one by one."""
 PAGE_BYTES = 8 * 1024**2
 _NAME = re.compile(r"([01])-(\d{1,18})")
+TOGETHER = 4_096
+"""Neighbouring letters that share one key of the control stream, a bit for each: at most two bits of memory and disk
+per dead letter, however they are chosen. An epoch that is gone takes its letters with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a letter stands: the epoch of its side of `dead`, and an offset."""
+
+    epoch: str
+    offset: int
+
+    @property
+    def key(self) -> str:
+        return control_keys.replayed(self.epoch, self.offset // TOGETHER)
+
+    @property
+    def bit(self) -> int:
+        return 1 << (self.offset % TOGETHER)
+
+
+class Replayed:
+    """Which letters were replayed, so that each is replayed once: written in the commit of the replayed events. Any
+    thread may ask."""
+
+    def __init__(self, memory: Mapping[str, Any]) -> None:
+        self._memory = memory
+
+    def __contains__(self, place: Place) -> bool:
+        return bool(self._bits(place.key) & place.bit)
+
+    def note(self, places: Iterable[Place]) -> Note:
+        """What is written in the commit that replays these letters, if no other comes before it."""
+        keys: dict[str, int] = {}
+        for place in places:
+            keys[place.key] = keys.get(place.key, self._bits(place.key)) | place.bit
+        marks = Keys({key: f"{bits:x}" for key, bits in keys.items()})
+        return Note(lambda *_: marks, tuple(KeyIs(key, self._memory.get(key)) for key in keys))
+
+    def _bits(self, key: str) -> int:
+        return int(self._memory.get(key) or "0", 16)
 
 
 @dataclass(frozen=True, slots=True)

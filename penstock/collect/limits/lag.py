@@ -1,4 +1,9 @@
-"""Watches every view with a `max_lag` against its streams, and tells pulls and guards to hold back or go on."""
+"""Watches every view with a `max_lag` against its streams, and tells pulls and guards to hold back or go on.
+
+Above `max_lag` senders wait until half of it is reached, so that one event more or less does not switch them on and
+off. How old the oldest event is that the view has not absorbed follows from marks: when the stream had which length.
+They begin with the process, so that after a restart a lag in time is at first smaller than it is.
+"""
 
 from __future__ import annotations
 
@@ -206,8 +211,8 @@ class Lags:
     def _look(self, lag: Lag, end: Position, now_us: int) -> Look:
         frontier, counts = self._absorbed(lag.view)
         reached = frontier.get(lag.stream)
-        known = reached is not None and reached.epoch == end.epoch
-        return Look(now_us, sum(end.offsets), sum(reached.offsets) if known and reached else 0, counts)
+        absorbed = sum(reached.offsets) if reached is not None and reached.epoch == end.epoch else 0
+        return Look(now_us, sum(end.offsets), absorbed, counts)
 
     def _tell(self, stream: str, over: list[Lag]) -> None:
         guard = self._guards[stream]

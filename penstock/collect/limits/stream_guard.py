@@ -17,7 +17,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.limits.room import Room
 from penstock.collect.sender import Sender
 from penstock.declaration import StreamDef
@@ -39,7 +39,19 @@ Keep = Callable[[int, Field], list[int]]
 
 
 class Shedder:
-    """Which events of a stream are kept; lives on the edge's loop."""
+    """Drops events of one stream by its declared rule while there is too much of them, and takes more again slowly.
+
+    `part` is the part that is kept: 1 when all is well. Above the mark it is halved every second, and when it has been
+    calm for a while it is doubled, so that it settles where the load can be borne instead of swinging.
+
+    - `newest`: what arrives above the mark is dropped, all of it.
+    - `random`: each event is kept with the probability `part`.
+    - `sample`: an event is kept if hash(key) < part, so that a key is kept whole or not at all. What is kept at 1/4 is
+      kept at 1/2 too.
+    - `priority`: the `part` with the largest priorities is kept, as seen among the last events.
+
+    Lives on the edge's loop.
+    """
 
     def __init__(self, stream: StreamDef, shed: Shed, clock: Clock, random: Random) -> None:
         self.rule = shed.rule
@@ -126,8 +138,8 @@ class Guard:
         self.stream = stream.name
         self.lagging: LaggingError | None = None
         """Why senders must wait, while a view downstream lags."""
-        said = f"this sender sends more to '{stream.name}' than its rate allows"
-        self.buckets = Buckets(said, stream.rate, clock, unit="events") if stream.rate else None
+        message = f"this sender sends more to '{stream.name}' than its rate allows"
+        self.buckets = Buckets(message, stream.rate, clock, unit="events") if stream.rate else None
         self.shedder = Shedder(stream, stream.shed, clock, random) if stream.shed else None
         self._room, self._shed_above = room, shed_above
 
@@ -143,7 +155,7 @@ class Guard:
         if self.buckets is not None:
             self.buckets.check(account)
 
-    def admit(self, decoded: Decoded, sender: Sender) -> tuple[Decoded, int]:
+    def admit(self, decoded: DecodedEvents, sender: Sender) -> tuple[DecodedEvents, int]:
         """What is taken of these events, and how many are dropped. Raises `TooManyError` or `LaggingError`."""
         if sender.way == "replay":
             return decoded, 0
@@ -175,7 +187,7 @@ class Guard:
         return self.lagging is not None or self._room.fill >= self._shed_above
 
 
-def _values(decoded: Decoded, name: str) -> list[Any]:
+def _values(decoded: DecodedEvents, name: str) -> list[Any]:
     """A field of every event, whether they are objects or came as columns."""
     if decoded.columns is not None:
         values: list[Any] = decoded.columns.column(name).to_pylist()
@@ -183,12 +195,10 @@ def _values(decoded: Decoded, name: str) -> list[Any]:
     return [getattr(event, name) for event in decoded.events]
 
 
-def _only(decoded: Decoded, kept: Sequence[int]) -> Decoded:
+def _only(decoded: DecodedEvents, kept: Sequence[int]) -> DecodedEvents:
     """These events, with everything that is known of each."""
-    known = {each.name: getattr(decoded, each.name) for each in fields(decoded)}
-    places = [decoded.place(at) for at in kept]
-    picked: dict[str, Any] = {"places": places}
-    for name, values in known.items():
+    picked: dict[str, Any] = {"places": [decoded.place(at) for at in kept]}
+    for name, values in ((each.name, getattr(decoded, each.name)) for each in fields(decoded)):
         if isinstance(values, pa.RecordBatch):
             picked[name] = values.take(pa.array(kept, pa.int64()))
         elif isinstance(values, Sequence) and name not in ("rejections", "places"):

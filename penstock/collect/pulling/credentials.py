@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import ssl
 from collections.abc import Mapping
 
 from penstock.collect.pulling.source import NotNow
@@ -57,3 +59,37 @@ def from_environment(value: str, environment: Mapping[str, str]) -> str:
     if not (found := environment.get(name)):
         raise NotNow(f"the environment variable '{name}', which a pull needs, is not set")
     return found
+
+
+async def trusted(origin: Origin) -> ssl.SSLContext:
+    """Whom a pull over TLS believes: the system's authorities, and those of the file that `ca=` names.
+
+    The file is read at each connection, so that a renewed one needs no restart. Raises `NotNow` for a file that holds
+    no certificates. A certificate that no trusted authority signed, or that is of another host, ends the connection
+    before anything is sent; there is no way to go on without a check, and none to go on without TLS.
+    """
+    return await asyncio.to_thread(_context, ca_file(origin))
+
+
+def ca_file(origin: Origin, environment: Mapping[str, str] = os.environ) -> str | None:
+    return None if origin.ca is None else from_environment(origin.ca, environment)
+
+
+def _context(ca: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if ca is not None:
+        try:
+            context.load_verify_locations(ca)
+        except (OSError, ssl.SSLError) as error:
+            why = error.strerror or str(error)
+            raise NotNow(f"ca='{ca}' does not hold certificates to trust: {why}", after_s=5.0) from None
+    return context
+
+
+def problem_of(error: BaseException, origin: Origin) -> str | None:
+    """What to say of an error if it is about a certificate."""
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    if not isinstance(cause, ssl.SSLCertVerificationError):
+        return None
+    hint = "name the authority that signed it with ca=" if origin.ca is None else f"'{origin.ca}' does not vouch for it"
+    return f"the certificate of the source is not trusted: {cause.verify_message}; {hint}"

@@ -14,9 +14,8 @@ import msgspec
 from aiohttp import AddrInfoType, ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 from yarl import URL
 
-from penstock.collect.pulling.credentials import Credentials
+from penstock.collect.pulling.credentials import Credentials, trusted
 from penstock.collect.pulling.source import NotNow
-from penstock.collect.pulling.trust import trusted
 from penstock.origin import Origin
 
 CONNECT_S = 10.0

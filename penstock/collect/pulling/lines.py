@@ -15,8 +15,8 @@ class Lines:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that end in this piece, without blank ones and without their ends."""
-        first, found, rest = chunk.partition(b"\n")
-        if not found:
+        first, end, rest = chunk.partition(b"\n")
+        if not end:
             self._keep(chunk)
             return []
         self._keep(first)

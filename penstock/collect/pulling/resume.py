@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.rejection import Rejection
-from penstock.collect.pulling.source import Ask, Parts
+from penstock.collect.pulling.source import PositionParts, SourceRequest
 from penstock.declaration import PullDef
 from penstock.log import control_keys
 from penstock.log.control import ControlMap
@@ -52,9 +52,9 @@ class ResumePoint:
         """The condition that nothing was written since `load` but what `move` was told of."""
         return KeyIs(self.key, self._stored)
 
-    def ask(self) -> Ask:
+    def ask(self) -> SourceRequest:
         """What to open the source with."""
-        return Ask(dict(self.parts), self._parameters)
+        return SourceRequest(dict(self.parts), self._parameters)
 
     def _parameters(self) -> dict[str, str]:
         return {} if self.since is None or not self._parameter else {self._parameter: str(self.since)}
@@ -65,7 +65,9 @@ class ResumePoint:
             return self.since
         return dict(self.parts) if len(self.parts) <= _SHOWN_PARTS else {"parts": len(self.parts)}
 
-    def next(self, decoded: Decoded, rejections: Sequence[Rejection], position: Parts | None) -> dict[str, Any]:
+    def next(
+        self, decoded: DecodedEvents, rejections: Sequence[Rejection], position: PositionParts | None
+    ) -> dict[str, Any]:
         """The keys behind these events, as the control stream takes them."""
         since = self.since
         if self._get is not None:
@@ -76,9 +78,9 @@ class ResumePoint:
         keys: dict[str, Any] = {self.key: {"since": since, "events": self.events + decoded.received}}
         return keys | {f"{self.key}{_PART}{part}": value for part, value in (position or {}).items()}
 
-    def restarted(self, position: Parts | None) -> dict[str, Any]:
+    def restarted(self, position: PositionParts | None) -> dict[str, Any]:
         """The keys that set parts of the source's own position anew; without any, all of it goes."""
-        parts: Parts = dict.fromkeys(self.parts) if position is None else position
+        parts: PositionParts = dict.fromkeys(self.parts) if position is None else position
         return {f"{self.key}{_PART}{part}": value for part, value in parts.items()}
 
     def move(self, keys: Mapping[str, Any]) -> None:

@@ -14,16 +14,17 @@ import asyncio
 import resource
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from aiohttp import web
+from aiohttp import HttpVersion11, StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_runner import BaseSite
 
 from penstock.clock import Clock
-from penstock.collect.ways.expecting import asking, expecting
 from penstock.collect.ways.replies import error_reply
 from penstock.config import Limits
 from penstock.errors import BadRequestError
@@ -181,9 +182,9 @@ class WatchedHandler(RequestHandler):
             detail=redacted(" ".join((message or "").split()))[:DETAIL_CHARACTERS] or None,
             hint="send it with an HTTP library, to http:// or https:// as the server was started",
         )
-        told = error_reply(error)
-        told.force_close()
-        return told
+        reply = error_reply(error)
+        reply.force_close()
+        return reply
 
     def data_received(self, data: bytes) -> None:
         if not self._refused:
@@ -206,7 +207,7 @@ class _Server(web.Server):
     """aiohttp's server, which makes these handlers."""
 
     def __init__(self, watched: Connections, like: web.Server) -> None:
-        handler, make = expecting(like.request_handler), asking(like.request_factory)
+        handler, make = _with_expect(like.request_handler), _with_held_bodies(like.request_factory)
         super().__init__(handler, request_factory=make, loop=like._loop, **like._kwargs)
         self._watched = watched
 
@@ -241,3 +242,84 @@ class _Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         return _Server(self._connections, await super()._make_server())
+
+
+# The header Expect. aiohttp answers it before any of our code runs: with 100 to what is refused by its head alone, so
+# that a large body is sent for nothing, and in a shape of its own, or not at all, to what it does not know. Here a body
+# that is held back is asked for when somebody reads it, and not if nobody does.
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Maker = Callable[..., web.BaseRequest]
+"""Makes a request of its message, its body, the protocol, the writer and the task, as aiohttp calls it."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def _with_expect(handler: Handler) -> Handler:
+    """Refuses an `Expect` that is not known, and ends a connection on which a held back body may come or not."""
+
+    def handle(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        if request.headers.get("Expect"):
+            return _unexpected()
+        body: object = request.content
+        return _answered(handler, request, body) if isinstance(body, _HeldBody) else handler(request)
+
+    return handle
+
+
+async def _answered(handler: Handler, request: web.BaseRequest, body: _HeldBody) -> web.StreamResponse:
+    reply = await handler(request)
+    if not body.requested:
+        reply.force_close()
+    return reply
+
+
+async def _unexpected() -> web.StreamResponse:
+    reply = error_reply(
+        BadRequestError(
+            "the header Expect asks for what is not known", hint="leave it out, or send Expect: 100-continue"
+        )
+    )
+    reply.set_status(417)
+    return reply
+
+
+def _with_held_bodies(make: Maker) -> Maker:
+    """Requests whose held back bodies are asked for; they no longer have the header."""
+
+    def build(message: RawRequestMessage, body: StreamReader, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        if message.headers.get("Expect", "").lower() == "100-continue":
+            headers = message.headers.copy()
+            headers.popall("Expect")
+            message = message._replace(headers=type(message.headers)(headers))
+            if message.version >= HttpVersion11 and not body.is_eof():
+                body = cast(StreamReader, _HeldBody(body, writer))
+        return make(message, body, protocol, writer, task)
+
+    return build
+
+
+class _HeldBody:
+    """A body in every respect, but for what happens when it is waited for."""
+
+    def __init__(self, body: StreamReader, writer: AbstractStreamWriter) -> None:
+        self._body, self._writer = body, writer
+        self.requested = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._body, name)
+
+    async def read(self, most: int = -1) -> bytes:
+        await self._ask()
+        return await self._body.read(most)
+
+    async def readany(self) -> bytes:
+        await self._ask()
+        return await self._body.readany()
+
+    async def _ask(self) -> None:
+        """Once, unless the sender did not wait."""
+        waits, self.requested = not self.requested and not self._body.total_bytes, True
+        if waits:
+            await self._writer.write(_CONTINUE)
+            self._writer.output_size = 0  # of the reply, nothing is written yet

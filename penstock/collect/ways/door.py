@@ -28,11 +28,10 @@ from penstock.collect.ways.replies import (
     outcome_reply,
     replayed_reply,
 )
-from penstock.collect.ways.request_body import Body
-from penstock.collect.ways.request_options import Asked, asked_of
-from penstock.collect.ways.slow_bodies import SlowBodies
-from penstock.collect.ways.unanswered import Unanswered
+from penstock.collect.ways.request_body import Body, SlowBodies
+from penstock.collect.ways.request_options import PostOptions, post_options
 from penstock.collect.ways.view_reply import ViewReplies
+from penstock.collect.ways.without_ack import Unanswered
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
 from penstock.errors import (
@@ -112,77 +111,78 @@ class Door:
 
     async def _post(self, request: web.Request, name: str) -> web.StreamResponse:
         intake = self.intake(name)
-        asked = asked_of(request, self._limits.wait_s)
+        options = post_options(request, self._limits.wait_s)
         account = sender_of(request, "post").account
         self._pressure.guards[name].check(account)
         body = Body(request, self._limits, self._pressure.room, account, self._slow)
-        if asked.level == "none":
-            return await self._let_go(intake, body, request, asked)
+        if options.level == "none":
+            return await self._let_go(intake, body, options)
         try:
-            raw, sender = await self._read(intake, body, request, asked)
-            if asked.reply is not None:
-                self._replies.check(request, asked.reply, intake)
+            raw, sender = await self._read(intake, body, options)
+            if options.reply is not None:
+                self._replies.check(request, options.reply, intake)
             await self._unanswered.turn(intake, sender)
-            if asked.once is not None:
-                return await self._once(intake, body, raw, sender, asked, asked.once)
-            return await self._take(intake, body, raw, sender, asked)
+            if options.once is not None:
+                return await self._once(intake, body, raw, sender, options, options.once)
+            return await self._take(intake, body, raw, sender, options)
         finally:
             body.close()
 
-    async def _read(self, intake: Intake, body: Body, request: web.Request, asked: Asked) -> tuple[bytes, Sender]:
+    async def _read(self, intake: Intake, body: Body, options: PostOptions) -> tuple[bytes, Sender]:
         """The body and who sent it, which of a signed one is known only now."""
         await body.receive()
-        sender = await self._sender(request, intake, body, asked)
+        sender = await self._sender(intake, body, options)
         try:
             return await body.unpacked(), sender
         except BadBodyError as error:
             await self._reception.bury(intake, error, body.packed, sender)
             raise
 
-    async def _sender(self, request: web.Request, intake: Intake, body: Body, asked: Asked) -> Sender:
+    async def _sender(self, intake: Intake, body: Body, options: PostOptions) -> Sender:
         """Raises `SignatureError` when only a signature could tell, and does not."""
-        stream = intake.stream.name
+        request, stream = body.request, intake.stream.name
         if self._signatures and stream in self._signatures and credential_of(request, NOBODY) == NOBODY:
             signed = (stream, request.headers, body.packed)
             inline = len(body.packed) < SLICE_BYTES
             check = self._signatures.check
             leave(request, check(*signed) if inline else await asyncio.to_thread(check, *signed))
-        return sender_of(request, "beacon" if body.form == "text" else "post", asked.sent_us)
+        return sender_of(request, "beacon" if body.form == "text" else "post", options.sent_us)
 
     async def _take(
-        self, intake: Intake, body: Body, raw: bytes, sender: Sender, asked: Asked, once: Once | None = None
+        self, intake: Intake, body: Body, raw: bytes, sender: Sender, options: PostOptions, once: Once | None = None
     ) -> web.StreamResponse:
         note = None if once is None else once.note
-        if asked.reply is None:
-            outcome = await self._reception.take(intake, raw, body.form, sender, asked.producer, note, share=body.share)
-            return outcome_reply(outcome, await self._reached(outcome, asked), self._expected(intake.stream, asked))
+        if options.reply is None:
+            producer, share = options.producer, body.share
+            outcome = await self._reception.take(intake, raw, body.form, sender, producer, note, share=share)
+            return outcome_reply(outcome, await self._reached(outcome, options), self._expected(intake.stream, options))
         judged = await self._reception.judged(intake, raw, body.form, sender)
         self._replies.check_one(judged.decoded)
-        outcome = await self._reception.take_judged(intake, judged, raw, sender, asked.producer, note)
-        expected = self._expected(intake.stream, asked)
+        outcome = await self._reception.take_judged(intake, judged, raw, sender, options.producer, note)
+        expected = self._expected(intake.stream, options)
         if not outcome.accepted and not outcome.duplicates:
             return outcome_reply(outcome, "logged", expected)
         more = await self._replies.body(
-            credential_of(body.request), asked.reply, intake, judged.decoded, outcome.position, asked.wait_s
+            credential_of(body.request), options.reply, intake, judged.decoded, outcome.position, options.wait_s
         )
         return outcome_reply(outcome, "logged", expected, more, late=more is None)
 
     # Once by its key
 
     async def _once(
-        self, intake: Intake, body: Body, raw: bytes, sender: Sender, asked: Asked, key: str
+        self, intake: Intake, body: Body, raw: bytes, sender: Sender, options: PostOptions, key: str
     ) -> web.StreamResponse:
         inline = len(raw) <= SLICE_BYTES
         digest = body_digest(body.form, raw) if inline else await asyncio.to_thread(body_digest, body.form, raw)
         begun = self._idempotency.begin(intake.stream.name, sender, key, digest)
         if isinstance(begun, KeptReply):
             await intake.repeated(begun.received, sender)
-            return await self._replayed(intake, body, raw, sender, asked, begun)
+            return await self._replayed(intake, body, raw, sender, options, begun)
         try:
-            return await self._take(intake, body, raw, sender, asked, begun)
+            return await self._take(intake, body, raw, sender, options, begun)
         except ConditionError:  # an attempt whose outcome was unknown has been written meanwhile
             self._idempotency.end(begun)
-            return await self._once(intake, body, raw, sender, asked, key)
+            return await self._once(intake, body, raw, sender, options, key)
         except OutcomeUnknownError:
             self._idempotency.doubt(begun)
             raise
@@ -190,48 +190,47 @@ class Door:
             self._idempotency.end(begun)
 
     async def _replayed(
-        self, intake: Intake, body: Body, raw: bytes, sender: Sender, asked: Asked, known: KeptReply
+        self, intake: Intake, body: Body, raw: bytes, sender: Sender, options: PostOptions, kept: KeptReply
     ) -> web.StreamResponse:
         """The reply of before; what it waited for in the views is looked up again."""
-        position = known.position
-        if asked.reply is None or known.rejected:
-            applied = asked.level == "applied" and await self._applied(position, asked.wait_s)
-            return replayed_reply(known, "applied" if applied else "logged")
+        position = kept.position
+        if options.reply is None or kept.rejected:
+            applied = options.level == "applied" and await self._applied(position, options.wait_s)
+            return replayed_reply(kept, "applied" if applied else "logged")
         judged = await self._reception.judged(intake, raw, body.form, sender)
         self._replies.check_one(judged.decoded)
         more = await self._replies.body(
-            credential_of(body.request), asked.reply, intake, judged.decoded, position, asked.wait_s
+            credential_of(body.request), options.reply, intake, judged.decoded, position, options.wait_s
         )
-        return replayed_reply(known, "logged", more, late=more is None)
+        return replayed_reply(kept, "logged", more, late=more is None)
 
     # Without waiting
 
-    async def _let_go(self, intake: Intake, body: Body, request: web.Request, asked: Asked) -> web.StreamResponse:
+    async def _let_go(self, intake: Intake, body: Body, options: PostOptions) -> web.StreamResponse:
         """ack=none: only the reading of the body is waited for."""
         self._unanswered.check_room()
         try:
-            raw, sender = await self._read(intake, body, request, asked)
+            raw, sender = await self._read(intake, body, options)
         except BaseException:
             body.close()
             raise
         token = self._unanswered.take(intake, body, raw, sender).token()
-        headers = {ACK: token} | (APPLIED_PREFERENCE if asked.preferred else {})
+        headers = {ACK: token} | (APPLIED_PREFERENCE if options.preferred else {})
         return json_reply(202, {"ack": token, "level": "pending"}, headers)
 
     # What the reply says
 
-    async def _reached(self, outcome: Outcome, asked: Asked) -> str:
-        if asked.level == "applied" and not outcome.repeated and await self._applied(outcome.position, asked.wait_s):
-            return "applied"
-        return "logged"
+    async def _reached(self, outcome: Outcome, options: PostOptions) -> str:
+        waits = options.level == "applied" and not outcome.repeated
+        return "applied" if waits and await self._applied(outcome.position, options.wait_s) else "logged"
 
     async def _applied(self, position: Position, patience_s: float) -> bool:
         views = await self._wait_absorbed(position, patience_s)
         return all(view["applied"] for view in views.values())
 
-    def _expected(self, stream: Stream, asked: Asked) -> int | None:
+    def _expected(self, stream: Stream, options: PostOptions) -> int | None:
         """The number that the log expects next from this producer."""
-        producer: Producer | None = asked.producer
+        producer: Producer | None = options.producer
         if producer is None:
             return None
         mark = self._memory.get(producer_key(stream, producer))

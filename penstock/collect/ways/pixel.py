@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from penstock.clock import Clock
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Refused, Rejection, refused, unknown_detail
 from penstock.collect.sender import sender_of
@@ -72,7 +72,7 @@ class Pixel:
         return _image(200, outcome.rejections[0].reason if outcome.rejections else None)
 
 
-def read_query(judge: Judge, texts: Texts) -> Decoded:
+def read_query(judge: Judge, texts: Texts) -> DecodedEvents:
     """One event, or the reason why it is none."""
     undeclared = [n for n in texts if not judge.texts.declared(n) and n != _SECRET and not n.startswith("_")]
     given = {name: text for name, text in texts.items() if judge.texts.declared(name) or name in undeclared}
@@ -86,9 +86,9 @@ def read_query(judge: Judge, texts: Texts) -> Decoded:
         event = judge.texts.event(given)
     except (msgspec.ValidationError, Refused) as error:
         why = judge.said(judge.texts.blamed(refused(error), given))
-        return Decoded([], raw, [Rejection(0, why.reason, why.detail, raw(0))])
+        return DecodedEvents([], raw, [Rejection(0, why.reason, why.detail, raw(0))])
     keeps = judge.stream.unknown == "keep"
-    return Decoded([event], raw, [], [_kept(given, undeclared)] if keeps else None)
+    return DecodedEvents([event], raw, [], [_kept(given, undeclared)] if keeps else None)
 
 
 def _texts(request: web.Request) -> Texts:

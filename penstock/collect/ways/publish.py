@@ -21,7 +21,7 @@ from aiohttp import web
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.limits.room import Share
@@ -86,11 +86,11 @@ class Publishing:
             self.signals(RequestRefused("", error.code))
             return error_reply(heard_by(credential_of(request), error))
         try:
-            agreed = agree(request, SUBPROTOCOL)
+            handshake = agree(request, SUBPROTOCOL)
         except PenstockError as error:
             self.signals(RequestRefused(name, error.code))
             return error_reply(error, VERSION if isinstance(error, UpgradeError) else {})
-        response = await upgrade(request, agreed)
+        response = await upgrade(request, handshake)
         pipe = Pipe(request, self.limits.publish_bytes, self._cut, stalled_s=self.limits.subscriber_cut_s)
         session = Session(pipe, intake, sender_of(request, "publish"), lambda: self.still(request), self)
         session.wire = Wire(
@@ -98,7 +98,7 @@ class Publishing:
             pipe,
             session.take,
             most_bytes=self.limits.publish_bytes,
-            deflate=agreed.deflate,
+            deflate=handshake.deflate,
             on_closed=lambda code: self.signals(PublisherClosed(code)),
             on_failed=lambda failure: self.signals(CollectFailed("publish", failure)),
         )
@@ -221,35 +221,35 @@ class Session:
     def _taken(self, text: bytes) -> Later | None:
         """Take a message, or say what must be waited for first."""
         try:
-            asked = messages.read(text)
+            message = messages.read(text)
         except PenstockError as error:
             self._refuse(messages.id_of(text), error)
             return None
-        if isinstance(asked, Publish):
-            return self._begin(asked, len(text))
-        if isinstance(asked, Hello):
-            self._hello = asked
-            self._say(messages.resume(self._expected(asked)))
+        if isinstance(message, Publish):
+            return self._begin(message, len(text))
+        if isinstance(message, Hello):
+            self._hello = message
+            self._say(messages.resume(self._expected(message)))
         else:
             self._say(messages.pong())
         return None
 
-    def _begin(self, asked: Publish, size: int) -> Later | None:
+    def _begin(self, message: Publish, size: int) -> Later | None:
         self._waits = share = self._pressure.room.share(self._sender.account)
-        begun = _Begun(asked, size, self._clock.now_us(), self._producer(asked.id), share)
+        begun = _Begun(message, size, self._clock.now_us(), self._producer(message.id), share)
         try:
             self._still()
             self._pressure.guards[self._intake.stream.name].check(self._sender.account)
-            if len(asked.events) > MOST_EVENTS:
+            if len(message.events) > MOST_EVENTS:
                 raise TooLargeError(f"a message holds at most {MOST_EVENTS} events", hint="send several messages")
             share.grow(size)
-            share.hold(len(asked.events))
+            share.hold(len(message.events))
             if size > INLINE_BYTES:
                 return partial(self._decode_apart, begun)
-            decoded = self._intake.judge.decode_each(asked.events)
+            decoded = self._intake.judge.decode_each(message.events)
         except PenstockError as error:
             share.close()
-            self._refuse(asked.id, error)
+            self._refuse(message.id, error)
             return None
         if self._pressure.turns.begin(self._sender.account, size):
             self._start(begun, decoded)
@@ -258,25 +258,25 @@ class Session:
 
     async def _decode_apart(self, begun: _Begun) -> None:
         try:
-            decoded = await asyncio.to_thread(self._intake.judge.decode_each, begun.asked.events)
+            decoded = await asyncio.to_thread(self._intake.judge.decode_each, begun.message.events)
         except PenstockError as error:
             begun.share.close()
-            self._refuse(begun.asked.id, error)
+            self._refuse(begun.message.id, error)
         else:
             await self._wait_for_turn(begun, decoded)
 
-    async def _wait_for_turn(self, begun: _Begun, decoded: Decoded) -> None:
+    async def _wait_for_turn(self, begun: _Begun, decoded: DecodedEvents) -> None:
         turns, account = self._pressure.turns, self._sender.account
         if not turns.begin(account, begun.size):
             await turns.wait(account, begun.size)
         self._start(begun, decoded)
 
-    def _start(self, begun: _Begun, decoded: Decoded) -> None:
+    def _start(self, begun: _Begun, decoded: DecodedEvents) -> None:
         size, account = begun.size, self._sender.account
         self._waits = None
         self._waiting_bytes += size
         task = asyncio.get_running_loop().create_task(
-            self._answer(begun.asked.id, decoded, begun.received_us, begun.producer)
+            self._answer(begun.message.id, decoded, begun.received_us, begun.producer)
         )
 
         def done(task: asyncio.Task[None]) -> None:
@@ -292,7 +292,7 @@ class Session:
     def _producer(self, sequence: int) -> Producer | None:
         return None if self._hello is None else Producer(self._hello.producer, self._hello.epoch, sequence)
 
-    async def _answer(self, id: int, decoded: Decoded, received_us: int, producer: Producer | None) -> None:
+    async def _answer(self, id: int, decoded: DecodedEvents, received_us: int, producer: Producer | None) -> None:
         try:
             self._say(messages.ack(id, await self._intake.take(decoded, received_us, self._sender, producer)))
         except PenstockError as error:
@@ -330,7 +330,7 @@ class Session:
 class _Begun(NamedTuple):
     """A message that has its share of the room."""
 
-    asked: Publish
+    message: Publish
     size: int
     received_us: int
     producer: Producer | None

@@ -62,16 +62,16 @@ def outcome_reply(
 
 
 def replayed_reply(
-    known: KeptReply, level: str, more: Mapping[str, Any] | None = None, *, late: bool = False
+    kept: KeptReply, level: str, more: Mapping[str, Any] | None = None, *, late: bool = False
 ) -> web.Response:
     """What was replied before; `more` and `late` as for `outcome_reply`."""
-    ack = known.position.token()
-    body = _body(known.accepted, known.duplicates, known.rejected, ack, level, known.shed)
+    ack = kept.position.token()
+    body = _body(kept.accepted, kept.duplicates, kept.rejected, ack, level, kept.shed)
     headers = {ACK: ack, REPLAYED: "true"}
-    if known.rejected_in_all > len(known.rejected):
-        body["rejected_in_all"] = known.rejected_in_all
-    if known.rejected and not known.accepted and not known.duplicates and not known.shed:
-        return json_reply(422, body | {"error": _all_rejected(known.rejected[0]).body()}, headers)
+    if kept.rejected_in_all > len(kept.rejected):
+        body["rejected_in_all"] = kept.rejected_in_all
+    if kept.rejected and not kept.accepted and not kept.duplicates and not kept.shed:
+        return json_reply(422, body | {"error": _all_rejected(kept.rejected[0]).body()}, headers)
     return json_reply(202 if late else 200, {**body, **(more or {})}, headers)
 
 

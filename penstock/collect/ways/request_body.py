@@ -8,22 +8,20 @@ through, and so the server around must be told `auto_decompress=False`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
-from aiohttp import web
+from aiohttp import StreamReader, web
 
+from penstock.clock import Clock
 from penstock.collect.contents.cloudevents import enveloped, is_binary
 from penstock.collect.judging.json_events import SLICE_BYTES, Form
 from penstock.collect.limits.room import Room
-from penstock.collect.ways.slow_bodies import SlowBodies
 from penstock.config import Limits
-from penstock.errors import (
-    BadBodyError,
-    BadRequestError,
-    TooLargeError,
-    UnsupportedContentError,
-)
+from penstock.errors import BadBodyError, BadRequestError, SlowBodyError, TooLargeError, UnsupportedContentError
 
 _FORMS: dict[str, Form] = {
     "": "json",
@@ -169,3 +167,79 @@ def _encoding(text: str) -> str | None:
             f"'{text[:80]}' is not a content encoding that streams take", hint="use one of gzip and zstd, or none"
         )
     return encoding
+
+
+# Bodies that come too slowly
+
+LOOK_S = 1.0
+FIRST_S = 30.0
+"""A slow start is no crime: the rate is asked for after this long."""
+
+
+@dataclass(slots=True)
+class _Growth:
+    began_s: float
+    bytes: int
+    grew_s: float
+
+
+class SlowBodies:
+    """Gives up bodies that come too slowly, so that a thousand trickling senders hold neither memory nor connections.
+
+    A body must grow within a time, and bring a number of bytes per second, reckoned over at least `FIRST_S`. One look a
+    second is for all of them: a body that is there when its request begins, as nearly all are, is never looked at.
+    Lives on the edge's loop.
+    """
+
+    def __init__(self, limits: Limits, clock: Clock) -> None:
+        self._limits, self._clock = limits, clock
+        self._bodies: dict[StreamReader, _Growth] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    @contextmanager
+    def watching(self, content: StreamReader) -> Iterator[None]:
+        """While a body is read. Reading raises `SlowBodyError` when it is given up."""
+        now_s = self._clock.monotonic()
+        self._bodies[content] = _Growth(now_s, content.total_bytes, now_s)
+        try:
+            yield
+        finally:
+            self._bodies.pop(content, None)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep_looking(), name="slow bodies")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Give up those that are too slow."""
+        now_s = self._clock.monotonic()
+        for content, growth in list(self._bodies.items()):
+            if content.total_bytes > growth.bytes:
+                growth.bytes, growth.grew_s = content.total_bytes, now_s
+            why = self._too_slow(growth, now_s)
+            if why is not None:
+                self._bodies.pop(content, None)
+                content.set_exception(
+                    SlowBodyError("the body comes too slowly", detail=why, hint="send it again, or in smaller parts")
+                )
+
+    def _too_slow(self, growth: _Growth, now_s: float) -> str | None:
+        if now_s - growth.grew_s > self._limits.body_pause_s:
+            return f"nothing came for {self._limits.body_pause_s:g} s, after {growth.bytes} bytes"
+        passed = now_s - growth.began_s
+        if passed > FIRST_S and growth.bytes < passed * self._limits.body_bytes_s:
+            return f"{growth.bytes} bytes in {passed:.0f} s; at least {self._limits.body_bytes_s} per second are needed"
+        return None

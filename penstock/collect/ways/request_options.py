@@ -23,7 +23,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PostOptions:
     """What one POST asks for."""
 
     level: AckLevel
@@ -38,7 +38,7 @@ class Asked:
     sent_us: int | None
 
 
-def asked_of(request: web.Request, most_s: float) -> Asked:
+def post_options(request: web.Request, most_s: float) -> PostOptions:
     """Raises `BadRequestError` for what cannot be had, or not together."""
     headers = request.headers
     if not request.query_string and not any(name in headers for name in _ASKING):
@@ -50,7 +50,7 @@ def asked_of(request: web.Request, most_s: float) -> Asked:
         and "reply" not in request.query
         and not any(name in headers for name in _ANSWERED)  # a preference that cannot be honoured is none
     )
-    asked = Asked(
+    options = PostOptions(
         "none" if preferred else ack_level(request),
         wait_s(request, APPLIED_WAIT_S, most_s),
         producer_of(request),
@@ -59,30 +59,30 @@ def asked_of(request: web.Request, most_s: float) -> Asked:
         preferred,
         _sent_us(headers["Penstock-Sent"]) if "Penstock-Sent" in headers else None,
     )
-    if asked.producer is not None and asked.once is not None:
+    if options.producer is not None and options.once is not None:
         raise BadRequestError(
             "Idempotency-Key and Producer-Seq both make a request happen once", hint="send one of the two"
         )
-    if asked.level == "none":
-        _refuse_without_answer(asked)
-    return asked
+    if options.level == "none":
+        _refuse_without_answer(options)
+    return options
 
 
-_NOTHING_SPECIAL = Asked("logged", APPLIED_WAIT_S, None, None, None, False, None)
+_NOTHING_SPECIAL = PostOptions("logged", APPLIED_WAIT_S, None, None, None, False, None)
 _ASKING = (*_PRODUCER, "Idempotency-Key", "Prefer", "Penstock-Sent")
 """Headers by which a request asks for something."""
 _ANSWERED = (*_PRODUCER, "Idempotency-Key")
 """Those of them that need an answer."""
 
 
-def _refuse_without_answer(asked: Asked) -> None:
+def _refuse_without_answer(options: PostOptions) -> None:
     wants = (
-        ("a producer's sequence", asked.producer),
-        ("an Idempotency-Key", asked.once),
-        ("reply=", asked.reply),
+        ("a producer's sequence", options.producer),
+        ("an Idempotency-Key", options.once),
+        ("reply=", options.reply),
     )
-    for what, given in wants:
-        if given is not None:
+    for what, value in wants:
+        if value is not None:
             raise BadRequestError(f"{what} needs an answer", detail="ack=none", hint="use ack=logged with it")
 
 

@@ -14,6 +14,7 @@ and for what the sender sends behind it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -31,10 +32,9 @@ from penstock.collect.limits.room import Share
 from penstock.collect.sender import Sender
 from penstock.collect.ways.connections import Connections, WatchedHandler
 from penstock.collect.ways.door import Door
-from penstock.collect.ways.plain_head import END, MOST_BYTES, PlainHead, plain_head
 from penstock.collect.ways.replies import error_reply, outcome_reply
 from penstock.collect.ways.request_body import form_of
-from penstock.collect.ways.unanswered import Unanswered
+from penstock.collect.ways.without_ack import Unanswered
 from penstock.errors import OverloadedError, UnsupportedContentError
 from penstock.rights.credential import Credential
 
@@ -195,13 +195,13 @@ class ShortWay:
         return True
 
     def _sender(self, address: str, credential: Credential) -> Sender:
-        known = self._senders.get((address, credential.id))
-        if known is None:
+        sender = self._senders.get((address, credential.id))
+        if sender is None:
             if len(self._senders) >= MOST_HEADS:
                 self._senders.clear()
-            known = Sender("post", address, None if credential.is_anonymous else credential.id)
-            self._senders[address, credential.id] = known
-        return known
+            sender = Sender("post", address, None if credential.is_anonymous else credential.id)
+            self._senders[address, credential.id] = sender
+        return sender
 
     # Answering
 
@@ -209,7 +209,7 @@ class ShortWay:
         self._pressure.turns.end(share.account, length)
         share.close()
 
-    def told(self, outcome: Outcome) -> bytes:
+    def reply(self, outcome: Outcome) -> bytes:
         """The reply to most requests of a commit is the same, and made once."""
         if outcome.rejections or outcome.shed or outcome.repeated:
             return self._bytes(outcome_reply(outcome, "logged", None))
@@ -252,13 +252,13 @@ class _Answer:
     def set_result(self, outcome: Outcome, /) -> None:
         self._settled = True
         self._way.ended(self._share, self._length)
-        self._connection.answered(self._way.told(outcome))
+        self._connection.answered(self._way.reply(outcome))
 
     def set_exception(self, error: type | BaseException, /) -> None:
         self._settled = True
         self._way.ended(self._share, self._length)
-        known = error if isinstance(error, Exception) else RuntimeError(str(error))
-        self._connection.answered(self._way.failed(known, self._stream))
+        failure = error if isinstance(error, Exception) else RuntimeError(str(error))
+        self._connection.answered(self._way.failed(failure, self._stream))
 
 
 class ShortHandler(WatchedHandler):
@@ -295,12 +295,12 @@ class ShortHandler(WatchedHandler):
     def _begin(self, data: bytes) -> None:
         """The short way, if it takes this."""
         self._short = self._request_in_progress = True
-        taken = self._way.take(self, data)
-        if not taken:
+        size = self._way.take(self, data)
+        if not size:
             self._short = self._request_in_progress = False
             self.hand_over(data)
-        elif taken < len(data):
-            self._keep(data[taken:])
+        elif size < len(data):
+            self._keep(data[size:])
 
     def hand_over(self, data: bytes) -> None:
         """The long way."""
@@ -375,3 +375,61 @@ def _message_bytes(data: bytes) -> int:
     end = data.find(END, 0, MOST_BYTES)
     head = plain_head(data[: end + len(END)]) if end >= 0 else None
     return 0 if head is None else head.bytes + head.length
+
+
+# A plain head. Two parsers that see one request in different ways are how requests are smuggled, so this one knows no
+# leniency: a head is plain when its lines are of one shape, no name stands there twice, and nothing in it says that the
+# message could be framed, answered or ended in another way than by its `Content-Length`. Every other head is read by
+# aiohttp alone.
+
+MOST_BYTES = 4096
+"""Half of what aiohttp takes as one line: no limit of its own can be met by a plain head."""
+END = b"\r\n\r\n"
+_METHODS = rb"GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS"
+_LINE = rb"[A-Za-z0-9-]+: ?[!-~](?:[ -~]*[!-~])?\r\n"
+_HEAD = re.compile(rb"(%s) (/[!-~]*) HTTP/1\.1\r\n((?:%s)+)\r\n" % (_METHODS, _LINE))
+_LENGTH = re.compile("0|[1-9][0-9]{0,8}")
+_HOST = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
+_DOUBTFUL = frozenset({"transfer-encoding", "te", "trailer", "upgrade", "expect", "proxy-connection", "keep-alive"})
+
+
+@dataclass(frozen=True, slots=True)
+class PlainHead:
+    """A request without its body; names of headers are in lower case."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    bytes: int
+    length: int
+    """Of the body."""
+
+
+def plain_head(raw: bytes) -> PlainHead | None:
+    """The head that `raw` is, with the empty line at its end; None when aiohttp must look at it.
+
+    >>> head = plain_head(b"POST /streams/a HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: 2\\r\\n\\r\\n")
+    >>> head.target, head.length
+    ('/streams/a', 2)
+    >>> plain_head(b"POST /streams/a HTTP/1.1\\r\\nHost: a\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n") is None
+    True
+    """
+    match = _HEAD.fullmatch(raw) if len(raw) <= MOST_BYTES else None
+    if match is None:
+        return None
+    lines = [line.partition(":") for line in match[3].decode("ascii").split("\r\n")[:-1]]
+    headers = {name.lower(): value.removeprefix(" ") for name, _, value in lines}
+    if len(headers) != len(lines) or not _is_settled(headers):
+        return None
+    length = int(headers.get("content-length", "0"))
+    return PlainHead(match[1].decode("ascii"), match[2].decode("ascii"), headers, len(raw), length)
+
+
+def _is_settled(headers: Mapping[str, str]) -> bool:
+    """Whether the connection stays, and the message ends where its length says."""
+    return (
+        _HOST.fullmatch(headers.get("host", "")) is not None
+        and _LENGTH.fullmatch(headers.get("content-length", "0")) is not None
+        and headers.get("connection", "keep-alive").lower() == "keep-alive"
+        and _DOUBTFUL.isdisjoint(headers)
+    )

@@ -10,17 +10,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from penstock.clock import Clock
 from penstock.collect.intake import Intake
 from penstock.collect.judging.json_events import MOST_REJECTED, SLICE_BYTES, lines_of
 from penstock.collect.sender import Sender
-from penstock.collect.ways.kernel_drops import kernel_drops
 from penstock.config import Limits
 from penstock.declaration import UdpDef
 from penstock.errors import DeclarationError, OutcomeUnknownError, PenstockError, PortInUseError, TooManyError
@@ -106,19 +107,19 @@ class Udp:
     def _bound(self) -> socket.socket:
         declared = self._declared
         family = socket.AF_INET6 if ":" in declared.host else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_DGRAM)
+        port = socket.socket(family, socket.SOCK_DGRAM)
         try:
-            made.setblocking(False)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
-            made.bind((declared.host, declared.port))
+            port.setblocking(False)
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
+            port.bind((declared.host, declared.port))
         except OSError as error:
-            made.close()
+            port.close()
             raise PortInUseError(
                 f"{declared.place}: the UDP port {declared.host}:{declared.port} cannot be opened",
                 detail=str(error),
                 hint="end the program that has it, or declare another port",
             ) from None
-        return made
+        return port
 
     # Arriving
 
@@ -278,3 +279,19 @@ class Udps:
     def drops(self) -> dict[tuple[str, ...], float]:
         """By stream and port, for the gauge."""
         return {(s["stream"], str(s["port"])): float(s["kernel_drops"] or 0) for s in self.status()}
+
+
+_TABLES = {socket.AF_INET: Path("/proc/net/udp"), socket.AF_INET6: Path("/proc/net/udp6")}
+_INODE, _DROPS = 9, 12
+
+
+def kernel_drops(listening: socket.socket) -> int | None:
+    """How many datagrams the kernel has dropped before we could read them; None where the system does not tell."""
+    table = _TABLES.get(listening.family)
+    try:
+        inode = str(os.fstat(listening.fileno()).st_ino)
+        lines = table.read_text().splitlines()[1:] if table else []
+    except OSError:
+        return None
+    ours = [columns for columns in map(str.split, lines) if len(columns) > _DROPS and columns[_INODE] == inode]
+    return int(ours[0][_DROPS]) if ours else None

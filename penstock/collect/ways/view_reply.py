@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from penstock.collect.intake import Intake
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.errors import BadRequestError
 from penstock.position import Position
 from penstock.rights.credential import Credential, credential_of
@@ -70,14 +70,14 @@ class ViewReplies:
                 hint="use reply= with a view whose key is made of fields of the event; else ack=applied, then read it",
             )
 
-    def check_one(self, decoded: Decoded) -> None:
+    def check_one(self, decoded: DecodedEvents) -> None:
         if decoded.received != 1:
             raise BadRequestError(
                 "reply= answers for one event", detail=f"the body holds {decoded.received}", hint="send them one by one"
             )
 
     async def body(
-        self, reader: Credential, view: str, intake: Intake, decoded: Decoded, position: Position, wait_s: float
+        self, reader: Credential, view: str, intake: Intake, decoded: DecodedEvents, position: Position, wait_s: float
     ) -> dict[str, Any] | None:
         """What the reply has beside the outcome, once the view has absorbed `position`; None when the time is over."""
         assert self._rows is not None

@@ -186,6 +186,9 @@ MOST_SECRETS = 5
 """Secrets that sign at one time: receivers look at no endless header."""
 
 
+# Signing, as Standard Webhooks says: with every secret that is valid, so that receivers change theirs in peace
+
+
 def new_secret() -> Secret:
     return Secret(_START + base64.b64encode(secrets.token_bytes(_BYTES)).decode())
 

@@ -391,7 +391,12 @@ KM_PER_DEGREE: Final = EARTH_KM * math.pi / 180
 
 
 def distance(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
-    """The term of a call. With one place written out, a bound on the distance bounds the other's latitude."""
+    """The great-circle distance in kilometres, which Spark's SQL has no function for and whoever looks for what is near
+    needs: `distance(venue.lat, venue.lon, 59.91, 10.75) < 25`.
+
+    A row whose latitude or longitude is no place on earth fails and is counted; NaN gives NaN. With one place written
+    out, a bound on the distance bounds the other's latitude.
+    """
     terms = [coerced(scope, expect_number(name, argument), DOUBLE) for argument in arguments]
     source = f"{scope.reference(great_circle_km)}({', '.join(term.source for term in terms)})"
     term = strict(DOUBLE, call_text(name, terms), source, *terms)

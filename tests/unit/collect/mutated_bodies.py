@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from readings_app import cloud, readings, stream_of
 
-from penstock.collect.judging.incoming_events import Arrived, Decoded
+from penstock.collect.judging.incoming_events import ArrivedEvents, DecodedEvents
 from penstock.collect.judging.json_events import Form
 from penstock.collect.judging.judge import Judge
 from penstock.collect.reception import decoded_as
@@ -104,9 +104,9 @@ def judged(judge: Judge, body: bytes, form: Form) -> str:
     return "judged"
 
 
-def _check(judge: Judge, decoded: Decoded) -> None:
+def _check(judge: Judge, decoded: DecodedEvents) -> None:
     count = len(decoded.events)
-    arrived = Arrived(
+    arrived = ArrivedEvents(
         decoded.events, [NOW_US] * count, decoded.unknown, None, decoded.ids, decoded.times, decoded.columns
     )
     built = judge.build(arrived) or judge.build_apart(arrived)

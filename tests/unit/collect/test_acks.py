@@ -9,7 +9,7 @@ import pytest
 from running_edge import Absorbing, Edge, running
 from shop_app import shop
 
-from penstock.collect.ways import kept_replies, unanswered
+from penstock.collect.ways import kept_replies, without_ack
 from penstock.config import Limits
 from penstock.errors import DiskFullError
 from penstock.log.index.writer import IndexedLog
@@ -94,7 +94,7 @@ async def test_events_lost_before_their_commit_leave_an_unknown_receipt(edge: Ed
 
 
 async def test_too_many_unanswered_requests_are_shed(edge: Edge, monkeypatch: Any) -> None:
-    monkeypatch.setattr(unanswered, "MOST_WAITING", 0)
+    monkeypatch.setattr(without_ack, "MOST_WAITING", 0)
     reply = await edge.post("orders", b'{"order_id": 1}', query="?ack=none")
     assert (reply.status, reply.code, reply.headers["Retry-After"]) == (503, "overloaded", "1")
 

@@ -182,7 +182,7 @@ async def test_a_body_that_trickles_below_the_least_rate_is_given_up(tmp_path: P
     async with watched(tmp_path, clock, body_bytes_s=100) as edge:
         slow = await connect(edge, HEAD.replace(b"14", b"100000"))
         await until(lambda: len(edge.collect.slow) == 1)
-        (content,) = edge.collect.slow._seen
+        (content,) = edge.collect.slow._bodies
         for sent in range(1, 8):
             slow[1].write(b"x")
             await until(lambda sent=sent: content.total_bytes == sent)  # type: ignore[misc]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.collect.pulling.source import NotNow, Reset
+from penstock.collect.pulling.source import NotNow, SourceReset
 from penstock.collect.pulling.sources import file as file_source
 from penstock.collect.pulling.sources.file import _Tail
 
@@ -147,7 +147,7 @@ def test_a_file_that_is_gone_with_lines_unread_is_told(path: Path, reading: Read
     reading.die()
     path.unlink()
     append(path, b"other")
-    with pytest.raises(Reset, match="read up to byte 4, is gone"):
+    with pytest.raises(SourceReset, match="read up to byte 4, is gone"):
         reading.step()
 
 

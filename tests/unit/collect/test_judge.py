@@ -11,7 +11,7 @@ import pytest
 from shop_app import Order, Place, Visit
 
 from penstock import App, Event
-from penstock.collect.judging.incoming_events import Arrived, Decoded
+from penstock.collect.judging.incoming_events import ArrivedEvents, DecodedEvents
 from penstock.collect.judging.json_events import SLICE_BYTES, split
 from penstock.collect.judging.judge import Judge
 from penstock.config import Limits
@@ -30,7 +30,7 @@ def admitted(judge: Judge, body: bytes, form: Any = "json") -> tuple[list[dict[s
     return built(judge, decoded)
 
 
-def built(judge: Judge, decoded: Decoded) -> tuple[list[dict[str, Any]], list[tuple[int, str, str]]]:
+def built(judge: Judge, decoded: DecodedEvents) -> tuple[list[dict[str, Any]], list[tuple[int, str, str]]]:
     what = arrived(decoded)
     made = judge.build(what) or judge.build_apart(what)
     rejected = [(r.index, r.reason, r.detail) for r in decoded.rejections]
@@ -40,10 +40,10 @@ def built(judge: Judge, decoded: Decoded) -> tuple[list[dict[str, Any]], list[tu
     return made.batch.to_pylist(), sorted(rejected)
 
 
-def arrived(decoded: Decoded, received_us: int = NOW_US) -> Arrived:
+def arrived(decoded: DecodedEvents, received_us: int = NOW_US) -> ArrivedEvents:
     count = len(decoded.events)
     received = [received_us] * count
-    return Arrived(decoded.events, received, decoded.unknown, None, decoded.ids, decoded.times, decoded.columns)
+    return ArrivedEvents(decoded.events, received, decoded.unknown, None, decoded.ids, decoded.times, decoded.columns)
 
 
 def rejected(judge: Judge, event: bytes) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from running_edge import running, until
 
 from penstock import App, Event
-from penstock.collect.ways import unanswered
+from penstock.collect.ways import without_ack
 from penstock.errors import LaggingError
 
 KEYS, SENDERS, REQUESTS = 12, 4, 30
@@ -122,8 +122,8 @@ async def test_a_body_that_cannot_be_read_holds_its_place_in_the_line(tmp_path: 
 async def test_who_wants_an_answer_waits_a_while_behind_what_wants_none_and_is_then_told_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unanswered, "TURN_S", 0.2)
-    monkeypatch.setattr(unanswered, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(without_ack, "TURN_S", 0.2)
+    monkeypatch.setattr(without_ack, "PATIENCE_S", 3.0)
     body = b'{"key": "k", "sender": 0, "n": 0}'
     async with running(app(), tmp_path / "edge.db") as edge:
         guard = edge.collect.pressure.guards["steps"]

@@ -14,8 +14,8 @@ from manual_clock import ManualClock
 from running_edge import Edge, running
 
 from penstock import App, Event
-from penstock.collect.pulling import buffer as pull_buffer
-from penstock.collect.pulling.source import Arrived
+from penstock.collect.pulling import pull as pull_module
+from penstock.collect.pulling.source import SourceEvents
 from penstock.errors import DiskFullError
 from penstock.log.index.writer import IndexedLog
 
@@ -104,8 +104,8 @@ async def test_the_position_is_never_ahead_of_the_log(tmp_path: Path, monkeypatc
 
 
 async def test_a_source_is_not_read_while_the_log_stands_still(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(pull_buffer, "BUFFER_EVENTS", 20)
-    monkeypatch.setattr(pull_buffer, "TOGETHER_EVENTS", 10)
+    monkeypatch.setattr(pull_module, "BUFFER_EVENTS", 20)
+    monkeypatch.setattr(pull_module, "TOGETHER_EVENTS", 10)
     feed = Feed([b'{"n": %d, "mtime": 0, "x": "%s"}' % (n, b"x" * 20_000) for n in range(2000)], [0] * 2000)
     stop = threading.Event()
     async with serving(feed), running(market(feed.url), tmp_path / "edge.db", sleep=soon) as edge:
@@ -196,14 +196,14 @@ async def test_what_waits_in_the_buffer_keeps_the_time_of_its_arrival() -> None:
     clock = ManualClock()
     came_us = clock.us
 
-    async def source() -> AsyncIterator[Arrived]:
+    async def source() -> AsyncIterator[SourceEvents]:
         for n, wait_s in enumerate((0.0, 0.5, 60.0)):
             clock.pass_s(wait_s)
-            yield Arrived([b"%d" % n], {"n": n})
+            yield SourceEvents([b"%d" % n], {"n": n})
 
-    buffer = pull_buffer.PullBuffer(clock)
+    buffer = pull_module.PullBuffer(clock)
     await buffer.fill(source())
     clock.pass_s(600)
-    assert await buffer.take() == (Arrived([b"0", b"1"], {"n": 1}), came_us)
-    assert await buffer.take() == (Arrived([b"2"], {"n": 2}), came_us + 60_500_000)
+    assert await buffer.take() == (SourceEvents([b"0", b"1"], {"n": 1}), came_us)
+    assert await buffer.take() == (SourceEvents([b"2"], {"n": 2}), came_us + 60_500_000)
     assert await buffer.take() is None

@@ -16,7 +16,7 @@ from shop_app import shop
 from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.letters import stored_letters
-from penstock.collect.letters.replay import Replayer, Wish
+from penstock.collect.letters.replayer import Replayer, Wish
 from penstock.collect.letters.stored_letters import BLOCK_LETTERS, StoredLetters, Wanted
 from penstock.collect.sender import Sender
 from penstock.config import Folder, sqlite_place
@@ -277,7 +277,7 @@ async def test_a_page_that_finds_little_ends_and_goes_on(tmp_path: Path, monkeyp
 
 
 def edge_replayed(edge: Edge) -> Any:
-    from penstock.collect.letters.replayed import Replayed
+    from penstock.collect.letters.stored_letters import Replayed
 
     return Replayed(edge.log.memory())
 

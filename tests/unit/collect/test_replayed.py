@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.collect.letters.replayed import TOGETHER, Place, Replayed
+from penstock.collect.letters.stored_letters import TOGETHER, Place, Replayed
 from penstock.log.log import KeyIs
 
 

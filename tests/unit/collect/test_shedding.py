@@ -12,7 +12,7 @@ from shop_app import Order
 
 from penstock import App
 from penstock.collect.limits.stream_guard import CALM_S, HALVE_S, Shedder
-from penstock.collect.ways import unanswered
+from penstock.collect.ways import without_ack
 from penstock.config import Limits
 from penstock.errors import DeclarationError, LaggingError
 
@@ -183,7 +183,7 @@ async def test_what_waits_without_an_ack_is_written_when_the_edge_stops(tmp_path
 async def test_what_waited_in_vain_is_shed_by_its_number_of_events_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unanswered, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(without_ack, "PATIENCE_S", 0.2)
     async with running(app_with(None), tmp_path / "edge.db") as edge:
         token = await let_go_while_it_lags(edge, 0.1)
         lost = await edge.ack(token, "?wait=60")

@@ -20,7 +20,7 @@ from two_ways import STREAMS, script
 
 from penstock import plain as switch
 from penstock.collect.ways import short_way
-from penstock.collect.ways.plain_head import plain_head
+from penstock.collect.ways.short_way import plain_head
 from penstock.config import Limits
 from penstock.errors import DiskFullError
 from penstock.observe.signals import RequestRefused

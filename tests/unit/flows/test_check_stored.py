@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.app import App
-from penstock.collect.stream_specs import stream_spec
+from penstock.collect.collection import stream_spec
 from penstock.config import sqlite_place
 from penstock.declaration import Problem, StreamDef
 from penstock.event import Event

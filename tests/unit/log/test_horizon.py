@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Event
-from penstock.collect.stream_specs import stream_spec
+from penstock.collect.collection import stream_spec
 from penstock.errors import DeclarationError
 from penstock.horizon import MOST_IDS, Horizon, parse_horizon
 

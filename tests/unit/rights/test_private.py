@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import App, Event, Private, Struct
-from penstock.collect.judging.incoming_events import Arrived
+from penstock.collect.judging.incoming_events import ArrivedEvents
 from penstock.collect.judging.judge import Judge
 from penstock.config import Limits
 from penstock.private import MASK, is_private, mask, private_fields
@@ -153,8 +153,8 @@ def test_a_rejection_says_what_is_wrong_and_not_what_is_private(raw):
     decoded = judge.decode(raw.encode(), "json") or judge.decode_apart(raw.encode(), "json")
     faults = [rejection.detail for rejection in decoded.rejections]
     if not faults:
-        assert judge.build(Arrived(decoded.events, [0])) is None
-        faults = [why.detail for _, why in judge.build_apart(Arrived(decoded.events, [0])).faults]
+        assert judge.build(ArrivedEvents(decoded.events, [0])) is None
+        faults = [why.detail for _, why in judge.build_apart(ArrivedEvents(decoded.events, [0])).faults]
     (detail,) = faults
     assert detail.startswith(REJECTED[raw])
     assert SECRET not in detail

@@ -19,7 +19,7 @@ from fake_flows import BATCH_US, topic
 
 from penstock import App, Event
 from penstock.clock import SystemClock
-from penstock.collect.stream_specs import stream_spec
+from penstock.collect.collection import stream_spec
 from penstock.config import Folder
 from penstock.errors import DiskFullError, PenstockError
 from penstock.log.folder import FolderLog

@@ -8,15 +8,17 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.clock import Clock
-from penstock.collect.pulling.open_file import BROKEN, Mark, OpenFile
-from penstock.collect.pulling.rotated import Trail, trail
-from penstock.collect.pulling.source import Arrived, Ask, Lag, NotNow, Parts, Reset
+from penstock.collect.pulling.open_file import BROKEN, Mark, OpenFile, found_in
+from penstock.collect.pulling.source import NotNow, PositionParts, SourceEvents, SourceLag, SourceRequest, SourceReset
 from penstock.origin import Origin, file_path
 
 LOOK_S = 0.25
@@ -39,8 +41,8 @@ class FileSource:
         self._tail: _Tail | None = None
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        tail = await asyncio.to_thread(_Tail, self._path, self._event_bytes, self._clock, ask.position)
+    async def open(self, request: SourceRequest) -> AsyncIterator[AsyncIterator[SourceEvents]]:
+        tail = await asyncio.to_thread(_Tail, self._path, self._event_bytes, self._clock, request.position)
         self._tail = tail
         try:
             yield self._events(tail)
@@ -48,10 +50,10 @@ class FileSource:
             self._tail = None
             await asyncio.to_thread(tail.close)
 
-    def lag(self) -> Lag:
+    def lag(self) -> SourceLag:
         return {} if self._tail is None else {"bytes": float(self._tail.unread)}
 
-    async def _events(self, tail: _Tail) -> AsyncIterator[Arrived]:
+    async def _events(self, tail: _Tail) -> AsyncIterator[SourceEvents]:
         while True:
             arrived = await asyncio.to_thread(tail.step)
             if arrived is not None:
@@ -63,7 +65,7 @@ class FileSource:
 class _Tail:
     """What is read now and next; called in one thread at a time."""
 
-    def __init__(self, path: str, event_bytes: int, clock: Clock, position: Parts) -> None:
+    def __init__(self, path: str, event_bytes: int, clock: Clock, position: PositionParts) -> None:
         self._path, self._event_bytes, self._clock = path, event_bytes, clock
         self._seen: list[Mark] = list(position.get(SEEN) or ())
         mark: Mark | None = position.get(FILE)
@@ -80,7 +82,7 @@ class _Tail:
         if self._file is not None:
             self._file.close()
 
-    def step(self) -> Arrived | None:
+    def step(self) -> SourceEvents | None:
         """The next lines, with the position behind them; None when there is nothing now."""
         if self._file is None and not self._begin():
             return None
@@ -97,7 +99,7 @@ class _Tail:
             return None
         self.unread = self._file.unread()
         if lines is not None:
-            return Arrived(lines, {FILE: self._file.mark()}) if lines else None
+            return SourceEvents(lines, {FILE: self._file.mark()}) if lines else None
         return self._finish() if self._is_finished(self._file) else None
 
     # Which file
@@ -114,7 +116,7 @@ class _Tail:
         """Go on after a restart."""
         found = trail(self._path, mark, self._seen)
         if found.unfinished is None and not mark.get("done"):
-            raise Reset(f"'{mark['path']}', which was read up to byte {mark['offset']}, is gone")
+            raise SourceReset(f"'{mark['path']}', which was read up to byte {mark['offset']}, is gone")
         self._follow(found, mark)
 
     def _cut_off(self, file: OpenFile, mark: Mark) -> None:
@@ -153,7 +155,7 @@ class _Tail:
             return False
         return f"{status.st_dev}:{status.st_ino}" != file.inode
 
-    def _finish(self) -> Arrived:
+    def _finish(self) -> SourceEvents:
         assert self._file is not None
         rest = self._file.rest()
         mark = self._file.mark()
@@ -161,16 +163,70 @@ class _Tail:
         self._seen = [mark, *(known for known in self._seen if known["inode"] != mark["inode"])][:MOST_SEEN]
         self._file.close()
         self._file = None
-        return Arrived(rest, {FILE: mark | {"done": True}, SEEN: [dict(known) for known in self._seen]})
+        return SourceEvents(rest, {FILE: mark | {"done": True}, SEEN: [dict(known) for known in self._seen]})
 
     def _follow_on(self, mark: Mark) -> None:
         """What was rotated between two looks comes before the live file."""
         newer = trail(self._path, mark, self._seen).newer
         self._next = (newer[0] if newer else self._path, None)
 
-    def _broken(self, error: Exception) -> Arrived:
+    def _broken(self, error: Exception) -> SourceEvents:
         """A packed file that cannot be unpacked: a dead letter says so, and reading goes on behind it."""
         assert self._file is not None
         why = f"{self._file.path} cannot be unpacked behind byte {self._file.offset}: {error}".encode()
         finished = self._finish()
-        return Arrived([*finished.raws, why], finished.position)
+        return SourceEvents([*finished.raws, why], finished.position)
+
+
+# Where a log file's lines went while nobody looked. A rotated file stands beside the live one under its name and an
+# ending of numbers (`app.log.1`, `app.log-20240501`, `app.log.2024-05-01_10`, `app.log.2.gz`) or `.old`.
+
+_ENDING = re.compile(r"[.-](?:\d[\d._:T-]*|old)(?:\.gz)?")
+
+
+@dataclass(frozen=True)
+class Trail:
+    """What to read, in order: the rest of the file that was being read, if it must be finished, then newer ones."""
+
+    unfinished: str | None
+    """Where the file is now that the mark tells of; None: gone."""
+    newer: Sequence[str]
+    """Rotated files that were never read, oldest first."""
+
+
+def trail(path: str, mark: Mark, finished: Sequence[Mark]) -> Trail:
+    """From a mark to the live file; `finished` are the marks of files that were read to their end."""
+    beside = _beside(path)
+    unfinished = _now_at([path, *beside], mark)
+    since_ns = (_modified_ns(unfinished) if unfinished is not None else None) or mark["modified_ns"]
+    newer = [p for p in beside if p != unfinished and (_modified_ns(p) or 0) >= since_ns]
+    return Trail(unfinished, [p for p in newer if not any(_is(p, read) for read in (mark, *finished))])
+
+
+def _is(path: str, mark: Mark) -> bool:
+    """A packed file has another inode than the one that it was made from."""
+    return found_in(path, mark, same_inode=not path.endswith(".gz"))
+
+
+def _now_at(paths: Sequence[str], mark: Mark) -> str | None:
+    """By its inode; else by its content, since a copy has another."""
+    for same_inode in (True, False):
+        for path in paths:
+            if (same_inode or mark["length"]) and found_in(path, mark, same_inode=same_inode):
+                return path
+    return None
+
+
+def _beside(path: str) -> list[str]:
+    """Oldest first. Of a file and its packed twin the packed one is left out."""
+    beside = glob.glob(f"{glob.escape(path)}[.-]*")
+    rotated = [p for p in beside if _ENDING.fullmatch(p.removeprefix(path)) and os.path.isfile(p)]
+    plain = [p for p in rotated if not (p.endswith(".gz") and p.removesuffix(".gz") in rotated)]
+    return sorted(plain, key=lambda p: (_modified_ns(p) or 0, p))
+
+
+def _modified_ns(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None

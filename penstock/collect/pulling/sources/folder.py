@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.clock import Clock
 from penstock.collect.pulling.open_file import BROKEN, EMPTY, OpenFile, found_in
-from penstock.collect.pulling.source import Arrived, Ask, Lag, NotNow, Parts
+from penstock.collect.pulling.source import NotNow, PositionParts, SourceEvents, SourceLag, SourceRequest
 from penstock.origin import Origin, file_path
 
 LOOK_S = 0.25
@@ -41,16 +41,16 @@ class FolderSource:
         self._files: _Files | None = None
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
+    async def open(self, request: SourceRequest) -> AsyncIterator[AsyncIterator[SourceEvents]]:
         if not await asyncio.to_thread(os.path.isdir, folder_of(self._path)):
             raise NotNow(f"there is no folder '{folder_of(self._path)}'", 1.0)
-        self._files = _Files(self._path, self._event_bytes, self._clock, ask.position)
+        self._files = _Files(self._path, self._event_bytes, self._clock, request.position)
         yield self._events(self._files)
 
-    def lag(self) -> Lag:
+    def lag(self) -> SourceLag:
         return {} if self._files is None else {"bytes": float(self._files.unread)}
 
-    async def _events(self, files: _Files) -> AsyncIterator[Arrived]:
+    async def _events(self, files: _Files) -> AsyncIterator[SourceEvents]:
         while True:
             steps = files.steps()
             began = time.monotonic()
@@ -63,14 +63,14 @@ class FolderSource:
 class _Files:
     """What is known of each file; called in one thread at a time."""
 
-    def __init__(self, pattern: str, event_bytes: int, clock: Clock, marks: Parts) -> None:
+    def __init__(self, pattern: str, event_bytes: int, clock: Clock, marks: PositionParts) -> None:
         self._pattern = f"{glob.escape(pattern)}*" if pattern.endswith("/") else pattern
         self._event_bytes, self._clock = event_bytes, clock
         self._marks: dict[str, Any] = dict(marks)
         self._looked: dict[str, tuple[int, int]] = {}
         self.unread = 0
 
-    def steps(self) -> Iterator[Arrived]:
+    def steps(self) -> Iterator[SourceEvents]:
         """Look through the folder once, and read what is new in it."""
         entries = self._entries()
         gone = {inode: None for inode in self._marks.keys() - {inode for inode, _, _ in entries}}
@@ -78,7 +78,7 @@ class _Files:
             del self._marks[inode]
             self._looked.pop(inode, None)
         if gone:
-            yield Arrived([], gone)
+            yield SourceEvents([], gone)
         waiting = [entry for entry in entries if self._has_news(entry)]
         self.unread = sum(self._unread(entry) for entry in waiting)
         for entry in waiting:
@@ -113,7 +113,7 @@ class _Files:
     def _is_settled(self, status: os.stat_result) -> bool:
         return self._clock.now_us() / 1e6 - status.st_mtime >= SETTLED_S
 
-    def _read(self, entry: _Entry) -> Iterator[Arrived]:
+    def _read(self, entry: _Entry) -> Iterator[SourceEvents]:
         inode, path, status = entry
         mark = self._marks.get(inode)
         if mark is not None and not found_in(path, mark, same_inode=True):
@@ -133,7 +133,7 @@ class _Files:
         finally:
             file.close()
 
-    def _lines(self, entry: _Entry, file: OpenFile) -> Iterator[Arrived]:
+    def _lines(self, entry: _Entry, file: OpenFile) -> Iterator[SourceEvents]:
         inode, _, status = entry
         while True:
             try:
@@ -154,7 +154,7 @@ class _Files:
             mark = file.mark() | ({"done": status.st_size} if file.packed else {})
             yield self._arrived(inode, rest, mark)
 
-    def _broken(self, entry: _Entry, offset: int, error: Exception) -> Iterator[Arrived]:
+    def _broken(self, entry: _Entry, offset: int, error: Exception) -> Iterator[SourceEvents]:
         """A packed file that is still being written, or never will be whole: then a dead letter says so."""
         inode, path, status = entry
         self._looked[inode] = (status.st_size, status.st_mtime_ns)
@@ -163,9 +163,9 @@ class _Files:
             known = self._marks.get(inode) or {"inode": inode, "offset": 0, "length": 0, "print": EMPTY, "path": path}
             yield self._arrived(inode, [why], {**known, "done": status.st_size})
 
-    def _arrived(self, inode: str, lines: list[bytes], mark: dict[str, Any]) -> Arrived:
+    def _arrived(self, inode: str, lines: list[bytes], mark: dict[str, Any]) -> SourceEvents:
         self._marks[inode] = mark
-        return Arrived(lines, {inode: mark})
+        return SourceEvents(lines, {inode: mark})
 
 
 def folder_of(pattern: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.collect.pulling.source import Arrived, Ask, Lag
+from penstock.collect.pulling.source import SourceEvents, SourceLag, SourceRequest
 from penstock.origin import Origin
 
 AT = "at"
@@ -27,22 +27,22 @@ class GeneratorSource:
         self._takes_position = bool(inspect.signature(origin.function).parameters)
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        arguments = (ask.position.get(AT),) if self._takes_position else ()
+    async def open(self, request: SourceRequest) -> AsyncIterator[AsyncIterator[SourceEvents]]:
+        arguments = (request.position.get(AT),) if self._takes_position else ()
         async with aclosing(self._function(*arguments)) as yielded:
             yield _events(yielded)
 
-    def lag(self) -> Lag:
+    def lag(self) -> SourceLag:
         return {}
 
 
-async def _events(yielded: Any) -> AsyncIterator[Arrived]:
+async def _events(yielded: Any) -> AsyncIterator[SourceEvents]:
     async for made in yielded:
         if isinstance(made, tuple):
             position, event = made
-            yield Arrived([_raw(event)], {AT: msgspec.to_builtins(position)})
+            yield SourceEvents([_raw(event)], {AT: msgspec.to_builtins(position)})
         else:
-            yield Arrived([_raw(made)])
+            yield SourceEvents([_raw(made)])
 
 
 def _raw(event: Any) -> bytes:

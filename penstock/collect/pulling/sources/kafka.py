@@ -15,9 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.clock import Clock
-from penstock.collect.pulling.credentials import Credentials
-from penstock.collect.pulling.source import Arrived, Ask, Lag, Reset
-from penstock.collect.pulling.trust import ca_file
+from penstock.collect.pulling.credentials import Credentials, ca_file
+from penstock.collect.pulling.source import SourceEvents, SourceLag, SourceRequest, SourceReset
 from penstock.errors import MissingPackageError
 from penstock.origin import Origin
 
@@ -42,20 +41,20 @@ class KafkaSource:
         self._lags: dict[int, int] = {}
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
+    async def open(self, request: SourceRequest) -> AsyncIterator[AsyncIterator[SourceEvents]]:
         with ThreadPoolExecutor(1, thread_name_prefix="pull-kafka") as thread:
             loop = asyncio.get_running_loop()
             reader = _Reader(self._settings(), self._topic, self._clock)
             try:
-                await loop.run_in_executor(thread, reader.assign, ask.position)
+                await loop.run_in_executor(thread, reader.assign, request.position)
                 yield self._events(reader, thread)
             finally:
                 await asyncio.shield(loop.run_in_executor(thread, reader.close))
 
-    def lag(self) -> Lag:
+    def lag(self) -> SourceLag:
         return {"events": float(sum(self._lags.values()))} if self._lags else {}
 
-    async def _events(self, reader: _Reader, thread: ThreadPoolExecutor) -> AsyncIterator[Arrived]:
+    async def _events(self, reader: _Reader, thread: ThreadPoolExecutor) -> AsyncIterator[SourceEvents]:
         while True:
             arrived = await asyncio.get_running_loop().run_in_executor(thread, reader.next)
             self._lags = reader.lags
@@ -104,7 +103,7 @@ class _Reader:
             low, high = self._consumer.get_watermark_offsets(self._at(partition), timeout=CONNECT_S)
             offset = int(position.get(str(partition), low))
             if not low <= offset <= high:
-                raise Reset(
+                raise SourceReset(
                     f"partition {partition} holds the offsets {low} to {high}, and {offset} comes next",
                     {str(partition): low},
                 )
@@ -112,7 +111,7 @@ class _Reader:
             self.lags[partition] = high - offset
         self._consumer.assign([self._at(p, offset) for p, offset in self._offsets.items()])
 
-    def next(self) -> Arrived | None:
+    def next(self) -> SourceEvents | None:
         """What came within a moment."""
         if self._clock.monotonic() - self._looked_s > PARTITIONS_S:
             self._add_partitions()
@@ -128,13 +127,13 @@ class _Reader:
                 raws.append(one.value())
             self._offsets[one.partition()] = moved[str(one.partition())] = one.offset() + 1
         self._measure(moved)
-        return Arrived(raws, moved) if moved else None
+        return SourceEvents(raws, moved) if moved else None
 
     def _refuse(self, error: Any, partition: int) -> None:
         codes = self._kafka.KafkaError
         if error.code() in (codes.OFFSET_OUT_OF_RANGE, codes._AUTO_OFFSET_RESET):
             low, _ = self._consumer.get_watermark_offsets(self._at(partition), timeout=CONNECT_S)
-            raise Reset(f"partition {partition} no longer has the next offset: {error}", {str(partition): low})
+            raise SourceReset(f"partition {partition} no longer has the next offset: {error}", {str(partition): low})
         raise ConnectionError(str(error))
 
     def _measure(self, moved: dict[str, int]) -> None:

@@ -20,7 +20,7 @@ from aiohttp import ClientResponse, ClientSession
 from penstock.clock import Clock
 from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.pulling.http_get import HttpGet, bounded
-from penstock.collect.pulling.source import Arrived, Ask, Lag, NotNow, Reset
+from penstock.collect.pulling.source import NotNow, SourceEvents, SourceLag, SourceRequest, SourceReset
 from penstock.declaration import StreamDef
 from penstock.errors import BadPositionError, PenstockError, PositionGoneError
 from penstock.origin import Origin
@@ -69,20 +69,20 @@ class PenstockStreamSource:
         self._asked_s = 0.0
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        token = ask.position.get(TOKEN)
+    async def open(self, request: SourceRequest) -> AsyncIterator[AsyncIterator[SourceEvents]]:
+        token = request.position.get(TOKEN)
         async with self._get.session() as opened:
             first = await self._page(opened, token, wait_s=0)
             yield self._events(opened, first)
 
-    def lag(self) -> Lag:
+    def lag(self) -> SourceLag:
         return {} if self._lag is None else {"events": self._lag}
 
-    async def _events(self, session: ClientSession, page: _Page) -> AsyncIterator[Arrived]:
+    async def _events(self, session: ClientSession, page: _Page) -> AsyncIterator[SourceEvents]:
         while True:
             await self._measure(session, page)
             if page.events:
-                yield Arrived(await asyncio.to_thread(self._raws, page.events), {TOKEN: page.next})
+                yield SourceEvents(await asyncio.to_thread(self._raws, page.events), {TOKEN: page.next})
             page = await self._page(session, page.next, WAIT_S)
 
     async def _page(self, session: ClientSession, after: str | None, wait_s: int) -> _Page:
@@ -95,7 +95,7 @@ class PenstockStreamSource:
                 return await asyncio.to_thread(msgspec.json.decode, body, type=_Page)
             except NotNow as refused:
                 if refused.code in _GONE and after:
-                    raise Reset(f"the other side no longer knows the position ({refused})") from None
+                    raise SourceReset(f"the other side no longer knows the position ({refused})") from None
                 if refused.status is not None or self._limit == 1:
                     raise
                 self._limit //= 2
@@ -141,8 +141,8 @@ class PenstockViewSource:
         self._lag_s: float | None = None
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
-        token = ask.position.get(TOKEN)
+    async def open(self, request: SourceRequest) -> AsyncIterator[AsyncIterator[SourceEvents]]:
+        token = request.position.get(TOKEN)
         headers = {"Last-Event-ID": str(token)} if token else {}
         try:
             async with (
@@ -152,13 +152,13 @@ class PenstockViewSource:
                 yield self._events(reply, token)
         except NotNow as refused:
             if refused.code in _GONE and token:
-                raise Reset(f"the other side no longer knows the position ({refused})") from None
+                raise SourceReset(f"the other side no longer knows the position ({refused})") from None
             raise
 
-    def lag(self) -> Lag:
+    def lag(self) -> SourceLag:
         return {} if self._lag_s is None else {"seconds": self._lag_s}
 
-    async def _events(self, reply: ClientResponse, token: str | None) -> AsyncIterator[Arrived]:
+    async def _events(self, reply: ClientResponse, token: str | None) -> AsyncIterator[SourceEvents]:
         parser = SseParser(MESSAGE_BYTES, token or "")
         stored, whole = token, True
         async for chunk in reply.content.iter_any():
@@ -170,17 +170,17 @@ class PenstockViewSource:
                     self._lag_s = max(0.0, self._clock.now_us() / 1e6 - message.accepted.timestamp())
                 if whole and message.position is not None:
                     stored = message.position
-                yield Arrived(raws, {TOKEN: stored} if whole else None)
+                yield SourceEvents(raws, {TOKEN: stored} if whole else None)
             if whole and parser.last_id and parser.last_id != stored:
                 stored = parser.last_id
-                yield Arrived([], {TOKEN: stored})
+                yield SourceEvents([], {TOKEN: stored})
 
 
 async def _decoded(event: ServerSentEvent) -> _Message:
     decode = msgspec.json.Decoder(_Message).decode
     message = decode(event.data) if len(event.data) <= SLICE_BYTES else await asyncio.to_thread(decode, event.data)
     if message.type == "reset":
-        raise Reset(f"the other side reset the view: {message.reason}")
+        raise SourceReset(f"the other side reset the view: {message.reason}")
     if message.type == "error":
         raise NotNow(f"the other side said: {message.error.get('message')}")
     return message

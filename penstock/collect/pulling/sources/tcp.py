@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
+from penstock.collect.pulling.credentials import trusted
 from penstock.collect.pulling.http_get import CONNECT_S, keep_alive
 from penstock.collect.pulling.lines import Lines
-from penstock.collect.pulling.source import Arrived, Ask, Lag
-from penstock.collect.pulling.trust import trusted
+from penstock.collect.pulling.source import SourceEvents, SourceLag, SourceRequest
 from penstock.origin import Origin
 
 READ_BYTES = 64 * 1024
@@ -31,7 +31,7 @@ class TcpSource:
         self._event_bytes = event_bytes
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
+    async def open(self, request: SourceRequest) -> AsyncIterator[AsyncIterator[SourceEvents]]:
         context = await trusted(self._origin) if self._origin.secure else None
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_connection(self._host, self._port, ssl=context, limit=READ_BYTES)
@@ -43,18 +43,18 @@ class TcpSource:
             with suppress(OSError, ssl.SSLError):
                 await writer.wait_closed()
 
-    def lag(self) -> Lag:
+    def lag(self) -> SourceLag:
         return {}
 
-    async def _events(self, reader: asyncio.StreamReader) -> AsyncIterator[Arrived]:
+    async def _events(self, reader: asyncio.StreamReader) -> AsyncIterator[SourceEvents]:
         lines = Lines(self._event_bytes)
         try:
             while chunk := await reader.read(READ_BYTES):
                 if found := lines.feed(chunk):
-                    yield Arrived(found)
+                    yield SourceEvents(found)
         except ConnectionError:
             if rest := lines.rest().strip():
-                yield Arrived([rest])
+                yield SourceEvents([rest])
             raise
         if rest := lines.rest().strip():
-            yield Arrived([rest])
+            yield SourceEvents([rest])

@@ -11,7 +11,7 @@ from yarl import URL
 
 from penstock.collect.pulling.credentials import Credentials
 from penstock.collect.pulling.http_get import session
-from penstock.collect.pulling.source import Arrived, Ask, Lag
+from penstock.collect.pulling.source import SourceEvents, SourceLag, SourceRequest
 from penstock.origin import Origin
 
 HEARTBEAT_S = 20.0
@@ -29,11 +29,11 @@ class WebSocketSource:
         self._most_bytes = most_bytes
 
     @asynccontextmanager
-    async def open(self, ask: Ask) -> AsyncIterator[AsyncIterator[Arrived]]:
+    async def open(self, request: SourceRequest) -> AsyncIterator[AsyncIterator[SourceEvents]]:
         async with (
             session(self._origin) as opened,
             opened.ws_connect(
-                self._url.update_query(ask.parameters),
+                self._url.update_query(request.parameters),
                 headers=self._credentials.headers(),
                 heartbeat=HEARTBEAT_S,
                 timeout=ClientWSTimeout(ws_close=CLOSE_S),
@@ -43,15 +43,15 @@ class WebSocketSource:
         ):
             yield _events(socket)
 
-    def lag(self) -> Lag:
+    def lag(self) -> SourceLag:
         return {}
 
 
-async def _events(socket: ClientWebSocketResponse[Any]) -> AsyncIterator[Arrived]:
+async def _events(socket: ClientWebSocketResponse[Any]) -> AsyncIterator[SourceEvents]:
     async for part in socket:
         # An empty message keeps the connection alive and says nothing.
         if part.type in (WSMsgType.TEXT, WSMsgType.BINARY) and part.data.strip():
-            yield Arrived([part.data])
+            yield SourceEvents([part.data])
     error = socket.exception()
     if error is not None:
         raise error

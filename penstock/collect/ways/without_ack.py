@@ -166,14 +166,14 @@ class Unanswered:
 
     async def _lose(self, id: str, intake: Intake, sender: Sender, error: Exception, events: int) -> None:
         """What was too much is shed, and counted in the log; of the rest only this process can tell."""
-        known = error if isinstance(error, PenstockError) else PenstockError("the server met an error of its own")
+        failure = error if isinstance(error, PenstockError) else PenstockError("the server met an error of its own")
         if isinstance(error, OutcomeUnknownError):  # its receipt is there if it is written after all
             events = 0
         if isinstance(error, _TOO_MUCH):
             with suppress(PenstockError):
                 await intake.drop(events, sender)
                 events = 0
-        self._receipts.lose(id, known.body())
+        self._receipts.lose(id, failure.body())
         self._signals(ReceiptLost(intake.stream.name, sender.way, error, events))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.collect.judging.incoming_events import Decoded
+from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
@@ -24,15 +24,15 @@ class PullEvents:
     def __init__(self, judge: Judge, map: Callable[[Any], Any] | None, event_bytes: int) -> None:
         self._judge, self._map, self._event_bytes = judge, map, event_bytes
 
-    async def decode(self, raws: Sequence[bytes]) -> Decoded:
+    async def decode(self, raws: Sequence[bytes]) -> DecodedEvents:
         if self._map is None and sum(map(len, raws)) <= SLICE_BYTES:
             return self._judged(raws)
         return await asyncio.to_thread(self.decode_here, raws)
 
-    def _judged(self, raws: Sequence[bytes]) -> Decoded:
+    def _judged(self, raws: Sequence[bytes]) -> DecodedEvents:
         if len(raws) <= AT_ONCE_EVENTS:
             return self._judge.decode_each(raws)
-        whole = Decoded([], raws.__getitem__, [], None, [])
+        whole = DecodedEvents([], raws.__getitem__, [], None, [])
         for start in range(0, len(raws), AT_ONCE_EVENTS):
             some = self._judge.decode_each(raws[start : start + AT_ONCE_EVENTS])
             whole.events = [*whole.events, *some.events]
@@ -41,13 +41,13 @@ class PullEvents:
             whole.unknown = None if some.unknown is None else [*(whole.unknown or ()), *some.unknown]
         return whole
 
-    def decode_here(self, raws: Sequence[bytes]) -> Decoded:
+    def decode_here(self, raws: Sequence[bytes]) -> DecodedEvents:
         """In this thread."""
         if self._map is None:
             return self._judged(raws)
         mapped, places, failed = self._mapped(raws, self._map)
         decoded = self._judged(mapped)
-        return Decoded(
+        return DecodedEvents(
             decoded.events,
             raws.__getitem__,
             failed + [replace(r, index=places[r.index], raw=raws[places[r.index]]) for r in decoded.rejections],
@@ -64,17 +64,17 @@ class PullEvents:
         failed: list[Rejection] = []
         for place, raw in enumerate(raws):
             try:
-                made = self._made(raw, map)
+                event = self._event(raw, map)
             except Exception as error:
                 failed.append(Rejection(place, "map_failed", f"{type(error).__name__}: {error}", raw))
             else:
-                if made is not None:
-                    mapped.append(made)
+                if event is not None:
+                    mapped.append(event)
                     places.append(place)
         return mapped, places, failed
 
-    def _made(self, raw: bytes, map: Callable[[Any], Any]) -> bytes | None:
+    def _event(self, raw: bytes, map: Callable[[Any], Any]) -> bytes | None:
         if len(raw) > self._event_bytes:
             return raw  # too large for anybody: the judge refuses it
-        made = map(msgspec.json.decode(raw))
-        return None if made is None else msgspec.json.encode(made)
+        event = map(msgspec.json.decode(raw))
+        return None if event is None else msgspec.json.encode(event)

@@ -2,7 +2,7 @@
 
 1. A letter is replayed whole or not at all: if one of its events is rejected again, none is taken, nothing is written,
    and the caller is told why. It stays open, and makes no second letter.
-2. That a letter was replayed is remembered in the commit of its events (`replayed.py`). A replay that was answered, or
+2. That a letter was replayed is remembered in the commit of its events (`Replayed`). A replay that was answered, or
    was not because somebody was killed, is found there by the next one, which leaves the letter alone.
 3. One replay runs at a time, and its streams one after another: no two commits can mark the same letters.
 """
@@ -10,19 +10,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.clock import Clock
+from penstock.collect.contents.cloudevents import BAD_ENVELOPE, decode_envelopes, is_envelope
 from penstock.collect.intake import Intake, Outcome
-from penstock.collect.judging.incoming_events import Arrived, Decoded
+from penstock.collect.judging.incoming_events import ArrivedEvents, DecodedEvents
+from penstock.collect.judging.json_events import split
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
-from penstock.collect.letters.reading import LetterReader
-from penstock.collect.letters.replayed import Replayed
-from penstock.collect.letters.stored_letters import StoredLetter, StoredLetters, unknown_letter
+from penstock.collect.letters.stored_letters import Replayed, StoredLetter, StoredLetters, unknown_letter
+from penstock.collect.pulling.pull_events import PullEvents
 from penstock.collect.sender import Sender
+from penstock.declaration import PullDef
 from penstock.errors import (
     BadBodyError,
     BadRequestError,
@@ -35,6 +37,41 @@ from penstock.errors import (
 Verdict = Literal["replayed", "acceptable", "already_replayed", "rejected", "unknown_letter"]
 MOST_LETTERS = 1_000
 """In one request."""
+
+
+class LetterReader:
+    """Reads what a dead letter holds as its way in did: envelopes are opened, and what a pull brought is mapped again.
+
+    A letter keeps what was sent, not how it was read. A CloudEvent shows what it is, unless the class has its
+    attributes for fields; what was pulled names its source as the sender. Events that somebody mended are not mapped:
+    they are what `map` should have made. Stateless: any thread may ask.
+    """
+
+    def __init__(self, pulls: Iterable[PullDef] = ()) -> None:
+        self._maps: Mapping[tuple[str, str | None], Callable[[Any], Any]] = {
+            (pull.stream, pull.url): pull.map for pull in pulls if pull.map is not None
+        }
+
+    def decode(self, letter: StoredLetter, judge: Judge, mended: Sequence[bytes] | None) -> DecodedEvents:
+        """The events of a letter, or what to take in their place. Raises `BadBodyError` and `TooLargeError`."""
+        raws = _raws(letter) if mended is None else list(mended)
+        bad_envelope = mended is None and letter.reason == BAD_ENVELOPE
+        if bad_envelope or (raws and all(is_envelope(judge, raw) for raw in raws)):
+            return decode_envelopes(judge, raws)
+        map = self._maps.get((letter.stream, letter.sender)) if mended is None else None
+        if map is not None:
+            return PullEvents(judge, map, judge.limits.event_bytes).decode_here(raws)
+        return judge.decode_each(raws)
+
+
+def _raws(letter: StoredLetter) -> list[bytes]:
+    """The events of a letter: one, unless it is a whole body that could not be read."""
+    if letter.reason != "bad_body":
+        return [letter.raw]
+    try:
+        return split(letter.raw, "json")
+    except BadBodyError:
+        return split(letter.raw, "lines")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +93,12 @@ class Result:
     detail: str | None = None
 
     def body(self) -> dict[str, Any]:
-        said = {"letter": self.name, "result": self.verdict, "stream": self.stream}
-        return said if self.reason is None else said | {"reason": self.reason, "detail": self.detail}
+        body = {"letter": self.name, "result": self.verdict, "stream": self.stream}
+        return body if self.reason is None else body | {"reason": self.reason, "detail": self.detail}
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class LetterReplay:
     """What became of one request: a result for each letter, in its order."""
 
     results: list[Result]
@@ -76,7 +113,7 @@ class _Ready:
     """A letter whose events were judged and found good."""
 
     letter: StoredLetter
-    decoded: Decoded
+    decoded: DecodedEvents
 
 
 class Replayer:
@@ -96,7 +133,7 @@ class Replayer:
 
     async def replay(
         self, wishes: Sequence[Wish], sender: Sender, may: Callable[[str], bool], *, dry_run: bool = False
-    ) -> Replay:
+    ) -> LetterReplay:
         """Durable on return. `may` says whether the letters of a stream are the caller's business: others
         are unknown to it."""
         _refuse_twice(wishes)
@@ -108,24 +145,22 @@ class Replayer:
 
     async def _replay(
         self, wishes: Sequence[Wish], sender: Sender, may: Callable[[str], bool], dry_run: bool
-    ) -> Replay:
+    ) -> LetterReplay:
         now_us = self._clock.now_us()
         judged = await asyncio.to_thread(lambda: [self._judged(wish, now_us, may) for wish in wishes])
-        ready = [found for found in judged if isinstance(found, _Ready)]
+        ready = [letter for letter in judged if isinstance(letter, _Ready)]
         outcomes = {} if dry_run else await self._taken(ready, now_us, sender)
         return _replay(judged, outcomes, dry_run)
 
     async def _taken(self, ready: Sequence[_Ready], now_us: int, sender: Sender) -> dict[str, Outcome]:
         outcomes = {}
-        for stream in dict.fromkeys(found.letter.stream for found in ready):
-            theirs = [found for found in ready if found.letter.stream == stream]
-            places = [found.letter.place for found in theirs]
-            outcomes[stream] = await self._intakes[stream].take(
-                _joined([found.decoded for found in theirs]),
-                now_us,
-                sender,
-                note=self._replayed.note(places),
+        for stream in dict.fromkeys(one.letter.stream for one in ready):
+            theirs = [one for one in ready if one.letter.stream == stream]
+            decoded, note = (
+                _joined([one.decoded for one in theirs]),
+                self._replayed.note([one.letter.place for one in theirs]),
             )
+            outcomes[stream] = await self._intakes[stream].take(decoded, now_us, sender, note=note)
         return outcomes
 
     # In a thread
@@ -162,46 +197,44 @@ class Replayer:
         return _Ready(letter, decoded)
 
 
-def _misfit(judge: Judge, decoded: Decoded, now_us: int) -> Rejection | None:
+def _misfit(judge: Judge, decoded: DecodedEvents, now_us: int) -> Rejection | None:
     """The first event that its columns cannot hold, as the intake would find it at this moment."""
     came = [now_us] * len(decoded.events)
-    arrived = Arrived(
+    arrived = ArrivedEvents(
         decoded.events, came, decoded.unknown, decoded.sent, decoded.ids, decoded.times, first=decoded.first
     )
     built = judge.build(arrived) or judge.build_apart(arrived)
-    return (
-        Rejection(built.faults[0][0], built.faults[0][1].reason, built.faults[0][1].detail, b"")
-        if built.faults
-        else None
-    )
+    if not built.faults:
+        return None
+    row, why = built.faults[0]
+    return Rejection(row, why.reason, why.detail, b"")
 
 
-def _joined(parts: Sequence[Decoded]) -> Decoded:
+def _joined(parts: Sequence[DecodedEvents]) -> DecodedEvents:
     """The events of several letters as those of one request."""
     if len(parts) == 1:
         return parts[0]
     events = [event for part in parts for event in part.events]
     raws = [part.raw(part.place(row)) for part in parts for row in range(len(part.events))]
     unknown = None if parts[0].unknown is None else [text for part in parts for text in part.unknown or ()]
-    ids, times, first, sent = (_each(parts, known) for known in ("ids", "times", "first", "sent"))
-    return Decoded(events, raws.__getitem__, [], unknown, None, ids, times, first=first, sent=sent)
+    ids, times, first, sent = (_each(parts, name) for name in ("ids", "times", "first", "sent"))
+    return DecodedEvents(events, raws.__getitem__, [], unknown, None, ids, times, first=first, sent=sent)
 
 
-def _each(parts: Sequence[Decoded], known: str) -> list[Any] | None:
+def _each(parts: Sequence[DecodedEvents], name: str) -> list[Any] | None:
     """What is known of each event of all letters; None when it is known of none."""
-    found = [(getattr(part, known), len(part.events)) for part in parts]
-    if all(values is None for values, _ in found):
+    columns = [(getattr(part, name), len(part.events)) for part in parts]
+    if all(values is None for values, _ in columns):
         return None
-    return [value for values, events in found for value in values or [None] * events]
+    return [value for values, events in columns for value in values or [None] * events]
 
 
-def _replay(judged: Sequence[_Ready | Result], outcomes: Mapping[str, Outcome], dry_run: bool) -> Replay:
+def _replay(judged: Sequence[_Ready | Result], outcomes: Mapping[str, Outcome], dry_run: bool) -> LetterReplay:
     verdict: Verdict = "acceptable" if dry_run else "replayed"
     results = [
-        found if isinstance(found, Result) else Result(found.letter.name, verdict, found.letter.stream)
-        for found in judged
+        one if isinstance(one, Result) else Result(one.letter.name, verdict, one.letter.stream) for one in judged
     ]
-    return Replay(
+    return LetterReplay(
         results,
         sum(outcome.accepted for outcome in outcomes.values()),
         sum(outcome.duplicates for outcome in outcomes.values()),
@@ -213,10 +246,6 @@ def _refuse_twice(wishes: Sequence[Wish]) -> None:
     names = [wish.name for wish in wishes]
     if len(names) > MOST_LETTERS:
         raise BadRequestError(f"a request replays at most {MOST_LETTERS} letters", hint="send several requests")
-    twice = (
-        next((name for at, name in enumerate(names) if name in names[:at]), None)
-        if len(set(names)) < len(names)
-        else None
-    )
-    if twice is not None:
+    if len(set(names)) < len(names):
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
         raise BadRequestError(f"the letter '{twice}' is named twice", hint="name each letter once")

@@ -7,7 +7,7 @@ from running_edge import running
 from shop_app import shop
 
 from penstock import App, Event
-from penstock.collect.stream_specs import stream_spec
+from penstock.collect.collection import stream_spec
 from penstock.errors import SchemaChangeError
 
 
