@@ -252,7 +252,6 @@ ROUTES = (
         (Parameter("token", place="path"), WAIT),
         replies=(Reply(200, _LATER),),
         errors=(404,),
-        needs_writer=True,
     ),
     Route(
         "GET /dead",

@@ -48,6 +48,7 @@ from penstock.log.group import GroupCommit
 from penstock.log.log import Log, Stream, StreamSpec
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import Signals
+from penstock.position import Position
 from penstock.rights.guard import bind
 from penstock.rights.signatures import Signatures
 
@@ -138,7 +139,7 @@ class Collect:
             self.signatures,
         )
         self._pixel = Pixel(self._door, clock)
-        self._acks = Acks(self.intakes, receipts, wait_absorbed, limits, clock, signals)
+        self._acks = Acks(self._end_of, receipts, wait_absorbed, limits, clock, signals)
         self.pulls = Pulls(
             application, self.intakes, log, group, f"edge-{new_id()}", limits, clock, signals, random or Random(), sleep
         )
@@ -154,6 +155,10 @@ class Collect:
         end = stream.position(log.bounds(stream).ends)
         guard = self.pressure.guards[declared.name]
         return Intake(Judge(declared, limits), stream, end, group, dead, signals, guard)
+
+    async def _end_of(self, stream: str) -> Position | None:
+        intake = self.intakes.get(stream)
+        return intake.end if intake else None
 
     def add_routes(self, app: web.Application) -> None:
         """The runner of this app needs `auto_decompress=False`: the door unpacks bodies itself, bounded."""

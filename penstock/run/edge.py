@@ -19,29 +19,25 @@ import uvloop
 from aiohttp import web
 
 from penstock import plain
-from penstock.collect.collect_routes import ROUTES as COLLECT_ROUTES
 from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
 from penstock.log.folder import FolderLog
-from penstock.rights.guard import PIXEL, refuse
 from penstock.run.announcement import Presence, address, announce
-from penstock.run.edge_log import FollowedLog, Setting, WrittenLog
+from penstock.run.edge_log import Setting, WrittenLog
 from penstock.run.edge_memory import collect_garbage_seldom, give_memory_back
 from penstock.run.ownership import WAIT_S, check_folder, flock, holder
 from penstock.run.preflight import port_error
+from penstock.run.reading_edge import FOLLOWED, open_reading_edge
 from penstock.run.reading_half import CONNECTIONS, ReadingHalf
 from penstock.run.security import Security
-from penstock.run.writing_half import WritingHalf, cancelled
-from penstock.serve.describe.serve_routes import ROUTES as SERVE_ROUTES
-from penstock.serve.webhooks.webhook_routes import ROUTES as WEBHOOK_ROUTES
+from penstock.run.writing_half import WritingHalf
 
 BACKLOG = 1_024
 """Connections that wait to be accepted: a thousand clients come back at once when an edge is started again."""
 SHUTDOWN_S = 3.0
 """What requests that were begun get to be answered; subscribers are told at once."""
 
-FOLLOWED: web.AppKey[asyncio.Task[None]] = web.AppKey("followed", asyncio.Task)
 _log = logging.getLogger(__name__)
 
 
@@ -113,26 +109,6 @@ async def open_edge(setting: Setting, opened: AsyncExitStack) -> web.Application
     web_app, guard = reading.application(opened)
     writing.add_routes(web_app, guard)
     reading.serving.add_routes(web_app)
-    return web_app
-
-
-async def open_reading_edge(setting: Setting, opened: AsyncExitStack) -> web.Application:
-    """The same beside an edge that writes; the task `FOLLOWED` ends with an error when its data folder is gone."""
-    log = FolderLog(setting.folder)
-    opened.callback(log.close)
-    edge_log = await asyncio.to_thread(FollowedLog, setting.folder, log.edge, opened)
-    reading = ReadingHalf(setting, log, edge_log)
-    await reading.open(opened)
-    web_app, _ = reading.application(opened)
-    web_app[FOLLOWED] = asyncio.create_task(edge_log.until_gone(), name="the data folder")
-    opened.push_async_callback(cancelled, web_app[FOLLOWED])
-    reading.serving.add_routes(web_app)
-    reading.letters(edge_log.memory).add_routes(web_app, replays=False)
-    writing = [
-        route for table in (COLLECT_ROUTES, SERVE_ROUTES, WEBHOOK_ROUTES) for route in table if route.needs_writer
-    ]
-    refuse(web_app, [route for route in writing if route.path.endswith(PIXEL)], edge_log.refuse_pixel)
-    refuse(web_app, writing, edge_log.refuse)
     return web_app
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from penstock.collect.letters.letter_office import DeadLetterOffice
-from penstock.collect.letters.stored_letters import masked
 from penstock.collect.ways.connections import Connections
 from penstock.declaration import Application
 from penstock.log.folder import FolderLog
@@ -81,21 +79,6 @@ class ReadingHalf:
         await self.views.start()
         opened.push_async_callback(self.views.stop)
 
-    def letters(self, memory: Mapping[str, Any]) -> DeadLetterOffice:
-        """Dead letters, to look at."""
-        setting, application = self.setting, self.setting.application
-        kinds = {stream.name: stream.events.kind for stream in application.streams}
-        return DeadLetterOffice(
-            self.log,
-            memory,
-            {},
-            setting.limits,
-            setting.clock,
-            setting.observer.emit,
-            mask=masked(kinds),
-            filtered=application.filtered(),
-        )
-
     def application(self, opened: AsyncExitStack) -> tuple[web.Application, Guard]:
         """What answers requests, without a route, and what stands before its handlers."""
         observer, application = self.setting.observer, self.setting.application
@@ -143,3 +126,9 @@ def _tokens(setting: Setting) -> Tokens | None:
     from penstock.rights.tokens import Tokens  # with cryptography, which takes a while to import
 
     return Tokens(setting.security.tokens, setting.clock, setting.observer.emit)
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

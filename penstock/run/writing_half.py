@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 
 from aiohttp import web
@@ -14,7 +14,7 @@ from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.rights.credential import credential_of
 from penstock.rights.guard import Guard
 from penstock.run.edge_log import WrittenLog
-from penstock.run.reading_half import ReadingHalf
+from penstock.run.reading_half import ReadingHalf, cancelled
 from penstock.run.retainer import Retainer
 from penstock.views.views import RowsAfter
 
@@ -83,9 +83,3 @@ class WritingHalf:
         """The first key was made while the app runs: what needs none ends now, as it would end the next start."""
         for why in await self.collect.udps.secure():
             _log.error("%s; the port is closed, and the app will not start again like this: %s", why.message, why.hint)
-
-
-async def cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

@@ -98,8 +98,8 @@ class Status:
         self._next: asyncio.Task[None] | None = None
         self.processes: Callable[[], Any] = dict
         """How the processes of the data folder are."""
-        self.known_ids: Callable[[str], KnownIds | None] = lambda stream: None
-        """The ids that the log's writer, which is not ours to ask, knows of a stream."""
+        self.known_ids: Callable[[str], KnownIds | None] | None = None
+        """The ids that the log's writer knows of a stream; None where the writer is in another process."""
         self.more: dict[str, Callable[[], Any]] = {}
         """What other tiers of this process have to say, by the name under which it is shown."""
 
@@ -300,12 +300,12 @@ class Status:
 
     def _horizon(self, stream: StreamDef) -> dict[str, Any]:
         """What is promised (so many of the newest ids, or so long, whichever ends first), and what is known now."""
-        known = self.known_ids(stream.name)
+        known = self.known_ids(stream.name) if self.known_ids else None
         since = None if known is None or known.since_us is None else rfc3339(known.since_us)
         return {
             "ids": stream.horizon.ids,
             "age": duration_text(stream.horizon.age_us),
-            "known": 0 if known is None else known.ids,
+            "known": known.ids if known else 0 if self.known_ids else None,
             "since": since,
         }
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
 from penstock.clock import Clock
-from penstock.collect.intake import Intake
 from penstock.collect.ways.door import WaitAbsorbed
 from penstock.collect.ways.kept_replies import KeptReply
 from penstock.collect.ways.receipts import Receipts
@@ -26,15 +25,18 @@ class Acks:
 
     def __init__(
         self,
-        intakes: Mapping[str, Intake],
+        end_of: Callable[[str], Awaitable[Position | None]],
         receipts: Receipts,
         wait_absorbed: WaitAbsorbed,
         limits: Limits,
         clock: Clock,
         signals: Signals,
+        refusal: Callable[[], PenstockError] | None = None,
     ) -> None:
-        self._intakes, self._receipts, self._wait_absorbed = intakes, receipts, wait_absorbed
-        self._limits, self._clock, self._signals = limits, clock, signals
+        """`end_of` says where a stream ends, None of one that is not the door's. An edge that only reads does not know
+        what is under way at the door: for a receipt that it does not know it has `refusal`."""
+        self._end_of, self._receipts, self._wait_absorbed = end_of, receipts, wait_absorbed
+        self._limits, self._clock, self._signals, self._refusal = limits, clock, signals, refusal
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -52,7 +54,7 @@ class Acks:
         if position.kind == "view":
             raise BadPositionError("this token is a position of a view", hint="pass the 'ack' of a POST to a stream")
         if position.kind == "stream":
-            return await self._of_position(self._known(position), patience_s)
+            return await self._of_position(await self._known(position), patience_s)
         until = self._clock.monotonic() + patience_s
         receipt = await self._receipts.find(position.epoch, patience_s)
         if receipt is None:
@@ -65,7 +67,7 @@ class Acks:
         return {"ack": position.token(), "level": level, "views": views}
 
     async def _of_receipt(self, receipt: KeptReply, patience_s: float) -> dict[str, Any]:
-        body = await self._of_position(self._known(receipt.position), patience_s)
+        body = await self._of_position(await self._known(receipt.position), patience_s)
         body |= {"accepted": receipt.accepted, "duplicates": receipt.duplicates, "rejected": receipt.rejected}
         if receipt.rejected_in_all > len(receipt.rejected):
             body["rejected_in_all"] = receipt.rejected_in_all
@@ -76,14 +78,16 @@ class Acks:
     def _without_receipt(self, position: Position) -> dict[str, Any]:
         if self._receipts.pending(position.epoch):
             return {"ack": position.token(), "level": "pending"}
+        if self._refusal is not None:
+            raise self._refusal()
         lost = self._receipts.lost(position.epoch)
         detail = f"{lost['code']}: {lost['message']}" if lost else None
         raise _unknown(detail)
 
-    def _known(self, position: Position) -> Position:
+    async def _known(self, position: Position) -> Position:
         """A position of ours that is durable; anything else was never given out by this log."""
-        intake = self._intakes.get(position.name)
-        if intake is None or not intake.end.covers(position):
+        end = await self._end_of(position.name)
+        if end is None or not end.covers(position):
             raise _unknown(None)
         return position
 

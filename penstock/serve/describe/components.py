@@ -90,7 +90,12 @@ SCHEMAS: Spec = {
         ),
         horizon={
             "type": ["object", "null"],
-            "properties": {"ids": WHOLE, "age": text(), "known": WHOLE, "since": NULLABLE},
+            "properties": {
+                "ids": WHOLE,
+                "age": text(),
+                "known": WHOLE | {"type": ["integer", "null"]},
+                "since": NULLABLE,
+            },
         },
         rates=record(accepted=_MEASURED),
         position=NULLABLE,

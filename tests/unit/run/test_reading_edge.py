@@ -29,9 +29,10 @@ from penstock.position import Position
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import KeyRecord, make_key
 from penstock.run.announcement import announce
-from penstock.run.edge import open_edge, open_reading_edge
+from penstock.run.edge import open_edge
 from penstock.run.edge_log import Setting
 from penstock.run.ownership import flock
+from penstock.run.reading_edge import open_reading_edge
 
 SCOPES = ("read:*", "write:*", "admin")
 
@@ -221,6 +222,24 @@ async def test_a_reader_sees_what_it_has_written_and_what_it_saw_elsewhere(tmp_p
         status, body = await there.writing.get("/views/topics", after=posted["ack"], wait=20)
         status, body = await there.reading.get("/views/topics", at_least=body["position"], wait=20)
         assert status == 200
+
+
+async def test_what_became_of_a_request_is_known_at_the_other_edge_too(tmp_path: Path) -> None:
+    async with world(tmp_path) as there:
+        _, posted = await there.writing.ask("POST", "/streams/rsvps", {"topic": "a"})
+        status, body = await there.reading.get(f"/acks/{posted['ack']}")
+        assert (status, body["level"]) == (200, "logged")
+        _, receipt = await there.writing.ask("POST", "/streams/rsvps", {"topic": "a"}, ack="none")
+
+        async def is_logged() -> bool:
+            status, body = await there.reading.get(f"/acks/{receipt['ack']}")
+            assert status == 200 or body["error"]["code"] == "read_only_edge"
+            return status == 200 and (body["level"], body["accepted"]) == ("logged", 1)
+
+        await until(is_logged)
+        position = Position.parse(posted["ack"])
+        ahead = Position("stream", "rsvps", position.epoch, (99,))
+        assert (await there.reading.get(f"/acks/{ahead.token()}"))[0] == 404
 
 
 WRITES = [
