@@ -16,36 +16,22 @@ from penstock.cli import dead, key_verbs, reports
 from penstock.cli.options import (
     AppArgument,
     CaOption,
-    CorsOption,
     DataOption,
     HostOption,
     JsonOption,
-    JwksOption,
-    JwtAudienceOption,
-    JwtIssuerOption,
-    JwtPublicOption,
-    JwtSecretOption,
-    KeyConnectionsOption,
     KeyOption,
-    KeyRateOption,
     LogOption,
-    MaxConnectionsOption,
     ParamsOption,
     ParentOption,
     PortOption,
     ReadOnlyOption,
-    TlsCertOption,
-    TlsKeyOption,
-    TlsOption,
     UrlOption,
-    WebhookCaOption,
-    WebhookHostsOption,
     WhereOption,
+    secured,
 )
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
-from penstock.rights.credential import TokenOptions
 from penstock.run.app_file import load
 from penstock.run.exit_codes import FAILED, INTERRUPTED, OK, UNREAD
 from penstock.run.lifecycle import live
@@ -64,48 +50,25 @@ terminal = Terminal()
 
 
 @app.command()
+@secured
 def run(
     target: AppArgument,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8080,
     data: DataOption = None,
     log: LogOption = "sqlite",
-    jwt_secret_file: JwtSecretOption = None,
-    jwt_public_key: JwtPublicOption = None,
-    jwks: JwksOption = None,
-    jwt_audience: JwtAudienceOption = None,
-    jwt_issuer: JwtIssuerOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls: TlsOption = None,
-    cors: CorsOption = None,
-    key_rate: KeyRateOption = None,
-    key_connections: KeyConnectionsOption = None,
-    max_connections: MaxConnectionsOption = None,
-    allow_webhook_hosts: WebhookHostsOption = None,
-    webhook_ca: WebhookCaOption = None,
+    *,
+    security: Security,
 ) -> None:
     """Run every tier of an app on this machine; prints `ready <address>` when it is."""
     from penstock.run import launch
 
-    tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-    security = Security(
-        tokens,
-        tls_cert,
-        tls_key,
-        tls,
-        cors or (),
-        allow_webhook_hosts or (),
-        webhook_ca,
-        key_rate,
-        key_connections,
-        max_connections,
-    )
     loaded = load(target)
     _exit(launch.run(launch.Request(loaded, loaded.folder(data), host, port, security), terminal))
 
 
 @app.command()
+@secured
 def edge(
     target: AppArgument,
     host: HostOption = "127.0.0.1",
@@ -113,21 +76,9 @@ def edge(
     data: DataOption = None,
     read_only: ReadOnlyOption = False,
     log: LogOption = "sqlite",
-    jwt_secret_file: JwtSecretOption = None,
-    jwt_public_key: JwtPublicOption = None,
-    jwks: JwksOption = None,
-    jwt_audience: JwtAudienceOption = None,
-    jwt_issuer: JwtIssuerOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls: TlsOption = None,
-    cors: CorsOption = None,
-    key_rate: KeyRateOption = None,
-    key_connections: KeyConnectionsOption = None,
-    max_connections: MaxConnectionsOption = None,
-    allow_webhook_hosts: WebhookHostsOption = None,
-    webhook_ca: WebhookCaOption = None,
     parent: ParentOption = None,
+    *,
+    security: Security,
 ) -> None:
     """Run only the edge of an app: collection, views and data access. `run` does this for you."""
 
@@ -138,19 +89,6 @@ def edge(
         leave_pandas_out()
         from penstock.run import edge as process
 
-        tokens = TokenOptions(jwt_secret_file, jwt_public_key, jwks, jwt_audience, jwt_issuer)
-        security = Security(
-            tokens,
-            tls_cert,
-            tls_key,
-            tls,
-            cors or (),
-            allow_webhook_hosts or (),
-            webhook_ca,
-            key_rate,
-            key_connections,
-            max_connections,
-        )
         process.run(loaded.application, loaded.folder(data), host, port, security, read_only=read_only)
 
     _exit(live("reading-edge" if read_only else "edge", parent, data, body))
