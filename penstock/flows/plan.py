@@ -82,8 +82,9 @@ class Planned:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The function's output columns."""
-        return pa.schema([f.remove_metadata() for f in to_arrow_schema(self.frame_schema, timezone="UTC")])
+        """The function's output columns. A delete has no more than the key, so that any other column may be null."""
+        columns = to_arrow_schema(self.frame_schema, timezone="UTC")
+        return pa.schema([column.remove_metadata().with_nullable(True) for column in columns])
 
     @property
     def late_after(self) -> dict[str, int | None]:

@@ -51,7 +51,9 @@ def _written_out(frame: DataFrame) -> Plan:
     if not any(kind(node) == "WithCTE" for node in with_subqueries(plan)):
         return plan
     jvm: Any = frame.sparkSession._jvm
-    return jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+    (inline,) = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.optimizer.InlineCTE").getConstructors()
+    always = [True, *[False] * (inline.getParameterCount() - 1)]  # one more in each version of Spark
+    return jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*always).apply(plan)
 
 
 def optimized(frame: DataFrame) -> Plan:
