@@ -20,13 +20,13 @@ def declared() -> list[Requirement]:
     return [Requirement(line) for line in [*project["dependencies"], *more]]
 
 
-def tested() -> dict[str, str]:
+def constrained() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
 
 
 def test_the_versions_that_are_tested_are_within_the_bounds() -> None:
-    versions = tested()
+    versions = constrained()
     outside = [str(r) for r in declared() if versions[canonicalize_name(r.name)] not in r.specifier]
     assert outside == []
 
