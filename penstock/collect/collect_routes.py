@@ -4,54 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.json_schema import (
-    FLAG,
-    NULLABLE,
-    WHOLE,
-    Spec,
-    also,
-    array,
-    choice,
-    message,
-    obj,
-    record,
-    ref,
-    text,
-)
+from penstock.json_schema import FLAG, NUMBER, WHOLE, Spec, also, array, choice, message, obj, record, text
 from penstock.route import EVENT_FIELDS, WAIT, Body, Link, Parameter, Reply, Route, Subject, Talk, json_body
 
 # What became of events
 
-_REJECTED = array(record(index=WHOLE, reason=text(), detail=NULLABLE))
+_REJECTED = array(record("index: whole, reason, detail?"))
 _MORE = {
     "shed": WHOLE | {"description": "Events dropped by the stream's rule; only where there are some."},
     "rejected_in_all": WHOLE | {"description": "Where the list of a remembered reply is shorter."},
 }
 _TAKEN = also(
     record(
-        accepted=WHOLE,
-        duplicates=WHOLE,
+        "accepted: whole, duplicates: whole, level: logged|applied",
         rejected=_REJECTED,
         ack=text("A token: pass it as after=, or to /acks."),
-        level=choice("logged", "applied"),
     ),
     **_MORE,
 )
 _WITH_ROW = also(
     _TAKEN,
-    view=text(),
+    "view, position: Position",
     row={"type": ["object", "null"], "description": "With reply=: the view's row."},
-    position=ref("Position"),
 )
 _PENDING = record(ack=text("A receipt: pass it to /acks."), level={"const": "pending"})
 _LATER = also(
-    record(ack=text(), level=choice("pending", "logged", "applied")),
-    accepted=WHOLE,
-    duplicates=WHOLE,
+    record("ack, level: pending|logged|applied"),
+    "accepted: whole, duplicates: whole, error: Error",
     rejected=_REJECTED,
     **_MORE,
-    error=ref("Error"),
-    views={"type": "object", "additionalProperties": record(applied=FLAG, position=NULLABLE)},
+    views={"type": "object", "additionalProperties": record("applied: flag, position?")},
 )
 
 # What a POST asks for and carries
@@ -119,17 +101,17 @@ def _to_publishers(subject: Subject) -> Mapping[str, Spec]:
     limits = subject.limits
     window: Spec = {"const": limits.publish_window, "description": "Messages that may wait for their ack."}
     most: Spec = {"const": limits.publish_bytes, "description": "Bytes of a message, and of those that wait."}
-    told = also(
-        record(id=_ECHO, error=ref("Error")),
-        retry_after_s={"type": "number", "description": "Where it is worth sending the message again."},
-        expected=WHOLE | {"description": "After a gap: the number that comes next."},
-    )
-    acked = record(id=WHOLE, accepted=WHOLE, duplicates=WHOLE, rejected=_REJECTED, ack=ref("Position"))
     return _typed(
         welcome=record(stream={"const": subject.thing.target}, window=window, bytes=most),
-        resume=record(expected=WHOLE),
-        ack=also(acked, shed=WHOLE),
-        error=told,
+        resume=record("expected: whole"),
+        ack=also(
+            record("id: whole, accepted: whole, duplicates: whole, ack: Position", rejected=_REJECTED), "shed: whole"
+        ),
+        error=also(
+            record("error: Error", id=_ECHO),
+            retry_after_s=NUMBER | {"description": "Where it is worth sending the message again."},
+            expected=WHOLE | {"description": "After a gap: the number that comes next."},
+        ),
         pong=record(),
     )
 
@@ -137,44 +119,30 @@ def _to_publishers(subject: Subject) -> Mapping[str, Spec]:
 def _from_publishers(subject: Subject) -> Mapping[str, Spec]:
     either = {"oneOf": [{"required": ["event"]}, {"required": ["events"]}]}
     return _typed(
-        hello=record(producer=text() | {"minLength": 1, "maxLength": 200}, epoch=WHOLE),
-        publish=also(record(id=WHOLE), event=subject.event, events=array(subject.event)) | either,
+        hello=record("epoch: whole", producer=text() | {"minLength": 1, "maxLength": 200}),
+        publish=also(record("id: whole"), event=subject.event, events=array(subject.event)) | either,
         ping=record(),
     )
 
 
 def _typed(**payloads: Spec) -> Mapping[str, Spec]:
     """Each with its name as its type."""
-    return {
-        kind: message(
-            kind,
-            payload
-            | {
-                "properties": {"type": {"const": kind}} | payload["properties"],
-                "required": ["type", *payload["required"]],
-            },
-        )
-        for kind, payload in payloads.items()
-    }
+    typed = {kind: also(payload, type={"const": kind}) for kind, payload in payloads.items()}
+    return {kind: message(kind, p | {"required": ["type", *p["required"]]}) for kind, p in typed.items()}
 
 
 # Dead letters
 
 _LETTER = record(
+    "reason, detail?, received, sent_at?, sender?, flow?, replayed: flag",
     letter=text("Its name: side and offset, such as 0-17."),
     stream=text("Where it was meant to go."),
-    reason=text(),
-    detail=NULLABLE,
-    received=text(),
-    sent_at=NULLABLE,
-    sender=NULLABLE,
-    flow=NULLABLE,
-    replayed=FLAG,
     cut=FLAG | {"description": "Only the first MiB was kept."},
     raw={"type": "string", "contentEncoding": "base64"},
 )
-_RESULTS = choice("replayed", "acceptable", "already_replayed", "rejected", "unknown_letter")
-_RESULT = also(record(letter=text(), result=_RESULTS, stream=NULLABLE), reason=text(), detail=NULLABLE)
+_RESULT = also(
+    record("letter, stream?, result: replayed|acceptable|already_replayed|rejected|unknown_letter"), "reason, detail?"
+)
 _EVENT: Spec = {
     "description": "Judged as a new event of the stream is: what does not fit is told in the letter's result."
 }
@@ -185,12 +153,7 @@ _REPLAY = obj(
     ),
     dry_run=FLAG | {"default": False},
 )
-_REPLAYED = record(
-    letters=array(_RESULT),
-    accepted={"type": "integer"},
-    duplicates={"type": "integer"},
-    acks={"type": "object", "additionalProperties": text()},
-)
+_REPLAYED = record("accepted: integer, duplicates: integer, acks: {text}", letters=array(_RESULT))
 _YES_OR_NO = choice("true", "false")
 
 
@@ -217,7 +180,7 @@ ROUTES = (
             Reply(204, words="This sequence number of the producer was taken before"),
             Reply(
                 422,
-                also(record(error=ref("Error")), **_TAKEN["properties"]),
+                also(record("error: Error"), **_TAKEN["properties"]),
                 "All events were rejected, or a key was used for another body",
             ),
         ),
@@ -267,7 +230,7 @@ ROUTES = (
             Parameter("after", "`next` of the page before."),
             Parameter("limit", "Letters at most.", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
         ),
-        replies=(Reply(200, record(letters=array(_LETTER), next=text(), more=FLAG)),),
+        replies=(Reply(200, record("next, more: flag", letters=array(_LETTER))),),
         errors=(410,),
     ),
     Route(

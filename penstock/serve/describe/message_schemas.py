@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.change import Column
 from penstock.declaration import StreamDef
-from penstock.json_schema import WHOLE, Spec, also, array, obj, record, ref, text
+from penstock.json_schema import WHOLE, Spec, also, array, fields, obj, record, ref, text
 from penstock.route import Thing
 from penstock.schema import simple_type
 from penstock.views.where.sql_types import SqlType, parse_type
@@ -36,14 +36,12 @@ _MOMENT: Spec = {"type": "string", "format": "date-time"}
 Columns = Mapping[str, Sequence[Column]]
 
 
-def _message(kind: str, optional: Spec | None = None, **fields: Spec) -> Spec:
-    made = record(type={"const": kind}, **fields)
-    made["properties"] |= {"id": _ID, **(optional or {})}
-    return made
+def _message(kind: str, written: str = "", /, optional: Spec | None = None, **more: Spec) -> Spec:
+    return also(record(written, type={"const": kind}, **more), id=_ID, **(optional or {}))
 
 
 SHARED: Spec = {
-    "message.position": _message("position", position=ref("Position")),
+    "message.position": _message("position", "position: Position"),
     "message.reset": _message("reset", reason=text("Why what the subscriber holds is void; a snapshot follows.")),
     "message.stall": _message(
         "stall",
@@ -54,28 +52,26 @@ SHARED: Spec = {
         ),
     ),
     "message.error": _message(
-        "error", {"to": {"const": "ack", "description": "An ack failed; the subscription goes on."}}, error=ref("Error")
+        "error",
+        "error: Error",
+        optional={"to": {"const": "ack", "description": "An ack failed; the subscription goes on."}},
     ),
     "message.pong": _message("pong"),
-    "message.subscribed": _message("subscribed", position=ref("Position")),
-    "message.acked": _message("acked", position=ref("Position")),
+    "message.subscribed": _message("subscribed", "position: Position"),
+    "message.acked": _message("acked", "position: Position"),
 }
 """Messages that are the same for all views and streams."""
 
 
 def _snapshot(thing: Thing) -> Spec:
     parts = {"part": WHOLE | {"minimum": 1}, "parts": WHOLE | {"minimum": 2}}
-    return _message("snapshot", parts, **_head(thing), rows=array(ref(thing.name)))
+    return _message("snapshot", optional=parts, **_head(thing), rows=array(ref(thing.name)))
 
 
 def _changes(thing: Thing) -> Spec:
-    return _message(
-        "changes",
-        {"accepted": _MOMENT | {"description": "When the newest event of the batch was taken at the door."}},
-        **_head(thing),
-        upserts=array(ref(thing.name)),
-        deletes=array(ref(f"{thing.name}.key")),
-    )
+    when = _MOMENT | {"description": "When the newest event of the batch was taken at the door."}
+    rows, keys = array(ref(thing.name)), array(ref(f"{thing.name}.key"))
+    return _message("changes", optional={"accepted": when}, **_head(thing), upserts=rows, deletes=keys)
 
 
 def _head(thing: Thing) -> Spec:
@@ -158,14 +154,10 @@ def _json_type(kind: SqlType) -> Spec:
     return _JSON_TYPES.get(kind.kind, {"type": ["string", "null"]})
 
 
-_JSON_TYPES: dict[str, Spec] = {
-    "tinyint": {"type": ["integer", "null"]},
-    "smallint": {"type": ["integer", "null"]},
-    "int": {"type": ["integer", "null"]},
+_JSON_TYPES: dict[str, Spec] = fields(
+    "tinyint: integer?, smallint: integer?, int: integer?, float: number?, double: number?, boolean: flag?"
+) | {
     "bigint": {"type": ["integer", "string", "null"], "description": "A string beyond 2^53."},
-    "float": {"type": ["number", "null"]},
-    "double": {"type": ["number", "null"]},
-    "boolean": {"type": ["boolean", "null"]},
     "timestamp": {"type": ["string", "null"], "format": "date-time"},
     "date": {"type": ["string", "null"], "format": "date"},
     "binary": {"type": ["string", "null"], "contentEncoding": "base64"},
@@ -206,7 +198,7 @@ SUBSCRIBE = {
 }
 """The fields that a `subscribe` message may have."""
 UNSUBSCRIBE: Spec = record(type={"const": "unsubscribe"}, id=_CLIENTS_ID)
-ACK: Spec = record(type={"const": "ack"}, id=_CLIENTS_ID, position=ref("Position"))
+ACK: Spec = record("position: Position", type={"const": "ack"}, id=_CLIENTS_ID)
 PACE: Spec = record(
     type={"const": "pace"}, id=_CLIENTS_ID, per_s={"type": ["number", "null"], "minimum": 0.01, "maximum": 1000}
 )

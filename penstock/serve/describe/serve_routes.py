@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.json_schema import ANYTHING, NULLABLE, Spec, also, array, choice, message, obj, record, ref, text
+from penstock.json_schema import ANYTHING, Spec, also, array, choice, message, obj, record, ref, text
 from penstock.route import WAIT, Link, Parameter, Reply, Right, Route, Subject, Talk, json_body
 from penstock.serve.describe.talks import (
     as_events,
@@ -65,18 +65,16 @@ OF_ROWS = frozenset({_KEY.name, *(parameter.name for parameter in _REACHED)})
 
 def _rows(subject: Subject) -> Spec:
     thing = subject.thing
-    rows = record(
-        view={"const": thing.target}, position=ref("Position"), frontier=ref("Frontier"), rows=array(ref(thing.name))
-    )
+    head = "position: Position, frontier: Frontier"
+    rows = record(head, view={"const": thing.target}, rows=array(ref(thing.name)))
     return {"oneOf": [rows, polled(subject)]}
 
 
 def _schema(subject: Subject) -> Spec:
     number: Spec = {"type": "integer", "minimum": 1}
-    listed = record(version=number, since=NULLABLE, held={"type": "boolean"})
-    return record(
-        stream={"const": subject.thing.target}, version=number, since=NULLABLE, schema=ANYTHING, versions=array(listed)
-    )
+    listed = record("since?, held: flag", version=number)
+    stream: Spec = {"const": subject.thing.target}
+    return record("since?, schema: object", stream=stream, version=number, versions=array(listed))
 
 
 READ_VIEW = Route(
@@ -152,8 +150,10 @@ def _channel(name: str, summary: str, view: Route, stream: Route) -> Route:
     )
 
 
-def _get(path: str, right: Right, name: str, summary: str, schema: Spec, *parameters: Parameter) -> Route:
-    return Route(f"GET {path}", right, name, summary, parameters, replies=(Reply(200, schema),))
+def _get(path: str, right: Right, name: str, summary: str, schema: Spec | str) -> Route:
+    """What takes no parameters; `schema` may be the fields of its reply."""
+    body = record(schema) if isinstance(schema, str) else schema
+    return Route(f"GET {path}", right, name, summary, replies=(Reply(200, body),))
 
 
 def _document(path: str, name: str, summary: str) -> Route:
@@ -168,7 +168,7 @@ def _rebuild(kind: str) -> Route:
         "admin",
         f"rebuild_{kind}",
         "Build {thing} anew from the log, and what is made from it",
-        replies=(Reply(202, record(**{kind: text(), "rebuild": when}), "Asked for"),),
+        replies=(Reply(202, record(kind, rebuild=when), "Asked for"),),
         errors=(503, 507),
         needs_writer=True,
     )
@@ -177,13 +177,13 @@ def _rebuild(kind: str) -> Route:
 _OF_TICKET = {kind: text() for kind in ("view", "stream", "channel")}
 PAGE = Route("GET /", "open", "page", "The live page", replies=(Reply(200, text(), "The live page", "text/html"),))
 ROUTES = (
-    _get("/views", "some", "views", "All views", record(views=array(ref("View")))),
+    _get("/views", "some", "views", "All views", "views: [View]"),
     READ_VIEW,
     VIEW_EVENTS,
     VIEW_SOCKET,
     _rebuild("view"),
     _rebuild("flow"),
-    _get("/streams", "some", "streams", "All streams", record(streams=array(ref("Stream")))),
+    _get("/streams", "some", "streams", "All streams", "streams: [Stream]"),
     READ_STREAM,
     STREAM_EVENTS,
     STREAM_SOCKET,
@@ -196,7 +196,7 @@ ROUTES = (
         replies=(Reply(200, _schema),),
         errors=(404, 503),
     ),
-    _get("/channels", "some", "channels", "All channels", record(channels=array(ref("Channel")))),
+    _get("/channels", "some", "channels", "All channels", "channels: [Channel]"),
     _channel("read_channel", "Rows or events of {thing}", READ_VIEW, READ_STREAM),
     _channel("channel_events", VIEW_EVENTS.summary, VIEW_EVENTS, STREAM_EVENTS),
     _channel("channel_socket", VIEW_SOCKET.summary, VIEW_SOCKET, STREAM_SOCKET),
@@ -214,7 +214,7 @@ ROUTES = (
         "A ticket for the events or the socket of one view, stream or channel",
         body=json_body(obj(**_OF_TICKET) | {"minProperties": 1, "maxProperties": 1}),
         replies=(
-            Reply(201, also(record(ticket=text("Show it as ?ticket=."), open_until=text()), **_OF_TICKET), "A ticket"),
+            Reply(201, also(record("open_until", ticket=text("Show it as ?ticket=.")), **_OF_TICKET), "A ticket"),
         ),
         errors=(404, 503, 507),
     ),
@@ -223,7 +223,7 @@ ROUTES = (
         "some",
         "subscribers",
         "The named subscriptions that are remembered",
-        record(subscribers=array(ref("Subscriber"))),
+        "subscribers: [Subscriber]",
     ),
     Route(
         "DELETE /subscribers/{name}",
@@ -234,7 +234,7 @@ ROUTES = (
             Parameter("name", place="path"),
             Parameter("credential", "Of another credential, for an administrator: its id."),
         ),
-        replies=(Reply(200, record(forgotten=text())),),
+        replies=(Reply(200, record("forgotten")),),
         errors=(404, 503, 507),
         needs_writer=True,
     ),

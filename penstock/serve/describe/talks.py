@@ -94,13 +94,13 @@ def _event(schema: str, **id: Spec) -> Spec:
 
 def polled(subject: Subject) -> Spec:
     """The body of a long poll of a view."""
-    return record(messages=array(one_of(polled_names(subject.thing))), position=ref("Position"))
+    return record("position: Position", messages=array(one_of(polled_names(subject.thing))))
 
 
 def page(subject: Subject) -> Spec:
     """The body of a page of a stream."""
     thing = subject.thing
-    return record(stream={"const": thing.target}, events=array(ref(thing.name)), next=ref("Position"))
+    return record("next: Position", stream={"const": thing.target}, events=array(ref(thing.name)))
 
 
 # Webhooks: they have headers with an id and a signature (Standard Webhooks), and a `reset` says where to read from

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from penstock.errors import BadRequestError, SlowBodyError
-from penstock.json_schema import FLAG, NULLABLE, NUMBER, Spec, also, array, choice, obj, text
+from penstock.json_schema import FLAG, NULLABLE, Spec, also, array, choice, obj, text
 from penstock.rights.credential import Credential, credential_of
 from penstock.rights.guard import bind
 from penstock.route import Link, Parameter, Reply, Route, Schema, Subject, json_body
@@ -21,49 +21,25 @@ from penstock.serve.webhooks.endpoint import Endpoint
 from penstock.serve.webhooks.webhook import EXAMPLE, OVERLAP_S, ChangedWebhook, NewWebhook
 from penstock.serve.webhooks.webhook_registry import Webhooks
 
-_STATUS: Spec = {"type": ["integer", "null"]}
 _SELECT: Spec = {"oneOf": [text("With commas between."), array(text()), {"type": "null"}]}
 _PARAMS: Spec = {"description": "Values for the parameters of `where`."}
 _SHAPE: Spec = choice("change", "batch", "digest") | {"default": "change"}
 _SECONDS: Spec = {"type": ["number", "null"], "minimum": 1, "maximum": 86_400}
 _WEBHOOK = obj(
-    id=text(),
-    url=text(),
-    view=text(),
-    stream=text(),
-    channel=text(),
-    where=NULLABLE,
+    "id, url, view, stream, channel, where?, created, enabled: flag, position?, lag_s: number, problem?,"
+    "state: level|delivering|paused|blocked|disabled",
     params=_PARAMS,
     select=_SELECT,
     shape=_SHAPE,
     digest_s=_SECONDS,
     owner=text("The name of the key that made it."),
-    created=text(),
-    enabled=FLAG,
-    disabled={
-        "type": ["object", "null"],
-        "properties": {
-            "reason": choice("owner", "gone", "failing", "rights"),
-            "detail": text(),
-            "at": text(),
-        },
-    },
-    state=choice("level", "delivering", "paused", "blocked", "disabled"),
-    position=NULLABLE,
-    lag_s=NUMBER,
-    problem=NULLABLE,
-    failing={
-        "type": ["object", "null"],
-        "properties": {"since": text(), "attempts": {"type": "integer"}, "retry": text(), "error": text()},
-    },
+    disabled=obj("reason: owner|gone|failing|rights, detail, at") | {"type": ["object", "null"]},
+    failing=obj("since, attempts: integer, retry, error") | {"type": ["object", "null"]},
 )
-_ATTEMPT = obj(at=text(), status=_STATUS, failure=NULLABLE, error=NULLABLE, ms=NUMBER)
+_ATTEMPT = obj("at, status: integer?, failure?, error?, ms: number")
 _DELIVERY = obj(
+    "type, position, delivered: flag, attempts: integer",
     id=text("The header `webhook-id`."),
-    type=text(),
-    position=text(),
-    delivered=FLAG,
-    attempts={"type": "integer"},
     newest=array(_ATTEMPT),
 )
 _URL: Spec = {"type": "string", "format": "uri", "pattern": "^https?://", "description": "Where to post to."}
@@ -101,7 +77,7 @@ def _new(subject: Subject) -> Spec:
 
 _SECRET = text("`whsec_` and base64; told this once.")
 _OVERLAP: Spec = {"type": ["number", "null"], "minimum": 0, "maximum": 604_800}
-_TESTED = obj(delivered=FLAG, status=_STATUS, failure=NULLABLE, error=NULLABLE, ms=NUMBER)
+_TESTED = obj("delivered: flag, status: integer?, failure?, error?, ms: number")
 _OF_ONE = ("webhook", "change_webhook", "deliveries", "new_secret", "test_delivery", "delete_webhook")
 """Operations that lead on from a new one."""
 
@@ -138,14 +114,14 @@ ROUTES = (
         "GET /webhooks/{id}/deliveries",
         "deliveries",
         "What became of the newest deliveries",
-        Reply(200, obj(webhook=text(), deliveries=array(_DELIVERY))),
+        Reply(200, obj("webhook", deliveries=array(_DELIVERY))),
         404,
     ),
     _route(
         "POST /webhooks/{id}/secret",
         "new_secret",
         "Replace the secret",
-        Reply(200, obj(id=text(), secret=text(), old_until=NULLABLE)),
+        Reply(200, obj("id, secret, old_until?")),
         *_WRITES,
         body=obj(overlap_s=_OVERLAP),
     ),
