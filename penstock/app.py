@@ -29,8 +29,8 @@ from penstock.declaration import (
 )
 from penstock.errors import DeclarationError, PenstockError
 from penstock.horizon import parse_horizon
-from penstock.origin import origin
 from penstock.overload import parse_max_lag, parse_rate, parse_shed
+from penstock.pull_origin import origin
 from penstock.schema import EventSchema
 from penstock.signed import Signed
 
@@ -116,7 +116,7 @@ class App:
                 raise DeclarationError(
                     f"horizon= of '{name}' without an id", hint="say what makes an event unique: id="
                 )
-            made = StreamDef(
+            stream = StreamDef(
                 name=name,
                 events=EventSchema(type),
                 key=_names(key),
@@ -136,8 +136,8 @@ class App:
                 horizon=parse_horizon(horizon),
                 visible_where=visible_where,
             )
-        self._streams.append(made)
-        return made
+        self._streams.append(stream)
+        return stream
 
     def pull(
         self,
@@ -172,7 +172,7 @@ class App:
         with _at(place):
             if not isinstance(stream, StreamDef):
                 raise DeclarationError(f"{stream!r} is no stream to pull into", hint="give what app.stream returned")
-            found = origin(
+            reads = origin(
                 source,
                 resume=resume,
                 every_us=None if every is None else duration_us(every),
@@ -181,7 +181,7 @@ class App:
                 settings=settings,
                 ca=ca,
             )
-        self._pulls.append(PullDef(stream.name, found, map, place))
+        self._pulls.append(PullDef(stream.name, reads, map, place))
 
     def udp(self, stream: StreamDef, *, port: int, host: str = "127.0.0.1", open: bool = False) -> None:
         """Read datagrams into a stream: each holds one JSON event, or several, one per line.
@@ -365,9 +365,9 @@ class App:
             if select is not None and not _names(select):
                 raise DeclarationError(f"select= of the channel '{name}' names no column", hint="leave it out for all")
             chosen = None if select is None else _names(select)
-            made = ChannelDef(name, self._named(view_or_stream), where, chosen, policy, place)
-        self._channels.append(made)
-        return made
+            channel = ChannelDef(name, self._named(view_or_stream), where, chosen, policy, place)
+        self._channels.append(channel)
+        return channel
 
     def _named(self, thing: StreamDef | Callable[..., Any] | str) -> str:
         """The name under which a stream, or the function of a view or flow, was declared."""
@@ -428,19 +428,19 @@ def _names(names: Names) -> tuple[str, ...]:
     if names is None:
         return ()
     try:
-        found: tuple[Any, ...] = (names,) if isinstance(names, str) else tuple(names)
+        columns: tuple[Any, ...] = (names,) if isinstance(names, str) else tuple(names)
     except TypeError:  # a number, or a column of Spark's
-        found = (None,)
-    if not all(isinstance(name, str) for name in found):
+        columns = (None,)
+    if not all(isinstance(name, str) for name in columns):
         raise DeclarationError(f"{names!r} names no columns", hint="write their names as texts: 'a', or ['a', 'b']")
-    if twice := next((name for name in found if found.count(name) > 1), None):
+    if twice := next((name for name in columns if columns.count(name) > 1), None):
         raise DeclarationError(f"{names!r} names '{twice}' twice", hint="name it once")
-    return found
+    return columns
 
 
-def _at_least(least: int, said: str, number: int) -> None:
+def _at_least(least: int, option: str, number: int) -> None:
     if not isinstance(number, int) or number < least:
-        raise DeclarationError(said, hint=f"use a whole number, {least} or more")
+        raise DeclarationError(option, hint=f"use a whole number, {least} or more")
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:

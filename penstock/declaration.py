@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from penstock import schema
 from penstock.horizon import Horizon
-from penstock.origin import Origin
 from penstock.overload import MaxLag, Rate, Shed
+from penstock.pull_origin import Origin
 from penstock.schema import EventSchema
 from penstock.signed import Signed
 
@@ -245,10 +245,10 @@ class Application:
         """Every flow and view that reads `name`, directly or through other flows."""
         reached = {name}
         waiting = list(self.nodes)
-        while found := [n for n in waiting if reached & set(n.inputs)]:
-            yield from found
-            reached |= {n.name for n in found if isinstance(n, FlowDef)}
-            waiting = [n for n in waiting if n not in found]
+        while next_ones := [n for n in waiting if reached & set(n.inputs)]:
+            yield from next_ones
+            reached |= {n.name for n in next_ones if isinstance(n, FlowDef)}
+            waiting = [n for n in waiting if n not in next_ones]
 
     def graph(self, states: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The DAG as data: what `GET /graph` and `penstock graph --json` give."""
@@ -282,17 +282,17 @@ def _error(code: str, message: str, place: Place, hint: str) -> Problem:
 
 
 def _name_problems(app: Application) -> Iterator[Problem]:
-    seen: dict[str, Place] = {}
+    first: dict[str, Place] = {}
     things: tuple[StreamDef | Node | ChannelDef, ...] = (*app.streams, *app.nodes, *app.channels)
     for thing in things:
-        if thing.name in seen:
+        if thing.name in first:
             yield _error(
                 "name_taken",
-                f"'{thing.name}' is declared twice; the first is at {seen[thing.name]}",
+                f"'{thing.name}' is declared twice; the first is at {first[thing.name]}",
                 thing.place,
                 "give one of them another name",
             )
-        seen.setdefault(thing.name, thing.place)
+        first.setdefault(thing.name, thing.place)
         if thing.name in LEDGERS or thing.name.startswith("_") or thing.name == "spark":
             yield _error("name_reserved", f"the name '{thing.name}' is reserved", thing.place, "choose another name")
         elif not thing.name.replace("-", "_").isidentifier() or not thing.name.isascii():
@@ -356,17 +356,17 @@ def _stream_problems(app: Application) -> Iterator[Problem]:
 
 
 def _pull_problems(app: Application) -> Iterator[Problem]:
-    seen: dict[tuple[str, str], Place] = {}
+    places: dict[tuple[str, str], Place] = {}
     for pull in app.pulls:
         stream = app.stream(pull.stream)
-        if first := seen.get((pull.stream, pull.url)):
+        if first := places.get((pull.stream, pull.url)):
             yield _error(
                 "pull_twice",
                 f"'{pull.url}' is pulled into '{pull.stream}' twice; the first is at {first}",
                 pull.place,
                 "remove one of them: they would share one position",
             )
-        seen.setdefault((pull.stream, pull.url), pull.place)
+        places.setdefault((pull.stream, pull.url), pull.place)
         if pull.origin.scheme.name == "kafka" and find_spec("confluent_kafka") is None:
             yield _error(
                 "missing_package",
@@ -409,24 +409,24 @@ def _priority_problems(stream: StreamDef, fields: Mapping[str, pa.DataType]) -> 
     name = stream.shed.field if stream.shed else None
     kind = fields.get(name) if name else None
     if name and (kind is None or not (pa.types.is_integer(kind) or pa.types.is_floating(kind))):
-        found = "no field" if kind is None else f"a field of type {schema.simple_type(kind)}"
+        target = "no field" if kind is None else f"a field of type {schema.simple_type(kind)}"
         yield _error(
             "bad_priority",
-            f"shed='priority:{name}' of the stream '{stream.name}' names {found} of {stream.events.kind.__name__}",
+            f"shed='priority:{name}' of the stream '{stream.name}' names {target} of {stream.events.kind.__name__}",
             stream.place,
             "a priority is a field that holds a number",
         )
 
 
 def _input_problems(app: Application) -> Iterator[Problem]:
-    known = [*(s.name for s in app.streams), *(f.name for f in app.flows)]
+    names = [*(s.name for s in app.streams), *(f.name for f in app.flows)]
     for node in app.nodes:
         if not node.inputs:
             yield _error(
                 "no_input",
                 f"'{node.name}' has no input",
                 node.place,
-                f"name a parameter after one of: {', '.join(known)}",
+                f"name a parameter after one of: {', '.join(names)}",
             )
         for name in node.inputs:
             if app.view(name):
@@ -436,24 +436,24 @@ def _input_problems(app: Application) -> Iterator[Problem]:
                     node.place,
                     "inputs are streams and flows; make the shared part a @app.flow",
                 )
-            elif name not in known:
+            elif name not in names:
                 yield _error(
                     "unknown_input",
                     f"'{node.name}' has a parameter '{name}', which is no stream and no flow",
                     node.place,
-                    f"name it after one of: {', '.join(known) or 'nothing is declared yet'}",
+                    f"name it after one of: {', '.join(names) or 'nothing is declared yet'}",
                 )
 
 
 def _channel_problems(app: Application) -> Iterator[Problem]:
-    known = [*(s.name for s in app.streams), *(n.name for n in app.nodes)]
+    names = [*(s.name for s in app.streams), *(n.name for n in app.nodes)]
     for channel in app.channels:
-        if channel.target not in known:
+        if channel.target not in names:
             yield _error(
                 "unknown_target",
                 f"the channel '{channel.name}' shows '{channel.target}', which is no view, stream or flow",
                 channel.place,
-                f"name one of: {', '.join(known) or 'nothing is declared yet'}",
+                f"name one of: {', '.join(names) or 'nothing is declared yet'}",
             )
 
 
@@ -475,10 +475,10 @@ def _filter_problems(app: Application) -> Iterator[Problem]:
 
 def _cycle_problems(app: Application) -> Iterator[Problem]:
     for flow in app.flows:
-        above, seen = set(flow.inputs), set[str]()
-        while above - seen:
-            seen |= above
-            above = {i for f in app.flows if f.name in seen for i in f.inputs}
-        if flow.name in seen:
+        above, visited = set(flow.inputs), set[str]()
+        while above - visited:
+            visited |= above
+            above = {i for f in app.flows if f.name in visited for i in f.inputs}
+        if flow.name in visited:
             hint = "let one of the flows in the circle read a stream instead"
             yield _error("cycle", f"'{flow.name}' reads what is made from itself", flow.place, hint)

@@ -1,245 +1,238 @@
-"""Every error a user can meet, as a catalogue: each class has a stable code; `error.py` says what all of them have."""
+"""Every error a user can meet, as a catalogue: each class has a stable code.
+
+An error is raised with a message (what failed, names quoted), a detail (facts) and a hint (the command or option
+that helps). `retry` says whether the same call may succeed later, `status` is that of an HTTP reply. They survive
+pickling, because Spark's executors send them to the driver.
+"""
 
 from __future__ import annotations
 
-from penstock.error import PenstockError as PenstockError
-from penstock.error import encodable as encodable
-from penstock.error import revived as revived
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+
+class PenstockError(Exception):
+    """The parent of all errors of this package."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retry: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init_subclass__(
+        cls,
+        code: str | None = None,
+        status: int | None = None,
+        retry: bool | None = None,
+        exit_code: int | None = None,
+    ) -> None:
+        facts = {"code": code, "status": status, "retry": retry, "exit_code": exit_code}
+        for name, value in facts.items():
+            if value is not None:
+                setattr(cls, name, value)
+
+    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        self.retry_after_s: float | None = None
+
+    def after(self, seconds: float) -> Self:
+        """The same, with when it is worth trying again."""
+        self.retry_after_s = seconds
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Everything that it was given goes along, also what only its own class has."""
+        return _revive, (type(self), self.message, self.detail, self.hint), self.__dict__
+
+    def body(self) -> dict[str, Any]:
+        """The error as it appears in an HTTP reply or a socket message."""
+        texts = {"message": self.message, "detail": self.detail, "hint": self.hint}
+        return {"code": self.code} | {name: text and encodable(text) for name, text in texts.items()}
+
+    def paragraph(self) -> str:
+        """The error as a person reads it in a terminal."""
+        lines = [f"{self.code}: {self.message}"]
+        if self.detail:
+            lines.append(f"  {self.detail}")
+        if self.hint:
+            lines.append(f"  What to do: {self.hint}")
+        return "\n".join(lines)
+
+
+def encodable(text: str) -> str:
+    """A text that may quote a client: bytes that are no UTF-8 come as lone surrogates, which JSON cannot hold."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def revived(body: Mapping[str, Any]) -> PenstockError:
+    """The error that another process wrote down with `PenstockError.body`."""
+    kinds = {kind.code: kind for kind in _kinds(PenstockError)}
+    kind = kinds.get(str(body.get("code")), PenstockError)
+    return kind(str(body.get("message")), detail=body.get("detail"), hint=body.get("hint"))
+
+
+def _kinds(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)
+
+
+def _revive(kind: type[PenstockError], message: str, detail: str | None, hint: str | None) -> PenstockError:
+    return kind(message, detail=detail, hint=hint)
+
 
 # Declaring
 
 
-class AppFileError(PenstockError):
+class AppFileError(PenstockError, code="bad_app_file"):
     """The app file cannot be found, read or imported."""
 
-    code = "bad_app_file"
 
-
-class DeclarationError(PenstockError):
+class DeclarationError(PenstockError, code="bad_declaration"):
     """The app file declares something that cannot work; the message begins with the user's file and line."""
 
-    code = "bad_declaration"
 
-
-class MissingPackageError(PenstockError):
+class MissingPackageError(PenstockError, code="missing_package"):
     """The app uses something that needs a package which is not installed."""
 
-    code = "missing_package"
 
-
-class SchemaChangeError(PenstockError):
+class SchemaChangeError(PenstockError, code="incompatible_schema"):
     """A stream's class no longer fits the events that its log already holds."""
-
-    code = "incompatible_schema"
 
 
 # Machine and folder
 
 
-class FolderHeldError(PenstockError):
+class FolderHeldError(PenstockError, code="folder_held", retry=True):
     """Another process works on this data folder."""
 
-    code = "folder_held"
-    retry = True
 
-
-class FolderMismatchError(PenstockError):
+class FolderMismatchError(PenstockError, code="wrong_folder"):
     """The data folder belongs to another app, was written by a newer format, or cannot be used."""
 
-    code = "wrong_folder"
 
-
-class PortInUseError(PenstockError):
+class PortInUseError(PenstockError, code="port_in_use"):
     """The address to listen on is taken."""
 
-    code = "port_in_use"
 
-
-class JavaError(PenstockError):
+class JavaError(PenstockError, code="no_java"):
     """No Java, or one that is too old for Spark."""
 
-    code = "no_java"
 
-
-class BadSwitchError(PenstockError):
+class BadSwitchError(PenstockError, code="bad_switch"):
     """`PENSTOCK_PLAIN` names a part that is not there."""
 
-    code = "bad_switch"
 
-
-class ChildFailedError(PenstockError):
+class ChildFailedError(PenstockError, code="child_failed"):
     """A process of this run dies as often as it is started."""
 
-    code = "child_failed"
 
-
-class UnreachableError(PenstockError):
+class UnreachableError(PenstockError, code="unreachable", retry=True):
     """The server named by `--url` does not answer."""
-
-    code = "unreachable"
-    retry = True
 
 
 # Sending
 
 
-class QueueFullError(PenstockError):
+class QueueFullError(PenstockError, code="queue_full", retry=True):
     """A producer's queue is full, and it was told not to wait; the event was not taken."""
 
-    code = "queue_full"
-    retry = True
 
-
-class EventRejectedError(PenstockError):
+class EventRejectedError(PenstockError, code="event_rejected"):
     """The server rejected one event for good; `reason` holds its code, one of those in the reply."""
-
-    code = "event_rejected"
 
     def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None, reason: str = "") -> None:
         super().__init__(message, detail=detail, hint=hint)
         self.reason = reason
 
 
-class UnsentError(PenstockError):
+class UnsentError(PenstockError, code="unsent", retry=True):
     """Events were not answered when a producer's time was up; the message says whether they are kept."""
 
-    code = "unsent"
-    retry = True
 
-
-class ClientClosedError(PenstockError):
+class ClientClosedError(PenstockError, code="client_closed"):
     """A reading client was used after it was closed."""
 
-    code = "client_closed"
 
-
-class ProducerClosedError(PenstockError):
+class ProducerClosedError(PenstockError, code="producer_closed"):
     """A producer was used after `close`, or in a process that was forked from its own."""
-
-    code = "producer_closed"
 
 
 # Processing
 
 
-class StoreHeldError(PenstockError):
+class StoreHeldError(PenstockError, code="store_held", retry=True):
     """Another process owns a processor's store."""
 
-    code = "store_held"
-    retry = True
 
-
-class StoreMismatchError(PenstockError):
+class StoreMismatchError(PenstockError, code="wrong_store"):
     """A processor's store belongs to another question, was written by a newer format, or cannot be used."""
 
-    code = "wrong_store"
 
-
-class StoreFencedError(PenstockError):
+class StoreFencedError(PenstockError, code="store_fenced"):
     """Another process has taken a processor over; the one that gets this can write and call nothing more."""
 
-    code = "store_fenced"
 
-
-class StoreUnavailableError(PenstockError):
+class StoreUnavailableError(PenstockError, code="store_unavailable", retry=True):
     """The database or file that holds a processor's work does not answer, or lets nothing be written."""
 
-    code = "store_unavailable"
-    retry = True
 
-
-class CallRefusedError(PenstockError):
+class CallRefusedError(PenstockError, code="call_refused", retry=True):
     """The other side refused an outgoing call: it had no effect."""
 
-    code = "call_refused"
-    retry = True
 
-
-class CallCutOffError(PenstockError):
+class CallCutOffError(PenstockError, code="call_cut_off", retry=True):
     """An outgoing call was not answered: nobody knows whether it took effect."""
 
-    code = "call_cut_off"
-    retry = True
 
-
-class HandlerDivergedError(PenstockError):
+class HandlerDivergedError(PenstockError, code="handler_diverged"):
     """A handler made other calls than in an earlier run of the same task."""
-
-    code = "handler_diverged"
 
 
 # Log
 
 
-class CorruptBlockError(PenstockError):
+class CorruptBlockError(PenstockError, code="corrupt_block"):
     """A block's checksum does not match its bytes: the disk returned something else than was written."""
 
-    code = "corrupt_block"
 
-
-class PositionGoneError(PenstockError):
+class PositionGoneError(PenstockError, code="position_gone", status=410):
     """A reader asked for events that retention has removed, or for an epoch that is no more."""
 
-    code = "position_gone"
-    status = 410
 
-
-class DiskFullError(PenstockError):
+class DiskFullError(PenstockError, code="disk_full", status=507, retry=True):
     """The disk has no room; nothing of this append was taken."""
 
-    code = "disk_full"
-    status = 507
-    retry = True
 
-
-class LogUnavailableError(PenstockError):
+class LogUnavailableError(PenstockError, code="log_unavailable", status=503, retry=True):
     """The log cannot take appends now."""
 
-    code = "log_unavailable"
-    status = 503
-    retry = True
 
-
-class OutcomeUnknownError(PenstockError):
+class OutcomeUnknownError(PenstockError, code="outcome_unknown", status=503, retry=True):
     """A commit takes longer than anybody waits: what was sent may be taken yet, or not."""
 
-    code = "outcome_unknown"
-    status = 503
-    retry = True
 
-
-class StaleTermError(PenstockError):
+class StaleTermError(PenstockError, code="stale_term"):
     """A newer writer has taken this log over; the writer that gets this must stop."""
 
-    code = "stale_term"
 
-
-class LeaseLostError(PenstockError):
+class LeaseLostError(PenstockError, code="lease_lost", retry=True):
     """Another edge runs this pull by now; nothing of the commit was written."""
 
-    code = "lease_lost"
-    retry = True
 
-
-class ConditionError(PenstockError):
+class ConditionError(PenstockError, code="condition_failed", status=412):
     """An append was made under a condition that does not hold; nothing of it was taken."""
 
-    code = "condition_failed"
-    status = 412
 
-
-class FencedError(PenstockError):
+class FencedError(PenstockError, code="producer_fenced", status=403):
     """A producer wrote with an epoch that a newer instance of it has replaced."""
 
-    code = "producer_fenced"
-    status = 403
 
-
-class SequenceGapError(PenstockError):
+class SequenceGapError(PenstockError, code="sequence_gap", status=409):
     """A producer's sequence number skips ahead of the expected one, which `expected` holds."""
-
-    code = "sequence_gap"
-    status = 409
 
     def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None, expected: int = 0) -> None:
         super().__init__(message, detail=detail, hint=hint)
@@ -249,357 +242,207 @@ class SequenceGapError(PenstockError):
 # Rights
 
 
-class NoKeyError(PenstockError):
+class NoKeyError(PenstockError, code="no_key"):
     """The server would be open to other machines, and no key or JWT option says who may do what."""
 
-    code = "no_key"
 
-
-class SecretError(PenstockError):
+class SecretError(PenstockError, code="bad_secret"):
     """A file or variable that should hold a secret or public key is missing, or does not hold one."""
 
-    code = "bad_secret"
 
-
-class CertificateError(PenstockError):
+class CertificateError(PenstockError, code="bad_certificate"):
     """The certificate or private key for TLS cannot be used."""
 
-    code = "bad_certificate"
 
-
-class KeyMissingError(PenstockError):
+class KeyMissingError(PenstockError, code="unknown_key"):
     """No key has this id or name."""
 
-    code = "unknown_key"
 
-
-class NotTakenError(PenstockError):
+class NotTakenError(PenstockError, code="not_taken", retry=True):
     """The running edge did not take an instruction in time."""
 
-    code = "not_taken"
-    retry = True
 
-
-class UnauthorizedError(PenstockError):
+class UnauthorizedError(PenstockError, code="unauthorized", status=401):
     """No credential, or one that is unknown, revoked or expired."""
 
-    code = "unauthorized"
-    status = 401
 
-
-class SignatureError(PenstockError):
+class SignatureError(PenstockError, code="bad_signature", status=401):
     """A webhook's signature is missing, wrong or too old; nothing of the request was looked at."""
 
-    code = "bad_signature"
-    status = 401
 
-
-class ForbiddenError(PenstockError):
+class ForbiddenError(PenstockError, code="forbidden", status=403):
     """The credential is good, but does not have the right for this."""
 
-    code = "forbidden"
-    status = 403
 
-
-class OriginError(PenstockError):
+class OriginError(PenstockError, code="foreign_origin", status=403):
     """A page of another origin asked, and this origin is not allowed."""
-
-    code = "foreign_origin"
-    status = 403
 
 
 # Requests
 
 
-class BadRequestError(PenstockError):
+class BadRequestError(PenstockError, code="bad_request", status=400):
     """A header, parameter or message is not what the contract says."""
 
-    code = "bad_request"
-    status = 400
 
-
-class NotAcceptableError(PenstockError):
+class NotAcceptableError(PenstockError, code="not_acceptable", status=406):
     """The header `Accept` leaves out the one kind of content that a path has."""
 
-    code = "not_acceptable"
-    status = 406
 
-
-class UpgradeError(PenstockError):
+class UpgradeError(PenstockError, code="upgrade_required", status=426):
     """A path that only speaks WebSocket was asked in another way."""
 
-    code = "upgrade_required"
-    status = 426
 
-
-class NameTakenError(PenstockError):
+class NameTakenError(PenstockError, code="name_taken", status=409):
     """A named subscription was opened with another view, stream or query than the name stands for."""
 
-    code = "name_taken"
-    status = 409
 
-
-class UnknownNameError(PenstockError):
+class UnknownNameError(PenstockError, code="unknown_name", status=404):
     """No subscription of this name is remembered for this credential."""
 
-    code = "unknown_name"
-    status = 404
 
-
-class PolicyError(PenstockError):
+class PolicyError(PenstockError, code="every_change", status=409):
     """A subscription that gets every change was asked to leave some out."""
 
-    code = "every_change"
-    status = 409
 
-
-class BadBodyError(PenstockError):
+class BadBodyError(PenstockError, code="bad_body", status=400):
     """The body as a whole cannot be read; its raw bytes are kept in `dead`."""
 
-    code = "bad_body"
-    status = 400
 
-
-class BadQueryError(PenstockError):
+class BadQueryError(PenstockError, code="bad_query", status=400):
     """A `where`, `select`, `order_by` or `limit` that is not allowed or not meaningful."""
 
-    code = "bad_query"
-    status = 400
 
-
-class BadPositionError(PenstockError):
+class BadPositionError(PenstockError, code="bad_position", status=400):
     """A token that is no position, or a position of another kind or name."""
 
-    code = "bad_position"
-    status = 400
 
-
-class UnknownStreamError(PenstockError):
+class UnknownStreamError(PenstockError, code="unknown_stream", status=404):
     """No stream has this name."""
 
-    code = "unknown_stream"
-    status = 404
 
-
-class UnknownChannelError(PenstockError):
+class UnknownChannelError(PenstockError, code="unknown_channel", status=404):
     """The app has no channel of this name."""
 
-    code = "unknown_channel"
-    status = 404
 
-
-class UnknownViewError(PenstockError):
+class UnknownViewError(PenstockError, code="unknown_view", status=404):
     """No view has this name."""
 
-    code = "unknown_view"
-    status = 404
 
-
-class UnknownAckError(PenstockError):
+class UnknownAckError(PenstockError, code="unknown_ack", status=404):
     """No request is known under this ack token."""
 
-    code = "unknown_ack"
-    status = 404
 
-
-class UnknownWebhookError(PenstockError):
+class UnknownWebhookError(PenstockError, code="unknown_webhook", status=404):
     """No webhook has this id, or it belongs to somebody else."""
 
-    code = "unknown_webhook"
-    status = 404
 
-
-class AddressError(PenstockError):
+class AddressError(PenstockError, code="bad_address", status=400):
     """Deliveries of a webhook may not go to this address."""
 
-    code = "bad_address"
-    status = 400
 
-
-class TooManyWebhooksError(PenstockError):
+class TooManyWebhooksError(PenstockError, code="too_many_webhooks", status=409):
     """The server has as many webhooks as it may."""
 
-    code = "too_many_webhooks"
-    status = 409
 
-
-class SpoolFullError(PenstockError):
+class SpoolFullError(PenstockError, code="spool_full", status=503, retry=True):
     """The snapshots that webhooks are taking leave no room for another; it is tried again."""
 
-    code = "spool_full"
-    status = 503
-    retry = True
 
-
-class EndedRightError(PenstockError):
+class EndedRightError(PenstockError, code="right_ended", status=409):
     """A webhook cannot be enabled because the right of who made it has ended."""
 
-    code = "right_ended"
-    status = 409
 
-
-class UnknownLetterError(PenstockError):
+class UnknownLetterError(PenstockError, code="unknown_letter", status=404):
     """There is no dead letter of this name, or retention has removed it."""
 
-    code = "unknown_letter"
-    status = 404
 
-
-class UnknownVersionError(PenstockError):
+class UnknownVersionError(PenstockError, code="unknown_version", status=404):
     """A stream's schema has no version of this number."""
 
-    code = "unknown_version"
-    status = 404
 
-
-class UnknownPathError(PenstockError):
+class UnknownPathError(PenstockError, code="not_found", status=404):
     """Nothing is served at this path."""
 
-    code = "not_found"
-    status = 404
 
-
-class MethodError(PenstockError):
+class MethodError(PenstockError, code="method_not_allowed", status=405):
     """The path exists, but not for this method."""
 
-    code = "method_not_allowed"
-    status = 405
 
-
-class ReadOnlyStreamError(PenstockError):
+class ReadOnlyStreamError(PenstockError, code="read_only_stream", status=409):
     """Events cannot be posted to a flow's stream or to a ledger."""
 
-    code = "read_only_stream"
-    status = 409
 
-
-class ReadOnlyEdgeError(PenstockError):
+class ReadOnlyEdgeError(PenstockError, code="read_only_edge", status=409):
     """This edge reads beside the one that writes; only that one can do what was asked. `detail` has its address."""
 
-    code = "read_only_edge"
-    status = 409
 
-
-class TooLargeError(PenstockError):
+class TooLargeError(PenstockError, code="too_large", status=413):
     """A body or an event is larger than the declared limit."""
 
-    code = "too_large"
-    status = 413
 
-
-class UnsupportedContentError(PenstockError):
+class UnsupportedContentError(PenstockError, code="unsupported_content", status=415):
     """The content type or encoding is not one that this endpoint takes."""
 
-    code = "unsupported_content"
-    status = 415
 
-
-class EventsRejectedError(PenstockError):
+class EventsRejectedError(PenstockError, code="events_rejected", status=422):
     """Every event of a request was rejected; `rejected` in the same body says why."""
 
-    code = "events_rejected"
-    status = 422
 
-
-class SlowBodyError(PenstockError):
+class SlowBodyError(PenstockError, code="too_slow", status=408, retry=True):
     """A request's body came slower than the server waits for; nothing of it was taken."""
 
-    code = "too_slow"
-    status = 408
-    retry = True
 
-
-class TooManyError(PenstockError):
+class TooManyError(PenstockError, code="too_many", status=429, retry=True):
     """More than a stream's rate or a credential's limits allow; nothing of this request was done."""
 
-    code = "too_many"
-    status = 429
-    retry = True
 
-
-class LaggingError(PenstockError):
+class LaggingError(PenstockError, code="lagging", status=503, retry=True):
     """A view is further behind than its declared `max_lag`; nothing of this request was taken."""
 
-    code = "lagging"
-    status = 503
-    retry = True
 
-
-class IdempotencyReusedError(PenstockError):
+class IdempotencyReusedError(PenstockError, code="idempotency_key_reused", status=422):
     """An Idempotency-Key came again with another body."""
 
-    code = "idempotency_key_reused"
-    status = 422
 
-
-class IdempotencyBusyError(PenstockError):
+class IdempotencyBusyError(PenstockError, code="idempotency_key_in_use", status=409, retry=True):
     """A request with the same Idempotency-Key is still under way."""
 
-    code = "idempotency_key_in_use"
-    status = 409
-    retry = True
 
-
-class OverloadedError(PenstockError):
+class OverloadedError(PenstockError, code="overloaded", status=503, retry=True):
     """The server holds as much unwritten data as it may; nothing of this request was taken."""
 
-    code = "overloaded"
-    status = 503
-    retry = True
 
-
-class NotReadyError(PenstockError):
+class NotReadyError(PenstockError, code="not_ready", status=503, retry=True):
     """The server or the view is still loading."""
 
-    code = "not_ready"
-    status = 503
-    retry = True
 
-
-class NotYetError(PenstockError):
+class NotYetError(PenstockError, code="not_yet", status=504, retry=True):
     """The view had not absorbed the event when the wait ended."""
 
-    code = "not_yet"
-    status = 504
-    retry = True
 
-
-class OverBudgetError(PenstockError):
+class OverBudgetError(PenstockError, code="over_budget", status=507):
     """A view needs more memory than its budget allows; it is not served until it is made smaller."""
-
-    code = "over_budget"
-    status = 507
 
 
 # Flows
 
 
-class PlanError(PenstockError):
+class PlanError(PenstockError, code="bad_plan"):
     """A flow's function returns a plan that cannot be run or trusted as a stream."""
 
-    code = "bad_plan"
 
-
-class FlowError(PenstockError):
+class FlowError(PenstockError, code="flow_failed", retry=True):
     """A flow's function failed on its data; the message names the flow, the line, the batch and the offsets."""
 
-    code = "flow_failed"
-    retry = True
 
-
-class DuplicateKeyError(PenstockError):
+class DuplicateKeyError(PenstockError, code="duplicate_key"):
     """A batch holds two rows of one key, so that no one of them is the view's row."""
 
-    code = "duplicate_key"
 
-
-class BatchRangeError(PenstockError):
+class BatchRangeError(PenstockError, code="batch_range"):
     """Spark replays a batch with other offsets than those already committed: the build must start anew."""
 
-    code = "batch_range"
 
-
-class CheckpointError(PenstockError):
+class CheckpointError(PenstockError, code="checkpoint_lost"):
     """Spark cannot load a flow's checkpoint and the log no longer reaches back far enough to rebuild."""
-
-    code = "checkpoint_lost"

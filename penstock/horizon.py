@@ -26,15 +26,15 @@ class Horizon:
     age_us: int = 24 * 3600 * 1_000_000
 
 
-def parse_horizon(given: int | str | timedelta | None) -> Horizon:
+def parse_horizon(value: int | str | timedelta | None) -> Horizon:
     """A number of ids, or a duration; the other of the two stays as it is by default."""
-    if given is None:
+    if value is None:
         return Horizon()
-    if isinstance(given, int) and not isinstance(given, bool):
-        if not 1 <= given <= MOST_IDS:
-            raise DeclarationError(f"horizon={given}", hint=f"use 1 to {MOST_IDS} ids; each takes 20 to 40 bytes")
-        return Horizon(ids=given)
-    age_us = duration_us(given) if isinstance(given, str | timedelta) else 0
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= MOST_IDS:
+            raise DeclarationError(f"horizon={value}", hint=f"use 1 to {MOST_IDS} ids; each takes 20 to 40 bytes")
+        return Horizon(ids=value)
+    age_us = duration_us(value) if isinstance(value, str | timedelta) else 0
     if age_us <= 0:
-        raise DeclarationError(f"horizon={given!r}", hint='use a number of ids, or a duration such as "7 days"')
+        raise DeclarationError(f"horizon={value!r}", hint='use a number of ids, or a duration such as "7 days"')
     return Horizon(age_us=age_us)

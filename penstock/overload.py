@@ -79,11 +79,11 @@ def parse_shed(overload: str, shed: str | None, keyed: bool) -> Shed | None:
     return Shed(cast(Rule, rule), field or None)
 
 
-def parse_max_lag(given: str | timedelta | int | None) -> MaxLag | None:
+def parse_max_lag(value: str | timedelta | int | None) -> MaxLag | None:
     """A duration, or a number of events."""
-    if given is None:
+    if value is None:
         return None
-    made = MaxLag(events=given) if isinstance(given, int) else MaxLag(us=duration_us(given))
-    if (made.events or made.us or 0) <= 0:
-        raise DeclarationError(f"max_lag={given!r}", hint="use a duration ('30 seconds') or a number of events")
-    return made
+    limit = MaxLag(events=value) if isinstance(value, int) else MaxLag(us=duration_us(value))
+    if (limit.events or limit.us or 0) <= 0:
+        raise DeclarationError(f"max_lag={value!r}", hint="use a duration ('30 seconds') or a number of events")
+    return limit

@@ -11,10 +11,10 @@ from penstock.client.live_rows import AsyncLive, Live
 from penstock.client.outbox import Status
 from penstock.client.producer import AsyncProducer, Producer
 from penstock.client.read_request import Channel
-from penstock.client.reader import Following, Notice
 from penstock.client.row_calls import AsyncCalling, Calling, RowChange
-from penstock.client.rows import Changes, Rows, ViewFacts
+from penstock.client.subscription import Following, Notice
 from penstock.client.sync_client import Client, Watch
+from penstock.client.view_rows import Changes, Rows, ViewFacts
 
 __all__ = [
     "AsyncCalling",

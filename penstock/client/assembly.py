@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
-from penstock.client.rows import Changes
+from penstock.client.view_rows import Changes
 from penstock.errors import BadPositionError, PositionGoneError, UnreachableError
 from penstock.position import Position
 from penstock.protocol import Message

@@ -23,11 +23,11 @@ from penstock.client.processing.work import Progress
 from penstock.client.processing.work_store import LEASE_S, WorkStore, open_store
 from penstock.client.producer import AsyncProducer, ProducerOptions
 from penstock.client.read_request import DEFAULT, Channel, Limit, Names, ReadRequest, read_request
-from penstock.client.reader import Following, Means, Notify, logged
 from penstock.client.row_calls import AsyncCalling, Calls, RowChange, in_order
-from penstock.client.rows import Changes, Row, Rows, ViewFacts, facts_in, key_parameter
+from penstock.client.subscription import Following, Means, Notify, logged
 from penstock.client.transport import IDLE_S, FromEnd, Way, transport
 from penstock.client.verdict import TransientFailure
+from penstock.client.view_rows import Changes, Row, Rows, ViewFacts, facts_in, key_parameter
 from penstock.clock import Clock, SystemClock
 from penstock.errors import CertificateError, PositionGoneError, UnknownViewError, UnreachableError
 

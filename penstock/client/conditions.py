@@ -142,7 +142,7 @@ class Expression:
         return f"<{self.build(parameters)} {parameters.values}>"
 
 
-class Column(Expression):
+class ColumnExpression(Expression):
     """A column, or a field of one: `col.window.start`, `col("group")["group_country"]`."""
 
     __slots__ = ("_path",)
@@ -151,16 +151,16 @@ class Column(Expression):
         self._path = tuple(path)
         super().__init__(lambda p: ".".join(map(_quoted, self._path)))
 
-    def __getattr__(self, name: str) -> Column:
+    def __getattr__(self, name: str) -> ColumnExpression:
         if name.startswith("__"):
             raise AttributeError(name)
         return self[name]
 
-    def __getitem__(self, name: str) -> Column:
+    def __getitem__(self, name: str) -> ColumnExpression:
         """The field of a struct, also one with the name of a method."""
         if not isinstance(name, str):
             raise BadQueryError(f"a field is named by a text, not by {name!r}", hint='write col("a")["b"]')
-        return Column((*self._path, name))
+        return ColumnExpression((*self._path, name))
 
 
 class Condition(Expression):
@@ -187,13 +187,13 @@ class Condition(Expression):
 class Columns:
     """`col.name`, or `col("any name")` where the name is no Python word."""
 
-    def __call__(self, name: str) -> Column:
-        return Column((name,))
+    def __call__(self, name: str) -> ColumnExpression:
+        return ColumnExpression((name,))
 
-    def __getattr__(self, name: str) -> Column:
+    def __getattr__(self, name: str) -> ColumnExpression:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Column((name,))
+        return ColumnExpression((name,))
 
 
 class Functions:

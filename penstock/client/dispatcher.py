@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 from penstock.client.backoff import Backoff
 from penstock.client.batch import NumberedBatch, Receipt
 from penstock.client.outbox import Doing, Outbox
-from penstock.client.verdict import ACK, EXPECTED, Again, Fenced, Forgotten, Reply, Settled, Smaller, Verdict, judge
+from penstock.client.verdict import ACK, EXPECTED, Again, DoorReply, Fenced, Forgotten, Settled, Smaller, Verdict, judge
 from penstock.clock import Clock
 from penstock.errors import BadRequestError, EventRejectedError, PenstockError, UnreachableError
 
@@ -47,14 +47,14 @@ class DoorConnection:
     def is_open(self) -> bool:
         return self._http.sock is not None
 
-    def post(self, body: bytes, sent: Mapping[str, str]) -> Reply:
+    def post(self, body: bytes, sent: Mapping[str, str]) -> DoorReply:
         """Raises `UnreachableError`; whether the request was taken is then not known."""
         try:
             self._http.request("POST", self._path, body, dict(sent))
             with self._http.getresponse() as response:
                 content = response.read(_LARGEST_REPLY)
                 headers = {name: value for name in _HEADERS if (value := response.getheader(name)) is not None}
-                reply = Reply(response.status, headers, content)
+                reply = DoorReply(response.status, headers, content)
                 if not response.isclosed():
                     self._http.close()
                 return reply

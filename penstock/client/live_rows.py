@@ -14,8 +14,8 @@ from threading import Condition
 from typing import TypeVar
 
 from penstock.client.loop_thread import LoopThread
-from penstock.client.reader import Following
-from penstock.client.rows import Changes, Hashable, Row, frozen, key_of
+from penstock.client.subscription import Following
+from penstock.client.view_rows import Changes, Hashable, Row, frozen, key_of
 from penstock.errors import ClientClosedError
 
 _log = logging.getLogger("penstock.client")

@@ -27,7 +27,7 @@ Doing = Literal["idle", "sending", "retrying", "blocked", "fenced", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class QueueBounds:
     """How much waits at most, and how much is sent together."""
 
     queue_events: int
@@ -57,7 +57,7 @@ class _Entry:
 class Outbox:
     """Called by any thread (`put`, `room`, `drained`) and by the one that sends (`next_batch` and what follows)."""
 
-    def __init__(self, start: StartState, bounds: Bounds, storer: Storer | None, clock: Clock) -> None:
+    def __init__(self, start: StartState, bounds: QueueBounds, storer: Storer | None, clock: Clock) -> None:
         self._bounds, self._storer, self._clock = bounds, storer, clock
         self._changed = Condition()
         self._handles = Lock()

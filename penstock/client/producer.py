@@ -21,7 +21,7 @@ import msgspec
 from penstock.client.batch import Handle
 from penstock.client.dispatcher import Dispatcher, DoorConnection, Key, Rejected
 from penstock.client.journal import Disk, Journal, Storer, fresh_start
-from penstock.client.outbox import Bounds, Outbox, Status
+from penstock.client.outbox import Outbox, QueueBounds, Status
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     BadRequestError,
@@ -134,7 +134,7 @@ class Workings:
         journal = None if folder is None else Journal(Path(folder), stream, disk, now_us)
         self._storer = None if journal is None else Storer(journal)
         start = fresh_start(now_us) if journal is None else journal.start
-        bounds = Bounds(queue_events, queue_bytes, batch_events, batch_bytes, linger_ms / 1000)
+        bounds = QueueBounds(queue_events, queue_bytes, batch_events, batch_bytes, linger_ms / 1000)
         self.outbox = Outbox(start, bounds, self._storer, self.clock)
         self._dispatcher = Dispatcher(
             self.outbox,

@@ -14,8 +14,8 @@ from typing import Any
 
 from penstock.client.live_rows import KeyColumns
 from penstock.client.loop_thread import LoopThread
-from penstock.client.reader import Following
-from penstock.client.rows import Changes, Hashable, Row, key_of
+from penstock.client.subscription import Following
+from penstock.client.view_rows import Changes, Hashable, Row, key_of
 
 _log = logging.getLogger("penstock.client")
 

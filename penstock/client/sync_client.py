@@ -15,8 +15,8 @@ from penstock.client.live_rows import AsyncLive, Live
 from penstock.client.loop_thread import LoopThread
 from penstock.client.producer import Producer, ProducerOptions
 from penstock.client.read_request import Names
-from penstock.client.reader import Following
 from penstock.client.row_calls import Calling, Calls, RowChange, in_order
+from penstock.client.subscription import Following
 from penstock.client.transport import Way
 from penstock.errors import ClientClosedError
 

@@ -37,7 +37,7 @@ EXPECTED = "Producer-Expected-Seq"
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class DoorReply:
     """An HTTP reply; the names of `headers` are as the contract spells them."""
 
     status: int
@@ -87,7 +87,7 @@ class Fenced:
 Verdict = Settled | Again | Smaller | Forgotten | Fenced
 
 
-def judge(reply: Reply, now_s: float) -> Verdict:
+def judge(reply: DoorReply, now_s: float) -> Verdict:
     """What to do with the batch that got this answer."""
     body = _object(reply.body)
     code = _error(body).get("code")
@@ -119,7 +119,7 @@ def _settled(body: Mapping[str, Any]) -> Settled:
     return Settled(Receipt(body["ack"], shed=int(body.get("shed") or 0)), rejected)
 
 
-def _refusal(reply: Reply, body: Mapping[str, Any]) -> PenstockError:
+def _refusal(reply: DoorReply, body: Mapping[str, Any]) -> PenstockError:
     """The server's own words where there are any."""
     kind = LogUnavailableError if reply.status in (429, 503, 507) else UnreachableError
     if _error(body):

@@ -19,7 +19,7 @@ from aiohttp import web
 from penstock import plain
 from penstock.clock import Clock
 from penstock.collect.collect_routes import ROUTES
-from penstock.collect.counts import Counts
+from penstock.collect.counts import StreamCounts
 from penstock.collect.intake import Intake
 from penstock.collect.judging.judge import Judge
 from penstock.collect.letters.dead_letters import DeadLedger
@@ -37,7 +37,7 @@ from penstock.collect.ways.receipts import Receipts
 from penstock.collect.ways.request_body import SlowBodies
 from penstock.collect.ways.short_way import ShortWay, Writers, misfit
 from penstock.collect.ways.udp import Udps
-from penstock.collect.ways.view_reply import MayRead, Rows, ViewReplies, by_credential
+from penstock.collect.ways.view_reply import MayRead, ViewReplies, ViewRows, by_credential
 from penstock.collect.ways.without_ack import Unanswered
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
@@ -107,14 +107,14 @@ class Collect:
         sleep: Sleep = asyncio.sleep,
         new_id: Callable[[], str] = _receipt_id,
         absorbed: Absorbed | None = None,
-        rows: Rows | None = None,
+        rows: ViewRows | None = None,
         may_read: MayRead = by_credential,
         signatures: Signatures | None = None,
     ) -> None:
         """Raises `SchemaChangeError` when a stream's class no longer fits its stored events. `rows` and `may_read` are
         for senders that ask for a view's row."""
         self._clock = clock
-        self.counts = Counts(log.memory())
+        self.counts = StreamCounts(log.memory())
         self.pressure = Pressure(application, limits, clock, signals, random or Random())
         self.slow = SlowBodies(limits, clock)
         dead = DeadLedger(make_dead(log, group), group, clock)

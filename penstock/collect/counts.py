@@ -15,7 +15,7 @@ from penstock.log.log import Count, Share
 _NOTHING = {"duplicates": 0, "dead": 0, "shed": 0}
 
 
-class Counts:
+class StreamCounts:
     """The totals of every stream, as the log's memory has them."""
 
     def __init__(self, memory: Mapping[str, Any]) -> None:

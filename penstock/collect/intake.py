@@ -25,7 +25,7 @@ from penstock.collect.judging.incoming_events import ArrivedEvents, BuiltBatch, 
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
-from penstock.collect.limits.stream_guard import Guard
+from penstock.collect.limits.stream_guard import StreamGuard
 from penstock.collect.sender import Sender, Way
 from penstock.log.group import GroupCommit, first_taken
 from penstock.log.log import Append, Appended, Condition, OutcomeKey, Producer, Share, Stream
@@ -73,7 +73,7 @@ class Note:
     """Conditions of its events, which are then an append of their own."""
 
 
-class Answer(Protocol):
+class OutcomeTaker(Protocol):
     """Who waits for an outcome: a future, or what is like one. It is told once, on the loop, and raises nothing."""
 
     def done(self) -> bool: ...
@@ -90,7 +90,7 @@ class Claim:
     decoded: DecodedEvents
     received_us: int
     sender: Sender
-    done: Answer
+    done: OutcomeTaker
     producer: Producer | None = None
     note: Note | None = None
     rejections: list[Rejection] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Intake:
         group: GroupCommit,
         dead: DeadLedger,
         signals: Signals,
-        guard: Guard | None = None,
+        guard: StreamGuard | None = None,
     ) -> None:
         self.judge = judge
         self.stream = stream
@@ -166,7 +166,7 @@ class Intake:
             guard.give_back(events, sender)
         return outcome
 
-    def put(self, decoded: DecodedEvents, received_us: int, sender: Sender, done: Answer) -> None:
+    def put(self, decoded: DecodedEvents, received_us: int, sender: Sender, done: OutcomeTaker) -> None:
         """As `take`, for who waits without a task, and where the stream's guard lets everything pass: `done` is told
         what `take` would return or raise."""
         self._join(Claim(decoded, received_us, sender, done, rejections=list(decoded.rejections)))

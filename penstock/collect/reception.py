@@ -16,7 +16,7 @@ from penstock.collect.judging.json_events import SLICE_BYTES, Form, count
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
-from penstock.collect.limits.room import Share
+from penstock.collect.limits.room import RoomShare
 from penstock.collect.limits.turns import Turns
 from penstock.collect.sender import Sender
 from penstock.errors import BadBodyError
@@ -64,7 +64,7 @@ class Reception:
         producer: Producer | None = None,
         note: Note | None = None,
         bad_note: BadNote | None = None,
-        share: Share | None = None,
+        share: RoomShare | None = None,
     ) -> Outcome:
         """Durable on return. Raises `BadBodyError` after the body is in `dead`, and what the log raises.
 

@@ -10,9 +10,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock.declaration import StreamDef
-from penstock.evolution import changes_refused, removed_fields
+from penstock.evolution import changes_refused, narrowed, removed_fields
 from penstock.log.log import Version
-from penstock.narrowing import narrowed
 from penstock.schema import simple_type
 
 CLASS = b"penstock.class"

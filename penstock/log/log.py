@@ -5,7 +5,7 @@ partition events with dense offsets from 0. Events arrive in *commits*: one atom
 several streams. Commits of one stream are numbered upwards; a reader that works in whole commits sees what the
 writer meant to be seen together.
 
-Invariants, each of which `penstock.testing.contracts.log` tries to break:
+Invariants, each of which `penstock.testing.contracts.log_contract` tries to break:
 
 1. When `append` returns, its events are durable (fsynced); when it raises, none of them ever appears.
 2. One call of `append` is one commit: all of its streams or none, in the order of the list.

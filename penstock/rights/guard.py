@@ -20,9 +20,9 @@ from penstock.errors import BadPositionError, ForbiddenError, PenstockError, Una
 from penstock.observe.signals import AccessRefused, Signals
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS, NOBODY, Credential, forbidden, heard_by, leave
-from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.scope import Verb
+from penstock.rights.web_origins import WebOrigins
 from penstock.route import Right, Route
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -81,7 +81,7 @@ class Guard:
         self,
         rights: Rights,
         *,
-        origins: Origins | None = None,
+        origins: WebOrigins | None = None,
         signatures: Container[str] = (),
         signals: Signals = lambda signal: None,
         on_refused: Callable[[str, str], None] = lambda stream, code: None,
@@ -94,7 +94,7 @@ class Guard:
         """
         self.rights = rights
         self._filtered = frozenset(filtered)
-        self._origins, self._signatures = origins or Origins(), signatures
+        self._origins, self._signatures = origins or WebOrigins(), signatures
         self._signals, self._on_refused = signals, on_refused
 
     def add_to(self, app: web.Application) -> None:

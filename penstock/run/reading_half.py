@@ -16,8 +16,8 @@ from penstock.declaration import Application
 from penstock.log.folder import FolderLog
 from penstock.observe.signals import RequestRefused
 from penstock.rights.guard import Guard
-from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
+from penstock.rights.web_origins import WebOrigins
 from penstock.run.announcement import processes
 from penstock.run.edge_log import FollowedLog, Setting, WrittenLog
 from penstock.run.security import OPEN, PROBE, refuse_open, request_rate
@@ -91,7 +91,7 @@ class ReadingHalf:
         web_app = web.Application(middlewares=[errors_as_json(observer)])
         guard = Guard(
             self.rights,
-            origins=Origins(self.setting.security.cors),
+            origins=WebOrigins(self.setting.security.cors),
             signatures=frozenset(stream.name for stream in application.streams if stream.signed),
             signals=observer.emit,
             on_refused=refused,

@@ -18,7 +18,7 @@ from penstock.log.opening import open_reader
 from penstock.overload import Rate, parse_rate
 from penstock.rights.credential import TokenOptions
 from penstock.rights.keys import KeyBook
-from penstock.rights.origins import Origins, is_loopback_name
+from penstock.rights.web_origins import WebOrigins, is_loopback_name
 
 if TYPE_CHECKING:
     from penstock.rights.tls import Certificate
@@ -49,7 +49,7 @@ class Security:
     """Connections of all together."""
 
     def __post_init__(self) -> None:
-        Origins(self.cors)
+        WebOrigins(self.cors)
         request_rate(self.key_rate)
         if self.webhook_hosts:
             from penstock.serve.webhooks.address_rules import AddressRules  # aiohttp: not for every command

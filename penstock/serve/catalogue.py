@@ -17,7 +17,7 @@ from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Stre
 from penstock.errors import UnknownChannelError
 from penstock.rights.credential import Credential
 from penstock.serve.question import Question, question_in
-from penstock.views.read_rule import Condition, ReadRule, claims_in, read_rule
+from penstock.views.read_rule import ReadRule, RuleCondition, claims_in, read_rule
 from penstock.views.where.sql_types import quoted
 
 _NOTHING = ReadRule(columns=frozenset())
@@ -82,4 +82,4 @@ class Catalogue:
         if credential.sees_all or not self._filtered:
             return ReadRule((), columns)
         hidden = ", ".join(quoted(stream) for stream in sorted(self._filtered))
-        return ReadRule((Condition(f"stream NOT IN ({hidden})"),), columns)
+        return ReadRule((RuleCondition(f"stream NOT IN ({hidden})"),), columns)

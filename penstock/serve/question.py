@@ -17,7 +17,7 @@ from penstock.config import Limits
 from penstock.declaration import Policy
 from penstock.errors import BadQueryError, BadRequestError, ForbiddenError
 from penstock.route import waiting
-from penstock.views.query import DEFAULT, Limit, Names, Query
+from penstock.views.read_query import DEFAULT, Limit, Names, Query
 from penstock.views.read_rule import EVERYTHING, ReadRule, parse_ruled
 from penstock.views.store import Content, View
 from penstock.views.unpack import frozen

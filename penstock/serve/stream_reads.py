@@ -38,7 +38,7 @@ from penstock.serve.fanout.messages import Message, reset, stall
 from penstock.serve.fanout.receiver import Receiver
 from penstock.serve.fanout.tail import Events, StreamTail, event_json
 from penstock.serve.question import Question
-from penstock.views.query import Query
+from penstock.views.read_query import Query
 from penstock.views.read_rule import ReadRule, parse_ruled
 from penstock.views.unpack import rows_of
 

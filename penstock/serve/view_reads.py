@@ -22,7 +22,7 @@ from penstock.serve.fanout.messages import RowCodec
 from penstock.serve.longpoll import Replies, poll
 from penstock.serve.question import Question, key_in, seconds
 from penstock.serve.replies import JSON, cache_of, has_tag
-from penstock.views.query import Query
+from penstock.views.read_query import Query
 from penstock.views.store import Content, View
 from penstock.views.views import Views
 

@@ -28,7 +28,7 @@ from penstock.flows import plan_tree
 from penstock.flows.plan import Planned, Planner, in_commit_order
 from penstock.flows.session import open_session
 from penstock.flows.sink import flow_events, one_row_per_key
-from penstock.views.query import evaluate, parse_query
+from penstock.views.read_query import evaluate, parse_query
 from penstock.views.unpack import dicts_of, ops_of
 
 Rows = list[dict[str, Any]]

@@ -21,7 +21,7 @@ from penstock.change import Column
 from penstock.declaration import Application, ChannelDef, Place, Problem
 from penstock.errors import BadQueryError, ForbiddenError
 from penstock.schema import simple_type
-from penstock.views.query import DEFAULT, Limit, Names, Query, parse_query
+from penstock.views.read_query import DEFAULT, Limit, Names, Query, parse_query
 from penstock.views.where.filter import Where, compile_where
 from penstock.views.where.syntax import parse
 
@@ -47,7 +47,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class RuleCondition:
     """SQL of the app's own, and the claims that it compares with."""
 
     text: str
@@ -58,7 +58,7 @@ class Condition:
 class ReadRule:
     """What one reader may see of one view or stream. Equal rules show the same."""
 
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[RuleCondition, ...] = ()
     columns: frozenset[str] | None = None
 
     def tests(self, columns: Sequence[Column], errors: list[int] | None) -> tuple[Where, ...]:
@@ -95,7 +95,7 @@ def read_rule(
     """
     own = [] if visible_where is None or reader.sees_all else [visible_where]
     texts = [*own, *([] if where is None else [where])]
-    conditions = tuple(Condition(text, _bound(reader, name, text)) for text in texts)
+    conditions = tuple(RuleCondition(text, _bound(reader, name, text)) for text in texts)
     columns = reader.columns(name)
     if select is not None:
         columns = frozenset(select) if columns is None else columns & frozenset(select)
@@ -139,7 +139,7 @@ def _value(reader: Reader, name: str, claim: str) -> Any:
     )
 
 
-def _compiled(condition: Condition, columns: Sequence[Column], errors: list[int] | None) -> Where:
+def _compiled(condition: RuleCondition, columns: Sequence[Column], errors: list[int] | None) -> Where:
     params = {name: list(value) if isinstance(value, tuple) else value for name, value in condition.values}
     try:
         return compile_where(condition.text, columns, errors, params)

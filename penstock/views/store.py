@@ -25,7 +25,7 @@ from penstock.errors import NotReadyError, OverBudgetError, PenstockError
 from penstock.log.builds import BatchMeta
 from penstock.position import Frontier, Position
 from penstock.views.history import Batch, History
-from penstock.views.query import Query
+from penstock.views.read_query import Query
 
 SWAP_CHANGES = 20_000
 """Above this a batch is applied to a copy in the thread and swapped in: on the loop it would take over 2 ms."""

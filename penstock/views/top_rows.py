@@ -13,10 +13,10 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from penstock.change import Change, Key, Row
-from penstock.views.query import Delta, Query, QueryState, ascending
+from penstock.views.read_query import Delta, Query, QueryState, ascending
 
 RESERVE_ROWS = 2_000
-"""Rows ranked beyond the limit: so many may leave before the view is scanned again."""
+"""RowItems ranked beyond the limit: so many may leave before the view is scanned again."""
 _GROWTH = 8
 """How far the ranked part may grow before the bound is drawn tighter."""
 
@@ -24,13 +24,13 @@ _SORT_AT = 1_000
 """Candidates gathered before the worst of them are let go."""
 
 
-class Rows(Protocol):
-    """Rows by key, as far as ranking them needs."""
+class RowItems(Protocol):
+    """RowItems by key, as far as ranking them needs."""
 
     def items(self) -> Iterable[tuple[Key, Row]]: ...
 
 
-def best_rows(query: Query, rows: Rows, count: int) -> list[tuple[Any, Key, Row]]:
+def best_rows(query: Query, rows: RowItems, count: int) -> list[tuple[Any, Key, Row]]:
     """The first `count` rows that pass, in order, each with its sort key and key.
 
     The key is made comparable only for rows that can still be among them: for a large view that is most of the work.
@@ -55,7 +55,7 @@ def best_rows(query: Query, rows: Rows, count: int) -> list[tuple[Any, Key, Row]
 class TopState:
     """The visible rows of one query, moved from batch to batch; for a query without limit nothing is kept."""
 
-    def __init__(self, query: Query, rows: Rows, reserve: int = RESERVE_ROWS) -> None:
+    def __init__(self, query: Query, rows: RowItems, reserve: int = RESERVE_ROWS) -> None:
         """`rows` are the view's rows at one offset and must not change while this runs; slow for large views."""
         self.query = query
         self._reserve = max(1, reserve)  # a bound needs a row to be drawn at

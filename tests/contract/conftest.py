@@ -4,8 +4,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from penstock.testing.contracts.log import LogContract
 from penstock.testing.contracts.log_backends import BACKENDS
+from penstock.testing.contracts.log_contract import LogContract
 from tests import postgres_server
 
 

@@ -11,8 +11,8 @@ from typing import get_args
 import pytest
 
 import penstock.log.logs
-from penstock.testing.contracts.log import LogContract
 from penstock.testing.contracts.log_backends import BACKENDS, Capability, LogBackend
+from penstock.testing.contracts.log_contract import LogContract
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -23,7 +23,7 @@ import pytest
 import penstock.client
 from penstock.client import AsyncClient, Client
 from penstock.client.async_client import ReadOptions
-from penstock.client.reader import NoticeKind
+from penstock.client.subscription import NoticeKind
 from penstock.config import Folder
 from penstock.log.opening import open_reader
 from tests.docs.pages import ROOT, blocks, page, section, table_codes

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from penstock.client.assembly import ViewAssembly, is_newer
 from penstock.client.read_request import ReadRequest
-from penstock.client.rows import Changes
+from penstock.client.view_rows import Changes
 
 
 class Batches(Protocol):

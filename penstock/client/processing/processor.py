@@ -25,7 +25,7 @@ from penstock.client.backoff import FIRST_S, Backoff
 from penstock.client.processing.change_feed import ChangeFeed
 from penstock.client.processing.handler_run import AsyncContext, Confirm, Context, HandlerRun, Wiring, in_thread
 from penstock.client.processing.outgoing_call import HttpSender
-from penstock.client.processing.work import Each, KeyChange, On, Progress, Question, Received, Resumed, Task
+from penstock.client.processing.work import Each, KeyChange, On, ProcessorQuestion, Progress, Received, Resumed, Task
 from penstock.client.processing.work_store import WorkStore
 from penstock.client.verdict import TransientFailure
 from penstock.clock import Clock, SystemClock
@@ -73,7 +73,7 @@ class ProcessOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """How a processor works; what it asks of its view is in the `Question`."""
+    """How a processor works; what it asks of its view is in the `ProcessorQuestion`."""
 
     on: On = "changes"
     """`upserts`: the handler is told of rows that are new or changed, never of deletes."""
@@ -141,7 +141,7 @@ class Processor:
         if key is None:
             return await in_thread(self._store.progress)
         columns = None if select is None else tuple(select)
-        question = Question(self._feed.view, key, where, params, columns, self._options.on, self._options.each)
+        question = ProcessorQuestion(self._feed.view, key, where, params, columns, self._options.on, self._options.each)
         while True:
             try:
                 resumed = await self._own(question)
@@ -172,7 +172,7 @@ class Processor:
 
     # Ownership
 
-    async def _own(self, question: Question) -> Resumed | None:
+    async def _own(self, question: ProcessorQuestion) -> Resumed | None:
         """None: told to stop before it was our turn."""
         logged = False
         while not self._stopped():
@@ -190,7 +190,7 @@ class Processor:
             await asyncio.sleep(_STANDBY_S)
         return None
 
-    async def _owning(self, resumed: Resumed, question: Question) -> None:
+    async def _owning(self, resumed: Resumed, question: ProcessorQuestion) -> None:
         """Everything at once; the first that ends, ends the rest."""
         self._level = False
         self._busy.clear()

@@ -15,8 +15,8 @@ from penstock.client.processing.work import (
     KeyMemory,
     LoggedCall,
     News,
+    ProcessorQuestion,
     Progress,
-    Question,
     Received,
     Resumed,
     Task,
@@ -96,7 +96,7 @@ class SqlWork(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
         self.term = 0
-        self._question: Question | None = None
+        self._question: ProcessorQuestion | None = None
 
     @abstractmethod
     def _transact(self, work: Callable[[Sql], T]) -> T:
@@ -121,7 +121,7 @@ class SqlWork(ABC):
         insert = "INSERT INTO penstock_processors VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING"
         sql.run(insert, *values)
 
-    def _become_owner(self, sql: Sql, question: Question, holder: str, until_us: int) -> Resumed:
+    def _become_owner(self, sql: Sql, question: ProcessorQuestion, holder: str, until_us: int) -> Resumed:
         """Within a transaction that nobody else can be in, after `_introduce`."""
         query = "SELECT format, question, received, term FROM penstock_processors WHERE name = ?"
         ((form, stored, position, term),) = sql.rows(query, self.name)
@@ -132,7 +132,7 @@ class SqlWork(ABC):
         self.term, self._question = term + 1, question
         return Resumed(self.term, position)
 
-    def _check(self, form: int, stored: str | None, question: Question) -> None:
+    def _check(self, form: int, stored: str | None, question: ProcessorQuestion) -> None:
         if form != FORMAT:
             raise StoreMismatchError(f"the store of '{self.name}' has another format", hint="update penstock")
         if stored not in (None, question.text()):

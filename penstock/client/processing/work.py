@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.client.rows import Changes, Row
+from penstock.client.view_rows import Changes, Row
 
 Each = Literal["row", "batch"]
 On = Literal["changes", "upserts"]
@@ -49,7 +49,7 @@ class KeyChange(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProcessorQuestion:
     """What a processor asks of its view. It belongs to what is stored: another question needs another name."""
 
     view: str

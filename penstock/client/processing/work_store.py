@@ -24,8 +24,8 @@ from penstock.client.processing.work import (
     CallState,
     FailedTask,
     LoggedCall,
+    ProcessorQuestion,
     Progress,
-    Question,
     Received,
     Resumed,
     Task,
@@ -40,7 +40,7 @@ class WorkStore(Protocol):
     def lease_s(self) -> float | None:
         """How long ownership lasts without a transaction; None: as long as the process."""
 
-    def acquire(self, question: Question) -> Resumed | None:
+    def acquire(self, question: ProcessorQuestion) -> Resumed | None:
         """Become the owner; None while somebody else is. Called first, and again by one that stands by.
 
         Raises `StoreMismatchError` if what is stored answers another question. All tasks are due at once then.

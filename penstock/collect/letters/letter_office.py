@@ -16,18 +16,18 @@ from penstock.collect.collect_routes import ROUTES
 from penstock.collect.intake import Intake
 from penstock.collect.letters.replayer import LetterReader, Replayer, Wish
 from penstock.collect.letters.stored_letters import (
+    LetterQuery,
     Mask,
     Replayed,
     StoredLetter,
     StoredLetters,
-    Wanted,
     as_it_is,
     masked,
 )
 from penstock.collect.limits.room import Room
 from penstock.collect.sender import sender_of
-from penstock.collect.ways.replies import error_reply, json_reply
-from penstock.collect.ways.request_body import Body, SlowBodies
+from penstock.collect.ways.door_replies import error_reply, json_reply
+from penstock.collect.ways.request_body import RequestBody, SlowBodies
 from penstock.config import Limits
 from penstock.declaration import PullDef
 from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, PenstockError, StaleTermError
@@ -111,7 +111,9 @@ class DeadLetterOffice:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         query = request.query
-        wanted = Wanted(query.get("stream"), query.get("reason"), _since(query.get("since")), _flag(query, "replayed"))
+        wanted = LetterQuery(
+            query.get("stream"), query.get("reason"), _since(query.get("since")), _flag(query, "replayed")
+        )
         after = Position.parse(query["after"], "stream", "dead") if query.get("after") else None
         page = await asyncio.to_thread(self._letters.page, wanted, after, _limit(query.get("limit")))
         shown = as_it_is if _flag(query, "masked") is False else self._mask
@@ -124,7 +126,7 @@ class DeadLetterOffice:
 
     async def _replay(self, request: web.Request) -> web.StreamResponse:
         sender = sender_of(request, "replay")
-        body = Body(request, self._limits, self._room, sender.account, self._slow)
+        body = RequestBody(request, self._limits, self._room, sender.account, self._slow)
         try:
             asked = _asked(await _read(body))
             wishes = [Wish(a.letter, None if a.events is None else [bytes(e) for e in a.events]) for a in asked.letters]
@@ -161,7 +163,7 @@ class DeadLetterOffice:
         }
 
 
-async def _read(body: Body) -> bytes:
+async def _read(body: RequestBody) -> bytes:
     try:
         return await body.read()
     except BadBodyError as error:  # which is kept in `dead` elsewhere, and not here

@@ -38,7 +38,7 @@ per dead letter, however they are chosen. An epoch that is gone takes its letter
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LetterPlace:
     """Where a letter stands: the epoch of its side of `dead`, and an offset."""
 
     epoch: str
@@ -60,10 +60,10 @@ class Replayed:
     def __init__(self, memory: Mapping[str, Any]) -> None:
         self._memory = memory
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: LetterPlace) -> bool:
         return bool(self._bits(place.key) & place.bit)
 
-    def note(self, places: Iterable[Place]) -> Note:
+    def note(self, places: Iterable[LetterPlace]) -> Note:
         """What is written in the commit that replays these letters, if no other comes before it."""
         keys: dict[str, int] = {}
         for place in places:
@@ -80,7 +80,7 @@ class StoredLetter:
     """One dead letter as the log holds it."""
 
     name: str
-    place: Place
+    place: LetterPlace
     stream: str
     reason: str
     detail: str | None
@@ -98,7 +98,7 @@ class StoredLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LetterQuery:
     """Which letters: None is any."""
 
     stream: str | None = None
@@ -140,7 +140,7 @@ class StoredLetters:
     def __init__(self, log: FolderLog, replayed: Replayed) -> None:
         self._log, self._replayed = log, replayed
 
-    def page(self, wanted: Wanted, after: Position | None, limit: int) -> LetterPage:
+    def page(self, wanted: LetterQuery, after: Position | None, limit: int) -> LetterPage:
         found, offsets, blocks = self._log.opened("dead", after)
         letters: list[StoredLetter] = []
         room, looked_at = PAGE_BYTES, 0
@@ -181,7 +181,7 @@ class StoredLetters:
             )
         return int(match[1]), int(match[2])
 
-    def _passing(self, found: Found, block: Block, wanted: Wanted) -> Iterator[StoredLetter]:
+    def _passing(self, found: Found, block: Block, wanted: LetterQuery) -> Iterator[StoredLetter]:
         epoch = found.places()[block.partition][0].epoch
         offsets = block.offsets.to_pylist()
         for letter in _letters(block, epoch, offsets, wanted.rows(block.batch)):
@@ -202,7 +202,7 @@ def _letters(block: Block, epoch: str, offsets: list[int], rows: Iterable[int]) 
 def _letter(side: int, epoch: str, offset: int, values: dict[str, Any]) -> StoredLetter:
     return StoredLetter(
         name=f"{side}-{offset}",
-        place=Place(epoch, offset),
+        place=LetterPlace(epoch, offset),
         stream=values["stream"] or "",
         reason=values["reason"] or "",
         detail=values["detail"],

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.clock import Clock, rfc3339
-from penstock.collect.limits.stream_guard import Guard
+from penstock.collect.limits.stream_guard import StreamGuard
 from penstock.declaration import Application
 from penstock.errors import LaggingError
 from penstock.observe.signals import LagSwitched, Signals
@@ -70,7 +70,7 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LagReading:
     """What was seen at one moment: lengths, and whether the flow's lag counts (one stopped by an error does not)."""
 
     now_us: int
@@ -91,7 +91,7 @@ class Lag:
         self._seen: deque[tuple[int, int]] = deque()
         self._sizes: deque[tuple[int, float]] = deque()
 
-    def look(self, look: Look) -> bool:
+    def look(self, look: LagReading) -> bool:
         """Take note; returns whether it was switched."""
         self.absorbed = look.absorbed
         self.events = max(0, look.end - look.absorbed)
@@ -130,7 +130,7 @@ class Lag:
             return self.us / self.limit.us
         return self.events / (self.limit.events or 1)
 
-    def _remember(self, look: Look) -> None:
+    def _remember(self, look: LagReading) -> None:
         if self._seen and look.absorbed < self._seen[-1][1]:
             self._seen.clear()  # another build
         self._seen.append((look.now_us, look.absorbed))
@@ -159,7 +159,7 @@ class Lags:
     def __init__(
         self,
         application: Application,
-        guards: Mapping[str, Guard],
+        guards: Mapping[str, StreamGuard],
         end: Callable[[str], Position],
         absorbed: Absorbed,
         clock: Clock,
@@ -208,11 +208,11 @@ class Lags:
             if lag.over
         ]
 
-    def _look(self, lag: Lag, end: Position, now_us: int) -> Look:
+    def _look(self, lag: Lag, end: Position, now_us: int) -> LagReading:
         frontier, counts = self._absorbed(lag.view)
         reached = frontier.get(lag.stream)
         absorbed = sum(reached.offsets) if reached is not None and reached.epoch == end.epoch else 0
-        return Look(now_us, sum(end.offsets), absorbed, counts)
+        return LagReading(now_us, sum(end.offsets), absorbed, counts)
 
     def _tell(self, stream: str, over: list[Lag]) -> None:
         guard = self._guards[stream]

@@ -18,7 +18,7 @@ from penstock.clock import Clock
 from penstock.collect.intake import Intake
 from penstock.collect.limits.lag import Absorbed, Lags, Pausing
 from penstock.collect.limits.room import Room
-from penstock.collect.limits.stream_guard import Guard
+from penstock.collect.limits.stream_guard import StreamGuard
 from penstock.collect.limits.turns import Turns
 from penstock.config import Limits
 from penstock.declaration import Application
@@ -50,7 +50,7 @@ class Pressure:
         self._application, self._clock, self._signals = application, clock, signals
         self.room = Room(limits.unwritten_bytes, limits.unwritten_events, clock)
         self.turns = Turns(limits.busy_bytes)
-        self.guards = {s.name: Guard(s, self.room, limits.shed_above, clock, random) for s in application.streams}
+        self.guards = {s.name: StreamGuard(s, self.room, limits.shed_above, clock, random) for s in application.streams}
         self._lags: Lags | None = None
         self._full = False
         self._switches: deque[float] = deque()

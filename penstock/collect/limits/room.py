@@ -31,8 +31,8 @@ class Room:
         self._since_s = clock.monotonic()
         self._speed: float | None = None
 
-    def share(self, account: str) -> Share:
-        return Share(self, account)
+    def share(self, account: str) -> RoomShare:
+        return RoomShare(self, account)
 
     @property
     def accounts(self) -> int:
@@ -93,7 +93,7 @@ class Room:
         ).after(self.retry_after_s())
 
 
-class Share:
+class RoomShare:
     """What one request holds, until it is closed."""
 
     __slots__ = ("_room", "account", "bytes", "events")

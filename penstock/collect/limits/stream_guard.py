@@ -131,7 +131,7 @@ _UNLIMITED = ("pull", "replay")
 """Ways without a rate: we read a source at our own pace, and replay what was counted before."""
 
 
-class Guard:
+class StreamGuard:
     """One stream's limits; lives on the edge's loop."""
 
     def __init__(self, stream: StreamDef, room: Room, shed_above: float, clock: Clock, random: Random) -> None:

@@ -7,8 +7,8 @@ import os
 import ssl
 from collections.abc import Mapping
 
-from penstock.collect.pulling.source import NotNow
-from penstock.origin import Origin, shown
+from penstock.collect.pulling.pull_source import NotNow
+from penstock.pull_origin import Origin, shown
 
 _ENV = "env:"
 _LEAST = 4

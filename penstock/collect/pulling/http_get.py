@@ -15,8 +15,8 @@ from aiohttp import AddrInfoType, ClientError, ClientResponse, ClientSession, Cl
 from yarl import URL
 
 from penstock.collect.pulling.credentials import Credentials, trusted
-from penstock.collect.pulling.source import NotNow
-from penstock.origin import Origin
+from penstock.collect.pulling.pull_source import NotNow
+from penstock.pull_origin import Origin
 
 CONNECT_S = 10.0
 REPLY_S = 60.0

@@ -23,8 +23,8 @@ from penstock.collect.judging.rejection import Rejection
 from penstock.collect.pulling.credentials import Credentials, problem_of
 from penstock.collect.pulling.lease import Leases
 from penstock.collect.pulling.pull_events import PullEvents
+from penstock.collect.pulling.pull_source import NotNow, PositionParts, Source, SourceEnded, SourceEvents, SourceReset
 from penstock.collect.pulling.resume import ResumePoint
-from penstock.collect.pulling.source import NotNow, PositionParts, Source, SourceEnded, SourceEvents, SourceReset
 from penstock.collect.sender import Sender
 from penstock.declaration import PullDef, StreamDef
 from penstock.errors import ConditionError, LeaseLostError, PenstockError

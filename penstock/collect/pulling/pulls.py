@@ -13,8 +13,8 @@ from penstock.collect.intake import Intake
 from penstock.collect.pulling.lease import RENEW_S, Leases
 from penstock.collect.pulling.pull import Pull, Sleep
 from penstock.collect.pulling.pull_events import PullEvents
+from penstock.collect.pulling.pull_source import Source
 from penstock.collect.pulling.resume import ResumePoint
-from penstock.collect.pulling.source import Source
 from penstock.collect.pulling.sources.file import FileSource
 from penstock.collect.pulling.sources.folder import FolderSource
 from penstock.collect.pulling.sources.generator import GeneratorSource
@@ -30,7 +30,7 @@ from penstock.log.group import GroupCommit
 from penstock.log.log import Log
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import Signals
-from penstock.origin import Origin, file_path
+from penstock.pull_origin import Origin, file_path
 
 Make = Callable[[Origin, StreamDef, Limits, Clock, Callable[[float], Awaitable[Any]]], Source]
 

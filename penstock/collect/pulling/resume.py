@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.rejection import Rejection
-from penstock.collect.pulling.source import PositionParts, SourceRequest
+from penstock.collect.pulling.pull_source import PositionParts, SourceRequest
 from penstock.declaration import PullDef
 from penstock.log import control_keys
 from penstock.log.control import ControlMap

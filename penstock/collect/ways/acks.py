@@ -9,9 +9,9 @@ from aiohttp import web
 
 from penstock.clock import Clock
 from penstock.collect.ways.door import WaitAbsorbed
+from penstock.collect.ways.door_replies import error_reply, json_reply
 from penstock.collect.ways.kept_replies import KeptReply
 from penstock.collect.ways.receipts import Receipts
-from penstock.collect.ways.replies import error_reply, json_reply
 from penstock.collect.ways.request_options import wait_s
 from penstock.config import Limits
 from penstock.errors import BadPositionError, PenstockError, UnknownAckError

@@ -25,7 +25,7 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_runner import BaseSite
 
 from penstock.clock import Clock
-from penstock.collect.ways.replies import error_reply
+from penstock.collect.ways.door_replies import error_reply
 from penstock.config import Limits
 from penstock.errors import BadRequestError
 from penstock.observe.signals import ConnectionClosed, Signals

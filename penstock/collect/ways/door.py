@@ -18,9 +18,7 @@ from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.limits.pressure import Pressure
 from penstock.collect.reception import Reception
 from penstock.collect.sender import Sender, sender_of
-from penstock.collect.ways.idempotency import Idempotency, Once, body_digest
-from penstock.collect.ways.kept_replies import KeptReply
-from penstock.collect.ways.replies import (
+from penstock.collect.ways.door_replies import (
     ACK,
     APPLIED_PREFERENCE,
     error_reply,
@@ -28,7 +26,9 @@ from penstock.collect.ways.replies import (
     outcome_reply,
     replayed_reply,
 )
-from penstock.collect.ways.request_body import Body, SlowBodies
+from penstock.collect.ways.idempotency import Idempotency, Once, body_digest
+from penstock.collect.ways.kept_replies import KeptReply
+from penstock.collect.ways.request_body import RequestBody, SlowBodies
 from penstock.collect.ways.request_options import PostOptions, post_options
 from penstock.collect.ways.view_reply import ViewReplies
 from penstock.collect.ways.without_ack import Unanswered
@@ -114,7 +114,7 @@ class Door:
         options = post_options(request, self._limits.wait_s)
         account = sender_of(request, "post").account
         self._pressure.guards[name].check(account)
-        body = Body(request, self._limits, self._pressure.room, account, self._slow)
+        body = RequestBody(request, self._limits, self._pressure.room, account, self._slow)
         if options.level == "none":
             return await self._let_go(intake, body, options)
         try:
@@ -128,7 +128,7 @@ class Door:
         finally:
             body.close()
 
-    async def _read(self, intake: Intake, body: Body, options: PostOptions) -> tuple[bytes, Sender]:
+    async def _read(self, intake: Intake, body: RequestBody, options: PostOptions) -> tuple[bytes, Sender]:
         """The body and who sent it, which of a signed one is known only now."""
         await body.receive()
         sender = await self._sender(intake, body, options)
@@ -138,7 +138,7 @@ class Door:
             await self._reception.bury(intake, error, body.packed, sender)
             raise
 
-    async def _sender(self, intake: Intake, body: Body, options: PostOptions) -> Sender:
+    async def _sender(self, intake: Intake, body: RequestBody, options: PostOptions) -> Sender:
         """Raises `SignatureError` when only a signature could tell, and does not."""
         request, stream = body.request, intake.stream.name
         if self._signatures and stream in self._signatures and credential_of(request, NOBODY) == NOBODY:
@@ -149,7 +149,13 @@ class Door:
         return sender_of(request, "beacon" if body.form == "text" else "post", options.sent_us)
 
     async def _take(
-        self, intake: Intake, body: Body, raw: bytes, sender: Sender, options: PostOptions, once: Once | None = None
+        self,
+        intake: Intake,
+        body: RequestBody,
+        raw: bytes,
+        sender: Sender,
+        options: PostOptions,
+        once: Once | None = None,
     ) -> web.StreamResponse:
         note = None if once is None else once.note
         if options.reply is None:
@@ -170,7 +176,7 @@ class Door:
     # Once by its key
 
     async def _once(
-        self, intake: Intake, body: Body, raw: bytes, sender: Sender, options: PostOptions, key: str
+        self, intake: Intake, body: RequestBody, raw: bytes, sender: Sender, options: PostOptions, key: str
     ) -> web.StreamResponse:
         inline = len(raw) <= SLICE_BYTES
         digest = body_digest(body.form, raw) if inline else await asyncio.to_thread(body_digest, body.form, raw)
@@ -190,7 +196,7 @@ class Door:
             self._idempotency.end(begun)
 
     async def _replayed(
-        self, intake: Intake, body: Body, raw: bytes, sender: Sender, options: PostOptions, kept: KeptReply
+        self, intake: Intake, body: RequestBody, raw: bytes, sender: Sender, options: PostOptions, kept: KeptReply
     ) -> web.StreamResponse:
         """The reply of before; what it waited for in the views is looked up again."""
         position = kept.position
@@ -206,7 +212,7 @@ class Door:
 
     # Without waiting
 
-    async def _let_go(self, intake: Intake, body: Body, options: PostOptions) -> web.StreamResponse:
+    async def _let_go(self, intake: Intake, body: RequestBody, options: PostOptions) -> web.StreamResponse:
         """ack=none: only the reading of the body is waited for."""
         self._unanswered.check_room()
         try:

@@ -24,11 +24,11 @@ from penstock.collect.intake import Intake
 from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.limits.pressure import Pressure
-from penstock.collect.limits.room import Share
+from penstock.collect.limits.room import RoomShare
 from penstock.collect.sender import Sender, sender_of
 from penstock.collect.ways import publish_messages as messages
+from penstock.collect.ways.door_replies import error_reply
 from penstock.collect.ways.publish_messages import Hello, Publish
-from penstock.collect.ways.replies import error_reply
 from penstock.config import Limits
 from penstock.errors import BadBodyError, PenstockError, TooLargeError, UpgradeError
 from penstock.log.control import producer_key
@@ -71,7 +71,7 @@ class Publishing:
         self._find, self.pressure, self.memory = find, pressure, memory
         self.limits, self.clock, self.signals = limits, clock, signals
         self.still = still
-        self._sessions: set[Session] = set()
+        self._sessions: set[PublishSession] = set()
 
     @property
     def open(self) -> int:
@@ -92,7 +92,7 @@ class Publishing:
             return error_reply(error, VERSION if isinstance(error, UpgradeError) else {})
         response = await upgrade(request, handshake)
         pipe = Pipe(request, self.limits.publish_bytes, self._cut, stalled_s=self.limits.subscriber_cut_s)
-        session = Session(pipe, intake, sender_of(request, "publish"), lambda: self.still(request), self)
+        session = PublishSession(pipe, intake, sender_of(request, "publish"), lambda: self.still(request), self)
         session.wire = Wire(
             request,
             pipe,
@@ -119,7 +119,7 @@ class Publishing:
         await asyncio.gather(*(session.end() for session in list(self._sessions)))
 
 
-class Session:
+class PublishSession:
     """One socket. Its messages are judged one after the other, so that their order stays: while one waits, whether for
     room, for a thread or for its turn, the wire is paused."""
 
@@ -142,7 +142,7 @@ class Session:
         self._out_bytes = 0
         self._fewer = asyncio.Event()
         self._later: asyncio.Task[None] | None = None
-        self._waits: Share | None = None
+        self._waits: RoomShare | None = None
         """Of the message that waits."""
         self._over = asyncio.Event()
 
@@ -334,4 +334,4 @@ class _Begun(NamedTuple):
     size: int
     received_us: int
     producer: Producer | None
-    share: Share
+    share: RoomShare

@@ -41,7 +41,7 @@ AT_ONCE_BYTES = 64 * 1024
 _ENCODINGS = ("gzip", "zstd")
 
 
-class Body:
+class RequestBody:
     """One request's body and its share of the room, which the caller gives back when the request is done with."""
 
     def __init__(

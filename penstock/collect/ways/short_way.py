@@ -28,11 +28,11 @@ from penstock.clock import Clock
 from penstock.collect.intake import Intake, Outcome
 from penstock.collect.judging.json_events import SLICE_BYTES, Form
 from penstock.collect.limits.pressure import Pressure
-from penstock.collect.limits.room import Share
+from penstock.collect.limits.room import RoomShare
 from penstock.collect.sender import Sender
 from penstock.collect.ways.connections import Connections, WatchedHandler
 from penstock.collect.ways.door import Door
-from penstock.collect.ways.replies import error_reply, outcome_reply
+from penstock.collect.ways.door_replies import error_reply, outcome_reply
 from penstock.collect.ways.request_body import form_of
 from penstock.collect.ways.without_ack import Unanswered
 from penstock.errors import OverloadedError, UnsupportedContentError
@@ -81,7 +81,7 @@ class Writers(Protocol):
         """Headers of every reply to a request without an `Origin`."""
 
 
-class Connection(Protocol):
+class AnsweredConnection(Protocol):
     """Who is answered."""
 
     address: str
@@ -125,7 +125,7 @@ class ShortWay:
         """The handler of a new connection."""
         return ShortHandler(self, connections, manager, **options)
 
-    def take(self, connection: Connection, data: bytes) -> int:
+    def take(self, connection: AnsweredConnection, data: bytes) -> int:
         """How many bytes the request at the beginning of `data` has, when it was taken: then `connection.answered` will
         be called once. 0: nothing was done, and it must go the long way."""
         end = data.find(END, 0, MOST_BYTES)
@@ -163,7 +163,7 @@ class ShortWay:
         host, authorization = head.headers["host"], head.headers.get("authorization")
         return _Post(intake, form, host, authorization, head.length, head.bytes + head.length)
 
-    def _take(self, connection: Connection, post: _Post, body: bytes) -> bool:
+    def _take(self, connection: AnsweredConnection, post: _Post, body: bytes) -> bool:
         intake = post.intake
         stream = intake.stream.name
         credential = self._writers.writer(stream, post.host, post.authorization)
@@ -205,7 +205,7 @@ class ShortWay:
 
     # Answering
 
-    def ended(self, share: Share, length: int) -> None:
+    def ended(self, share: RoomShare, length: int) -> None:
         self._pressure.turns.end(share.account, length)
         share.close()
 
@@ -241,7 +241,9 @@ class _Answer:
 
     __slots__ = ("_connection", "_length", "_settled", "_share", "_stream", "_way")
 
-    def __init__(self, way: ShortWay, connection: Connection, stream: str, share: Share, length: int) -> None:
+    def __init__(
+        self, way: ShortWay, connection: AnsweredConnection, stream: str, share: RoomShare, length: int
+    ) -> None:
         self._way, self._connection, self._stream = way, connection, stream
         self._share, self._length = share, length
         self._settled = False

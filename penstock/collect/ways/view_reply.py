@@ -21,7 +21,7 @@ MayRead = Callable[[web.Request, str], None]
 """Raises what the sender is told when it may not read the view of that name."""
 
 
-class Answer(Protocol):
+class RowAnswer(Protocol):
     """A view's row at one of its positions."""
 
     @property
@@ -32,7 +32,7 @@ class Answer(Protocol):
     def position(self) -> str: ...
 
 
-class Rows(Protocol):
+class ViewRows(Protocol):
     """What the views tell: `penstock.views.views.RowsAfter`."""
 
     def key(self, view: str, stream: str) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class Rows(Protocol):
 
     async def after(
         self, view: str, key: Mapping[str, Any], position: Position, wait_s: float, reader: Credential
-    ) -> Answer | None:
+    ) -> RowAnswer | None:
         """The row at the first commit that has absorbed `position`; None when that was not within `wait_s`. A row that
         is hidden from `reader` is none."""
 
@@ -52,7 +52,7 @@ class Rows(Protocol):
 class ViewReplies:
     """Finds the rows that senders ask for."""
 
-    def __init__(self, rows: Rows | None, may_read: MayRead) -> None:
+    def __init__(self, rows: ViewRows | None, may_read: MayRead) -> None:
         self._rows, self._may_read = rows, may_read
 
     def check(self, request: web.Request, view: str, intake: Intake) -> None:

@@ -16,7 +16,7 @@ from penstock.collect.intake import Intake, Note
 from penstock.collect.reception import Judged, Reception
 from penstock.collect.sender import Sender
 from penstock.collect.ways.receipts import Receipts
-from penstock.collect.ways.request_body import Body
+from penstock.collect.ways.request_body import RequestBody
 from penstock.errors import (
     BadBodyError,
     LaggingError,
@@ -75,7 +75,7 @@ class Unanswered:
                 hint="send the same request again after the time in Retry-After, or use ack=logged",
             )
 
-    def take(self, intake: Intake, body: Body, raw: bytes, sender: Sender) -> Position:
+    def take(self, intake: Intake, body: RequestBody, raw: bytes, sender: Sender) -> Position:
         """Returns the receipt."""
         id = self._new_id()
         self._receipts.open(id)
@@ -102,7 +102,7 @@ class Unanswered:
         self,
         id: str,
         intake: Intake,
-        body: Body,
+        body: RequestBody,
         raw: bytes,
         sender: Sender,
         before: asyncio.Future[None] | None,
@@ -131,7 +131,7 @@ class Unanswered:
     async def _take(
         self,
         intake: Intake,
-        body: Body,
+        body: RequestBody,
         judged: Judged,
         raw: bytes,
         sender: Sender,

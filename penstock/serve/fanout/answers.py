@@ -18,7 +18,7 @@ from aiohttp import web
 from penstock.change import Key, Row
 from penstock.config import Limits
 from penstock.serve.fanout.messages import RowCodec
-from penstock.views.query import Query, evaluate
+from penstock.views.read_query import Query, evaluate
 from penstock.views.store import Content
 from penstock.views.top_rows import best_rows
 

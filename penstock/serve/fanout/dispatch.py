@@ -25,7 +25,7 @@ from penstock.observe.metrics import Observer
 from penstock.observe.signals import GroupFailed, MessagesSent
 from penstock.serve.fanout.messages import BatchJson, Joined, Message, RowCodec, position_moved
 from penstock.views.history import Batch
-from penstock.views.query import Query
+from penstock.views.read_query import Query
 from penstock.views.store import Content, View
 from penstock.views.where.filter_index import FilterIndex
 

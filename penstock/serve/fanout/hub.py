@@ -20,7 +20,7 @@ from penstock.serve.fanout.messages import reset
 from penstock.serve.fanout.query_group import FAN_OUT, QueryGroup
 from penstock.serve.fanout.receiver import Receiver
 from penstock.serve.question import Question
-from penstock.views.query import Query
+from penstock.views.read_query import Query
 from penstock.views.store import Content, View
 
 POSITION_S = 15.0

@@ -23,7 +23,7 @@ from penstock.serve.fanout.member import Member, Shown, in_time
 from penstock.serve.fanout.messages import Message, stall
 from penstock.serve.fanout.query_history import QueryHistory, maybe_in_thread
 from penstock.views.history import Batch
-from penstock.views.query import Query
+from penstock.views.read_query import Query
 from penstock.views.top_rows import TopState, delta_between
 
 LARGE_CHANGES = 1_000

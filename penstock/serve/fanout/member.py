@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from penstock.change import Key, Row
 from penstock.declaration import Policy
 from penstock.serve.fanout.receiver import Receiver
-from penstock.views.query import Query, key_of
+from penstock.views.read_query import Query, key_of
 
 Shown = Mapping[Key, Row]
 """The rows that a subscriber sees by key, projected."""

@@ -17,7 +17,7 @@ from penstock.log.builds import BatchMeta
 from penstock.protocol import encode, wire, wire_int
 from penstock.sockets.frames import deflate, deflated_frame, text_frame
 from penstock.views.history import Batch
-from penstock.views.query import Query
+from penstock.views.read_query import Query
 from penstock.views.where.sql_types import SqlType, parse_type
 
 LARGE_BYTES = 64 * 1024

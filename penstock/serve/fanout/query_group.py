@@ -29,7 +29,7 @@ from penstock.serve.fanout.messages import LARGE_BYTES, Joined, Message, Message
 from penstock.serve.fanout.query_history import Backlog, QueryHistory, maybe_in_thread
 from penstock.serve.fanout.receiver import Receiver
 from penstock.views.history import Batch
-from penstock.views.query import Delta, Query, delta_of
+from penstock.views.read_query import Delta, Query, delta_of
 from penstock.views.top_rows import TopState, delta_between
 
 LINGER_S = 10.0

@@ -12,7 +12,7 @@ from penstock.serve.fanout.answers import SMALL_ROWS
 from penstock.serve.fanout.member import Gone
 from penstock.serve.fanout.messages import Message, MessageMaker
 from penstock.views.history import Batch
-from penstock.views.query import Delta, Query
+from penstock.views.read_query import Delta, Query
 from penstock.views.store import Captured, Content
 from penstock.views.top_rows import RESERVE_ROWS, TopState
 

@@ -29,7 +29,7 @@ from penstock.protocol import encode, wire
 from penstock.schema import ID, KEY, RECEIVED, TIME
 from penstock.serve.fanout.messages import Message, position_moved
 from penstock.serve.fanout.receiver import Receiver
-from penstock.views.query import Query
+from penstock.views.read_query import Query
 from penstock.views.where.filter_index import FilterIndex
 
 POSITION_S = 15.0

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from penstock.protocol import encode
-from penstock.serve.webhooks.webhook import Place, Webhook
+from penstock.serve.webhooks.webhook import Webhook, WebhookPlace
 
 Level = Callable[[], None]
 """Called by a source when there is nothing more to deliver, before it waits."""
@@ -34,10 +34,10 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DeliveryStep:
     """A delivery (or none) and the place behind it, once it was taken."""
 
-    then: Place
+    then: WebhookPlace
     delivery: Delivery | None = None
     durable: bool = False
     """The place must be in the log before anything else happens."""

@@ -31,11 +31,19 @@ from penstock.observe.signals import (
 )
 from penstock.rights.rights import Rights
 from penstock.serve.question import Question
-from penstock.serve.webhooks.delivery import Delivery, Level, Step
-from penstock.serve.webhooks.poster import Outcome, Poster
+from penstock.serve.webhooks.delivery import Delivery, DeliveryStep, Level
+from penstock.serve.webhooks.poster import Poster, PostOutcome
 from penstock.serve.webhooks.progress_keeper import ProgressKeeper
 from penstock.serve.webhooks.schedule import Pace, Schedule
-from penstock.serve.webhooks.webhook import Place, Progress, Reason, Trouble, Webhook, signed_headers, stored_progress
+from penstock.serve.webhooks.webhook import (
+    Reason,
+    Trouble,
+    Webhook,
+    WebhookPlace,
+    WebhookProgress,
+    signed_headers,
+    stored_progress,
+)
 
 BLOCKED_S = 30.0
 """How long to wait before a view or stream that cannot be read is tried again."""
@@ -61,7 +69,7 @@ class _Record:
     position: str
     attempts: int = 0
     taken: bool = False
-    newest: deque[tuple[int, Outcome]] = field(default_factory=lambda: deque(maxlen=TRIES))
+    newest: deque[tuple[int, PostOutcome]] = field(default_factory=lambda: deque(maxlen=TRIES))
 
 
 class Attempts:
@@ -70,7 +78,7 @@ class Attempts:
     def __init__(self) -> None:
         self._records: deque[_Record] = deque(maxlen=KEPT)
 
-    def note(self, delivery: Delivery, at_us: int, outcome: Outcome) -> None:
+    def note(self, delivery: Delivery, at_us: int, outcome: PostOutcome) -> None:
         record = self._records[-1] if self._records else None
         if record is None or record.id != delivery.id or record.taken:
             record = _Record(delivery.id, delivery.type, delivery.position)
@@ -152,10 +160,12 @@ async def _ended(task: asyncio.Task[T]) -> None:
         await asyncio.wait([task])
 
 
-class Source(Protocol):
+class DeliverySource(Protocol):
     """Where deliveries come from: the views or the streams of an edge."""
 
-    def steps(self, webhook: Webhook, question: Question, place: Place, level: Level) -> AsyncGenerator[Step, None]: ...
+    def steps(
+        self, webhook: Webhook, question: Question, place: WebhookPlace, level: Level
+    ) -> AsyncGenerator[DeliveryStep, None]: ...
 
     def passed(self, webhook: Webhook) -> str | None: ...
 
@@ -164,7 +174,7 @@ class Source(Protocol):
 class Works:
     """What all endpoints of an edge share."""
 
-    sources: dict[str, Source]
+    sources: dict[str, DeliverySource]
     poster: Poster
     lanes: Lanes
     keeper: ProgressKeeper
@@ -182,7 +192,7 @@ class Endpoint:
     def __init__(
         self,
         webhook: Webhook,
-        progress: Progress,
+        progress: WebhookProgress,
         works: Works,
         attempts: Attempts | None = None,
         *,
@@ -212,11 +222,11 @@ class Endpoint:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def progress(self) -> Progress:
+    def progress(self) -> WebhookProgress:
         """As it is written down: who has everything has also what has passed without concerning it."""
         passed = self._works.sources[self.webhook.kind].passed(self.webhook) if self.state == "level" else None
         place = self.place if passed is None else msgspec.structs.replace(self.place, position=passed)
-        return Progress(place, self.trouble)
+        return WebhookProgress(place, self.trouble)
 
     def stored(self) -> dict[str, Any]:
         """What the log is about to know."""
@@ -273,7 +283,7 @@ class Endpoint:
                     return
                 await self._advance(step)
 
-    async def _advance(self, step: Step) -> None:
+    async def _advance(self, step: DeliveryStep) -> None:
         if step.then.fell is not None and self.place.fell is None:
             self._works.signals(WebhookReset(self.webhook.id, step.then.fell))
         self.place = step.then
@@ -326,10 +336,10 @@ class Endpoint:
             self._failed(outcome)
         return outcome.taken
 
-    async def _posted(self, delivery: Delivery) -> Outcome:
+    async def _posted(self, delivery: Delivery) -> PostOutcome:
         works, webhook = self._works, self.webhook
 
-        async def attempt() -> Outcome:
+        async def attempt() -> PostOutcome:
             signed = partial(signed_headers, delivery.id, delivery.payload, webhook.secrets, works.pace.now_us())
             headers = signed() if len(delivery.payload) <= LARGE_BYTES else await asyncio.to_thread(signed)
             return await works.poster.post(webhook.url, headers, delivery.payload)
@@ -337,7 +347,7 @@ class Endpoint:
         try:
             return await works.lanes.run(attempt, troubled=self.trouble is not None or not self.proven)
         except Crowded:
-            return Outcome(0, failure="crowded", detail="slow to answer, and too many others are too")
+            return PostOutcome(0, failure="crowded", detail="slow to answer, and too many others are too")
 
     def _allowed(self) -> bool:
         """Whether the owner's right still holds; if not, the webhook is disabled."""
@@ -352,7 +362,7 @@ class Endpoint:
             return False
         return True
 
-    def _failed(self, outcome: Outcome) -> None:
+    def _failed(self, outcome: PostOutcome) -> None:
         works, id = self._works, self.webhook.id
         attempts = self.trouble.attempts + 1 if self.trouble else 1
         works.signals(WebhookFailed(id, str(outcome.failure), attempts, outcome.text()))

@@ -56,7 +56,7 @@ Failure = Literal["address", "dns", "connection", "tls", "timeout", "redirect", 
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PostOutcome:
     """What came of one attempt."""
 
     ms: float
@@ -220,18 +220,18 @@ class Poster:
             headers={"User-Agent": f"penstock/{version('penstock')}", "Content-Type": "application/json"},
         )
 
-    async def post(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
+    async def post(self, url: str, headers: dict[str, str], payload: bytes) -> PostOutcome:
         began = time.perf_counter()
         outcome = await self._outcome(url, headers, payload)
         ms = round((time.perf_counter() - began) * 1e3, 1)
         return replace(outcome, ms=ms)
 
-    async def _outcome(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
+    async def _outcome(self, url: str, headers: dict[str, str], payload: bytes) -> PostOutcome:
         try:
             async with asyncio.timeout(self._timeout_s):
                 reply = await self._answer(url, headers, payload)
         except TimeoutError:
-            return Outcome(0, failure="timeout", detail=f"no answer within {self._timeout_s:g} s")
+            return PostOutcome(0, failure="timeout", detail=f"no answer within {self._timeout_s:g} s")
         except (ClientError, OSError, ValueError) as error:
             return _failed(error)
         await _skim(reply)
@@ -290,22 +290,22 @@ async def _skim(reply: ClientResponse) -> None:
         reply.close()  # behind the end of the body there is no connection left to close: it was given back
 
 
-def _judged(status: int, retry_after: float | None) -> Outcome:
+def _judged(status: int, retry_after: float | None) -> PostOutcome:
     if 200 <= status < 300:
-        return Outcome(0, status)
+        return PostOutcome(0, status)
     if 300 <= status < 400:
-        return Outcome(0, status, "redirect", f"status {status}, and redirects are not followed", retry_after)
-    return Outcome(0, status, "status", f"status {status}", retry_after)
+        return PostOutcome(0, status, "redirect", f"status {status}, and redirects are not followed", retry_after)
+    return PostOutcome(0, status, "status", f"status {status}", retry_after)
 
 
-def _failed(error: Exception) -> Outcome:
+def _failed(error: Exception) -> PostOutcome:
     if isinstance(_cause(error), AddressRefused):
-        return Outcome(0, failure="address", detail=str(_cause(error)))
+        return PostOutcome(0, failure="address", detail=str(_cause(error)))
     if isinstance(error, ClientConnectorDNSError):
-        return Outcome(0, failure="dns", detail="the name of the host cannot be looked up")
+        return PostOutcome(0, failure="dns", detail="the name of the host cannot be looked up")
     if isinstance(error, ClientSSLError | ssl.SSLError):
-        return Outcome(0, failure="tls", detail=f"TLS: {_cause(error)}"[:200])
-    return Outcome(0, failure="connection", detail=f"the connection failed ({type(error).__name__})")
+        return PostOutcome(0, failure="tls", detail=f"TLS: {_cause(error)}"[:200])
+    return PostOutcome(0, failure="connection", detail=f"the connection failed ({type(error).__name__})")
 
 
 def _cause(error: Exception) -> Exception:

@@ -18,9 +18,9 @@ from penstock.position import Position
 from penstock.protocol import encode
 from penstock.serve.question import Question
 from penstock.serve.stream_reads import END, START, Page, StreamReads
-from penstock.serve.webhooks.delivery import Delivery, Level, Step, delivery_id, encoded, reset
+from penstock.serve.webhooks.delivery import Delivery, DeliveryStep, Level, delivery_id, encoded, reset
 from penstock.serve.webhooks.schedule import Pace
-from penstock.serve.webhooks.webhook import Place, Webhook
+from penstock.serve.webhooks.webhook import Webhook, WebhookPlace
 from penstock.views.read_rule import EVERYTHING
 
 PAGE_EVENTS = 100
@@ -92,8 +92,8 @@ class StreamSource:
         return None
 
     async def steps(
-        self, webhook: Webhook, question: Question, place: Place, level: Level
-    ) -> AsyncGenerator[Step, None]:
+        self, webhook: Webhook, question: Question, place: WebhookPlace, level: Level
+    ) -> AsyncGenerator[DeliveryStep, None]:
         """What to deliver from `place` on; never ends by itself, except behind a `reset`."""
         while True:
             if webhook.shape == "digest" and place.end is None:
@@ -118,19 +118,22 @@ class StreamSource:
             elif webhook.shape == "digest" and page.looked_at:
                 place = msgspec.structs.replace(place, digest_us=0)  # there may be more: at once
 
-    async def _page(self, webhook: Webhook, question: Question, place: Place) -> Page:
+    async def _page(self, webhook: Webhook, question: Question, place: WebhookPlace) -> Page:
         after = Position.parse(place.position) if place.position else START
         async with self._readers:
             return await self._reads.page(webhook.name, after, question, PAGE_EVENTS)
 
-    async def _reset(self, webhook: Webhook, place: Place, why: str) -> list[Step]:
+    async def _reset(self, webhook: Webhook, place: WebhookPlace, why: str) -> list[DeliveryStep]:
         """A `reset` to the stream's present beginning, or to that of an earlier try if it still is one."""
         if place.fell is not None and place.end is not None and await self._is_held(webhook, place.end):
-            return [Step(Place(place.end), reset(webhook, place.end, why))]
+            return [DeliveryStep(WebhookPlace(place.end), reset(webhook, place.end, why))]
         async with self._readers:
             end = await asyncio.to_thread(self._beginning, webhook.name)
-        pinned = Place(place.position, 0, end, why, place.digest_us)
-        return [Step(pinned, durable=True), Step(Place(end, digest_us=place.digest_us), reset(webhook, end, why))]
+        pinned = WebhookPlace(place.position, 0, end, why, place.digest_us)
+        return [
+            DeliveryStep(pinned, durable=True),
+            DeliveryStep(WebhookPlace(end, digest_us=place.digest_us), reset(webhook, end, why)),
+        ]
 
     def _beginning(self, name: str) -> str:
         stream = self._log.find(name)
@@ -152,18 +155,18 @@ class StreamSource:
         return None if since == "start" else Position.parse(since, "stream", name).token()
 
 
-def _steps(webhook: Webhook, page: Page, place: Place) -> list[Step]:
+def _steps(webhook: Webhook, page: Page, place: WebhookPlace) -> list[DeliveryStep]:
     """The deliveries of one page, and the places behind them."""
     events = _until(page.events, place.end)
     if not events:
-        moved = Place(page.next.token(), digest_us=place.digest_us)
-        return [Step(moved)] if moved != place else []
+        moved = WebhookPlace(page.next.token(), digest_us=place.digest_us)
+        return [DeliveryStep(moved)] if moved != place else []
     if webhook.shape == "change":
-        return [Step(Place(event["_position"]), _event(webhook, event)) for event in events]
+        return [DeliveryStep(WebhookPlace(event["_position"]), _event(webhook, event)) for event in events]
     last = events[-1]["_position"]
     body = {"type": "events", "stream": webhook.name, "position": last, "events": events}
-    step = Step(Place(last, digest_us=place.digest_us), encoded(webhook, body, str(place.position)))
-    return [step] if place.end else [Step(msgspec.structs.replace(place, end=last), durable=True), step]
+    step = DeliveryStep(WebhookPlace(last, digest_us=place.digest_us), encoded(webhook, body, str(place.position)))
+    return [step] if place.end else [DeliveryStep(msgspec.structs.replace(place, end=last), durable=True), step]
 
 
 def _until(events: list[dict[str, Any]], end: str | None) -> list[dict[str, Any]]:

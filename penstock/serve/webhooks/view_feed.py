@@ -27,7 +27,7 @@ MOMENT_S = 0.05
 """Who gets nothing for so long has everything."""
 
 
-class Held:
+class HeldBytes:
     """How many bytes wait in the feeds of an edge."""
 
     def __init__(self, most: int = ALL_BYTES) -> None:
@@ -54,7 +54,7 @@ class ViewFeed:
     unsent_bytes = 0
     pace_s: float | None = None
 
-    def __init__(self, hub: Hub, view: View, question: Question, held: Held) -> None:
+    def __init__(self, hub: Hub, view: View, question: Question, held: HeldBytes) -> None:
         self._hub, self._view, self._question, self._held = hub, view, question, held
         self._buffer: deque[Message] = deque()
         self._bytes = 0

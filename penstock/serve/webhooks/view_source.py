@@ -32,8 +32,8 @@ from penstock.serve.fanout.messages import Message, RowCodec
 from penstock.serve.question import Question
 from penstock.serve.webhooks.delivery import (
     Delivery,
+    DeliveryStep,
     Level,
-    Step,
     change_key,
     changes_apart,
     deleted,
@@ -44,10 +44,10 @@ from penstock.serve.webhooks.delivery import (
 )
 from penstock.serve.webhooks.schedule import Pace
 from penstock.serve.webhooks.snapshot_spool import LetGo, SnapshotSpool
-from penstock.serve.webhooks.view_feed import Fell, Held, ViewFeed
-from penstock.serve.webhooks.webhook import Place, Webhook
+from penstock.serve.webhooks.view_feed import Fell, HeldBytes, ViewFeed
+from penstock.serve.webhooks.webhook import Webhook, WebhookPlace
 from penstock.views.history import Batch
-from penstock.views.query import Query, delta_of
+from penstock.views.read_query import Query, delta_of
 from penstock.views.store import Content, View
 from penstock.views.top_rows import TopState
 from penstock.views.views import Views
@@ -63,7 +63,7 @@ class ViewSource:
 
     def __init__(self, views: Views, hub: Hub, limits: Limits, pace: Pace, spool: SnapshotSpool) -> None:
         self._views, self._hub, self._limits, self._pace = views, hub, limits, pace
-        self._held = Held()
+        self._held = HeldBytes()
         self._spool = spool
         self._sorting = asyncio.Semaphore(SORTERS)
         self._feeds: dict[str, ViewFeed] = {}
@@ -74,8 +74,8 @@ class ViewSource:
         return feed.passed if feed else None
 
     async def steps(
-        self, webhook: Webhook, question: Question, place: Place, level: Level
-    ) -> AsyncGenerator[Step, None]:
+        self, webhook: Webhook, question: Question, place: WebhookPlace, level: Level
+    ) -> AsyncGenerator[DeliveryStep, None]:
         """What to deliver from `place` on; ends when it is best to begin anew from the last place."""
         view = self._views.view(webhook.name)
         content = await view.loaded()
@@ -95,13 +95,13 @@ class ViewSource:
                     yield step
                     place = step.then
         except Fell as fell:
-            yield Step(msgspec.structs.replace(place, fell=str(fell), end=None))
+            yield DeliveryStep(msgspec.structs.replace(place, fell=str(fell), end=None))
 
     # The beginning
 
     async def _snapshot(
-        self, webhook: Webhook, view: View, question: Question, place: Place
-    ) -> AsyncGenerator[Step, None]:
+        self, webhook: Webhook, view: View, question: Question, place: WebhookPlace
+    ) -> AsyncGenerator[DeliveryStep, None]:
         if len((await view.loaded()).rows) > self._limits.snapshot_part_rows:
             async with aclosing(self._spooled(webhook, view, question, place)) as steps:
                 async for step in steps:
@@ -113,12 +113,12 @@ class ViewSource:
         rows = await answer(query, content)
         async for part in json_parts(RowCodec(query), rows, max(1, len(rows))):
             for delivery in _parcels(webhook, encode(part), content.key, position, 1, 1):
-                yield Step(place, delivery)
-        yield Step(Place(position, digest_us=self._pace.now_us()), durable=True)
+                yield DeliveryStep(place, delivery)
+        yield DeliveryStep(WebhookPlace(position, digest_us=self._pace.now_us()), durable=True)
 
     async def _spooled(
-        self, webhook: Webhook, view: View, question: Question, place: Place
-    ) -> AsyncGenerator[Step, None]:
+        self, webhook: Webhook, view: View, question: Question, place: WebhookPlace
+    ) -> AsyncGenerator[DeliveryStep, None]:
         """A large one; ends early when it had to make room for others."""
         async with self._spool.making:
             content = await view.loaded()
@@ -129,33 +129,33 @@ class ViewSource:
         try:
             for number in range(held.parts):
                 for delivery in _parcels(webhook, await held.part(number), key, position, number + 1, held.parts):
-                    yield Step(place, delivery)
+                    yield DeliveryStep(place, delivery)
                     held.taken += len(delivery.payload)
         except LetGo:
             return
         finally:
             self._spool.close(held)
-        yield Step(Place(position, digest_us=self._pace.now_us()), durable=True)
+        yield DeliveryStep(WebhookPlace(position, digest_us=self._pace.now_us()), durable=True)
 
     # Each change, each batch
 
     async def _changes(
-        self, webhook: Webhook, view: View, question: Question, place: Place, level: Level
-    ) -> AsyncGenerator[Step, None]:
+        self, webhook: Webhook, view: View, question: Question, place: WebhookPlace, level: Level
+    ) -> AsyncGenerator[DeliveryStep, None]:
         feed = self._feeds[webhook.id] = ViewFeed(self._hub, view, question, self._held)
         feed.open(Position.parse(place.position or ""))
         content = await view.loaded()
         try:
             while (message := await feed.next(level)) is not None:
-                then = Place(message.position)
+                then = WebhookPlace(message.position)
                 if webhook.shape == "batch":
-                    yield Step(then, whole(webhook, "changes", str(message.position), message.payload))
+                    yield DeliveryStep(then, whole(webhook, "changes", str(message.position), message.payload))
                     continue
                 deliveries = await self._apart(webhook, view, content, question, message)
                 del message  # of a large one nothing is held while it is delivered
                 for number in range(place.done, len(deliveries)):
                     last = number + 1 == len(deliveries)
-                    yield Step(then if last else Place(place.position, number + 1), deliveries[number])
+                    yield DeliveryStep(then if last else WebhookPlace(place.position, number + 1), deliveries[number])
                 place = then
         finally:
             self._feeds.pop(webhook.id, None)
@@ -172,8 +172,8 @@ class ViewSource:
     # Digests
 
     async def _digests(
-        self, webhook: Webhook, view: View, question: Question, place: Place, level: Level
-    ) -> AsyncGenerator[Step, None]:
+        self, webhook: Webhook, view: View, question: Question, place: WebhookPlace, level: Level
+    ) -> AsyncGenerator[DeliveryStep, None]:
         while True:
             if place.end is None:
                 level()
@@ -189,14 +189,14 @@ class ViewSource:
             changes = await merged(view, content, question, since.offsets[0], end)
             if changes is None:
                 raise Fell("the position is older than what is kept")
-            then = Place(content.at(changes.end), digest_us=place.digest_us)
+            then = WebhookPlace(content.at(changes.end), digest_us=place.digest_us)
             if changes.upserts or changes.deletes:
                 if place.end is None:
                     place = msgspec.structs.replace(place, end=then.position)
-                    yield Step(place, durable=True)
-                yield Step(then, await _digest(webhook, place.position or "", then.position or "", changes))
+                    yield DeliveryStep(place, durable=True)
+                yield DeliveryStep(then, await _digest(webhook, place.position or "", then.position or "", changes))
             else:
-                yield Step(then)
+                yield DeliveryStep(then)
             more = end is None and changes.end < content.offset
             place = msgspec.structs.replace(then, digest_us=0) if more else then
 
@@ -242,13 +242,17 @@ def _lost(content: Content, token: str) -> str | None:
     return None
 
 
-def _reset(webhook: Webhook, content: Content, place: Place, why: str) -> list[Step]:
+def _reset(webhook: Webhook, content: Content, place: WebhookPlace, why: str) -> list[DeliveryStep]:
     """A `reset` to the present, or to the position that an earlier try of it has named."""
     pinned = place.fell is not None and place.end is not None and _lost(content, place.end) is None
     end = str(place.end) if pinned else content.position.token()
-    then = Place(end, digest_us=place.digest_us)
-    step = Step(then, reset(webhook, end, why))
-    return [step] if pinned else [Step(Place(place.position, 0, end, why, place.digest_us), durable=True), step]
+    then = WebhookPlace(end, digest_us=place.digest_us)
+    step = DeliveryStep(then, reset(webhook, end, why))
+    return (
+        [step]
+        if pinned
+        else [DeliveryStep(WebhookPlace(place.position, 0, end, why, place.digest_us), durable=True), step]
+    )
 
 
 def begun(content: Content, since: str | None, name: str) -> str | None:

@@ -125,7 +125,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class Place(msgspec.Struct, frozen=True):
+class WebhookPlace(msgspec.Struct, frozen=True):
     """How far a webhook has come."""
 
     position: str | None = None
@@ -150,10 +150,10 @@ class Trouble(msgspec.Struct, frozen=True):
     error: str
 
 
-class Progress(msgspec.Struct, frozen=True):
+class WebhookProgress(msgspec.Struct, frozen=True):
     """What is written down behind deliveries."""
 
-    place: Place = Place()
+    place: WebhookPlace = WebhookPlace()
     trouble: Trouble | None = None
 
 
@@ -161,7 +161,7 @@ def stored(webhook: Webhook) -> dict[str, Any]:
     return {PREFIX + webhook.id: msgspec.to_builtins(webhook)}
 
 
-def stored_progress(id: str, progress: Progress) -> dict[str, Any]:
+def stored_progress(id: str, progress: WebhookProgress) -> dict[str, Any]:
     return {PREFIX + id + PROGRESS: msgspec.to_builtins(progress)}
 
 
@@ -170,12 +170,12 @@ def forgotten(id: str) -> dict[str, Any]:
     return {PREFIX + id: None, PREFIX + id + PROGRESS: None}
 
 
-def restored(memory: Mapping[str, Any]) -> Iterator[tuple[Webhook, Progress]]:
+def restored(memory: Mapping[str, Any]) -> Iterator[tuple[Webhook, WebhookProgress]]:
     """All webhooks that the log knows of."""
     for key, value in memory.items():
         if key.startswith(PREFIX) and not key.endswith(PROGRESS):
             webhook = msgspec.convert(value, Webhook)
-            yield webhook, msgspec.convert(memory.get(key + PROGRESS) or {}, Progress)
+            yield webhook, msgspec.convert(memory.get(key + PROGRESS) or {}, WebhookProgress)
 
 
 _BYTES = 32

@@ -41,7 +41,7 @@ from penstock.serve.stream_reads import StreamReads
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.delivery import Delivery
 from penstock.serve.webhooks.endpoint import STATES, Endpoint, Lanes, Works
-from penstock.serve.webhooks.poster import TIMEOUT_S, Outcome, Poster
+from penstock.serve.webhooks.poster import TIMEOUT_S, Poster, PostOutcome
 from penstock.serve.webhooks.progress_keeper import ProgressKeeper
 from penstock.serve.webhooks.schedule import Pace, Schedule, Sleep
 from penstock.serve.webhooks.snapshot_spool import SnapshotSpool
@@ -53,10 +53,10 @@ from penstock.serve.webhooks.webhook import (
     Kind,
     NewWebhook,
     Owner,
-    Place,
-    Progress,
     Reason,
     Webhook,
+    WebhookPlace,
+    WebhookProgress,
     checked_digest,
     forgotten,
     new_secret,
@@ -217,7 +217,7 @@ class Webhooks:
         )
         position = await self._position(webhook, new.since)
         self._check_room(credential)  # others were made meanwhile
-        progress = Progress(Place(position, digest_us=self._pace.now_us()))
+        progress = WebhookProgress(WebhookPlace(position, digest_us=self._pace.now_us()))
         self._making.append(credential.id)
         try:
             await self._keeper.write(stored(webhook) | stored_progress(webhook.id, progress))
@@ -249,7 +249,7 @@ class Webhooks:
             webhook = self._switched(webhook, change.enabled)
             place = endpoint.progress().place
             if fields.keys() & (_QUERY | {"shape"}):  # what was begun has another content now
-                place = Place(place.position, digest_us=place.digest_us or self._pace.now_us())
+                place = WebhookPlace(place.position, digest_us=place.digest_us or self._pace.now_us())
             return await self._put(endpoint, webhook, place)
 
     async def rotate(self, id: str, credential: Credential, overlap_s: float) -> tuple[str, str | None]:
@@ -268,9 +268,9 @@ class Webhooks:
         async with self._changing:
             endpoint = self.find(id, credential)
             position = await self._position(endpoint.webhook, since)
-            return await self._put(endpoint, endpoint.webhook, Place(position, digest_us=self._pace.now_us()))
+            return await self._put(endpoint, endpoint.webhook, WebhookPlace(position, digest_us=self._pace.now_us()))
 
-    async def test(self, endpoint: Endpoint) -> Outcome:
+    async def test(self, endpoint: Endpoint) -> PostOutcome:
         """One delivery that says it is a test, at once and once, beside whatever waits."""
         webhook = endpoint.webhook
         id = f"msg_{secrets.token_hex(16)}"
@@ -297,11 +297,11 @@ class Webhooks:
 
     # Keeping
 
-    async def _put(self, endpoint: Endpoint, webhook: Webhook, place: Place) -> Endpoint:
+    async def _put(self, endpoint: Endpoint, webhook: Webhook, place: WebhookPlace) -> Endpoint:
         """Replace what is known of a webhook, durable on return, and go on from there with a first attempt."""
         await endpoint.stop()
         proven = endpoint.proven and webhook.url == endpoint.webhook.url
-        fresh = Endpoint(webhook, Progress(place), self._works, endpoint.attempts, proven=proven)
+        fresh = Endpoint(webhook, WebhookProgress(place), self._works, endpoint.attempts, proven=proven)
         async with self._keeper.alone:
             try:
                 await self._keeper.write(stored(webhook) | fresh.stored())

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import pytest
 
-from penstock.client.processing.work import LoggedCall, Question, Received, Task
+from penstock.client.processing.work import LoggedCall, ProcessorQuestion, Received, Task
 from penstock.client.processing.work_store import WorkStore
-from penstock.client.rows import Changes
+from penstock.client.view_rows import Changes
 from penstock.errors import StoreFencedError, StoreMismatchError
 
-QUESTION = Question("topics", ("topic",))
-UPSERTS = Question("topics", ("topic",), on="upserts")
+QUESTION = ProcessorQuestion("topics", ("topic",))
+UPSERTS = ProcessorQuestion("topics", ("topic",), on="upserts")
 
 
 class WorkPlace(Protocol):
@@ -38,7 +38,7 @@ def batch(position: str, *upserts: dict[str, Any], deletes: tuple[str, ...] = ()
     return Received(Changes("topics", position, tuple(upserts), gone, **more), received_us=1)
 
 
-def taken(place: WorkPlace, *batches: Received, question: Question = QUESTION) -> WorkStore:
+def taken(place: WorkPlace, *batches: Received, question: ProcessorQuestion = QUESTION) -> WorkStore:
     """A store that is owned and has these batches."""
     store = place.open()
     assert store.acquire(question) is not None
@@ -109,7 +109,7 @@ class _Batches:
             assert tasks(store) == []
 
     def test_a_batch_may_be_one_task(self, place: WorkPlace) -> None:
-        question = Question("topics", ("topic",), each="batch")
+        question = ProcessorQuestion("topics", ("topic",), each="batch")
         with closing(taken(place, batch("p1", topic("jazz", 1), topic("go", 2)), question=question)) as store:
             store.take(batch("p2"))
             assert [len(task.changes) for task in tasks(store)] == [2]
@@ -197,7 +197,7 @@ class _Owning:
     def test_another_question_is_refused(self, place: WorkPlace) -> None:
         taken(place).close()
         with closing(place.open()) as store, pytest.raises(StoreMismatchError, match="another question"):
-            store.acquire(Question("topics", ("topic",), where="rsvps > 3"))
+            store.acquire(ProcessorQuestion("topics", ("topic",), where="rsvps > 3"))
 
     def test_a_new_owner_resumes_behind_what_is_stored(self, place: WorkPlace) -> None:
         with closing(taken(place, batch("p1", topic("jazz", 1)), batch("p2", topic("go", 1)))) as store:

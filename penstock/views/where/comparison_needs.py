@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.views.where.needs import NEVER, Holds, Is, Needs, On, Within, all_of
 from penstock.views.where.sql_types import VOID, SqlType
-from penstock.views.where.terms import FLIPPED, Scope, Term, comparable
+from penstock.views.where.terms import FLIPPED, FilterScope, Term, comparable
 
 _POINTS: Final = frozenset({"boolean", "string", "binary", "timestamp", "timestamp_ntz", "date"})
 _LAST_CHAR: Final = chr(0x10FFFF)
@@ -27,7 +27,7 @@ def _family(kind: SqlType) -> str:
     return "floating" if kind.floating else kind.kind
 
 
-def implied(scope: Scope, operator: str, left: Term, right: Term) -> Needs:
+def implied(scope: FilterScope, operator: str, left: Term, right: Term) -> Needs:
     """What must hold of a row where `left operator right` is true. The terms stand alone, as no guard has run yet."""
     if left.is_const and not right.is_const and operator in FLIPPED:
         operator, left, right = FLIPPED[operator], right, left

@@ -30,7 +30,7 @@ from penstock.views.where.sql_types import (
 )
 from penstock.views.where.syntax import HINT, chain, plain, quoted_name
 from penstock.views.where.terms import (
-    Scope,
+    FilterScope,
     Term,
     both,
     comparable,
@@ -52,7 +52,7 @@ class Compiler:
     """Turns syntax nodes into terms. What has no entry in a table below is refused."""
 
     def __init__(self, columns: Sequence[tuple[str, str]], params: Mapping[str, Any] | None = None) -> None:
-        self.scope = Scope()
+        self.scope = FilterScope()
         self.used: set[str] = set()
         self._params = params or {}
         self._names = [name for name, _ in columns]

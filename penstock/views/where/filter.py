@@ -23,7 +23,7 @@ from penstock.views.where.bound_values import check_params
 from penstock.views.where.compiler import Compiler
 from penstock.views.where.needs import On
 from penstock.views.where.syntax import parse
-from penstock.views.where.terms import Scope, Term
+from penstock.views.where.terms import FilterScope, Term
 
 __all__ = ["Column", "Where", "compile_where"]
 
@@ -34,7 +34,7 @@ class Where:
     __slots__ = ("_constants", "_errors", "_schema", "columns", "needs", "test", "text")
 
     def __init__(
-        self, term: Term, columns: frozenset[str], schema: tuple[Column, ...], scope: Scope, errors: list[int]
+        self, term: Term, columns: frozenset[str], schema: tuple[Column, ...], scope: FilterScope, errors: list[int]
     ) -> None:
         # A text that begins and ends with a bracket was put between them by the node that wrote it.
         wrapped = term.text.startswith("(") and term.text.endswith(")")

@@ -32,7 +32,7 @@ from penstock.views.where.sql_types import (
 )
 from penstock.views.where.terms import (
     Build,
-    Scope,
+    FilterScope,
     Term,
     call_text,
     coerced,
@@ -61,7 +61,7 @@ class Function:
     most: int
     build: Build
 
-    def call(self, scope: Scope, arguments: Sequence[Term]) -> Term:
+    def call(self, scope: FilterScope, arguments: Sequence[Term]) -> Term:
         if not self.least <= len(arguments) <= self.most:
             raise BadQueryError(
                 f"'{self.name}' takes {self._counts()}, not {len(arguments)}.",
@@ -81,7 +81,7 @@ class Function:
 def _of_string(source: str) -> Build:
     """A function of one string, as a Python expression over `{}`."""
 
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         (text,) = arguments
         expect(name, text, STRING)
         return strict(STRING, call_text(name, arguments), f"({source.format(text.source)})", text, total=True)
@@ -92,27 +92,27 @@ def _of_string(source: str) -> Build:
 def _of_two_strings(kind: SqlType, source: str) -> Build:
     """A function of two strings, as a Python expression over `{}` and `{}`."""
 
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         sources = [expect(name, argument, STRING).source for argument in arguments]
         return strict(kind, call_text(name, arguments), f"({source.format(*sources)})", *arguments, total=True)
 
     return build
 
 
-def _starts_with(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _starts_with(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     term = _of_two_strings(BOOLEAN, "{}.startswith({})")(scope, name, arguments)
     prefix = arguments[1].const
     return replace(term, needs=has_prefix(arguments[0], prefix) if isinstance(prefix, str) else ())
 
 
-def _length(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _length(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     (text,) = arguments
     expect(name, text, STRING, BINARY)
     return strict(INT, call_text(name, arguments), f"len({text.source})", text, total=True)
 
 
 def _of_string_and_numbers(function: Callable[..., str]) -> Build:
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         expect(name, arguments[0], STRING)
         for number in arguments[1:]:
             expect_whole(name, number)
@@ -137,7 +137,7 @@ def right(text: str, length: int) -> str:
     return text[-length:] if length > 0 else ""
 
 
-def _replace(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _replace(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     sources = ", ".join(expect(name, argument, STRING).source for argument in arguments)
     source = f"{scope.reference(replaced)}({sources})"
     return strict(STRING, call_text(name, arguments), source, *arguments)
@@ -152,7 +152,7 @@ def replaced(text: str, old: str, new: str = "") -> str:
     return text.replace(old, new)
 
 
-def concatenated(scope: Scope, text: str, arguments: Sequence[Term]) -> Term:
+def concatenated(scope: FilterScope, text: str, arguments: Sequence[Term]) -> Term:
     for argument in arguments:
         expect("concat", argument, STRING)
     source = f"{scope.reference(joined)}({', '.join(argument.source for argument in arguments)})"
@@ -166,14 +166,14 @@ def joined(*texts: str) -> str:
     return "".join(texts)
 
 
-def _concat(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _concat(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     return concatenated(scope, call_text(name, arguments), arguments)
 
 
 # Numbers
 
 
-def _abs(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _abs(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     number = expect_number(name, arguments[0])
     source = f"{number.source}.copy_abs()" if number.type.kind == "decimal" else f"abs({number.source})"
     if number.type.integral:
@@ -182,7 +182,7 @@ def _abs(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
 
 
 def _of_double(function: Callable[[float], float]) -> Build:
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         number = coerced(scope, expect_number(name, arguments[0]), DOUBLE)
         source = f"{scope.reference(function)}({number.source})"
         return strict(DOUBLE, call_text(name, arguments), source, number, total=True)
@@ -198,7 +198,7 @@ def sqrt(value: float) -> float:
     return math.nan if value < 0 else math.sqrt(value)
 
 
-def _round(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _round(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     number = expect_number(name, arguments[0])
     digits = arguments[1].const if len(arguments) == 2 else 0
     if type(digits) is not int or abs(digits) > MAX_PRECISION:
@@ -247,7 +247,7 @@ def _whole(down: bool) -> Build:
     def of_decimal(value: Decimal) -> Decimal:
         return value.to_integral_value(rounding)
 
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         number = expect_number(name, arguments[0])
         text, kind = call_text(name, arguments), number.type
         if kind.integral:
@@ -263,7 +263,7 @@ def _whole(down: bool) -> Build:
 # NULL and choice
 
 
-def _coalesce(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _coalesce(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     arguments = unified(scope, name, arguments)
     name_of = scope.temporary()
     tries = [f"{name_of} if ({name_of} := {argument.value()}) is not None else" for argument in arguments[:-1]]
@@ -271,7 +271,7 @@ def _coalesce(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     return nullable(scope, arguments[0].type, call_text(name, arguments), raw)
 
 
-def unified(scope: Scope, verb: str, terms: Sequence[Term]) -> list[Term]:
+def unified(scope: FilterScope, verb: str, terms: Sequence[Term]) -> list[Term]:
     """The terms in one type, as the branches of CASE and the arguments of coalesce need."""
     widest = terms[0]
     for term in terms[1:]:
@@ -280,7 +280,7 @@ def unified(scope: Scope, verb: str, terms: Sequence[Term]) -> list[Term]:
     return [coerced(scope, term, widest.type) for term in terms]
 
 
-def _if(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _if(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     condition, *values = arguments
     expect(name, condition, BOOLEAN)
     values = unified(scope, name, values)
@@ -288,22 +288,22 @@ def _if(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     return choice(scope, text, [(condition.truth(), values[0])], values[1])
 
 
-def choice(scope: Scope, text: str, branches: Sequence[tuple[str, Term]], default: Term) -> Term:
+def choice(scope: FilterScope, text: str, branches: Sequence[tuple[str, Term]], default: Term) -> Term:
     """The value of the first branch whose condition is true; the values have one type."""
     tries = " ".join(f"{value.value()} if {condition} else" for condition, value in branches)
     return nullable(scope, default.type, text, f"({tries} {default.value()})")
 
 
-def _is_null(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _is_null(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     return replace(is_null(f"({arguments[0].text} IS NULL)", arguments[0]), needs=null_implied(arguments[0]))
 
 
-def _is_not_null(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _is_not_null(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     null = _is_null(scope, name, arguments)
     return negated(f"(NOT {null.text})", null)
 
 
-def _is_nan(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _is_nan(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     """FALSE for NULL, as Spark has it."""
     number = coerced(scope, expect_number(name, arguments[0]), DOUBLE)
     again = scope.temporary()
@@ -312,7 +312,7 @@ def _is_nan(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     return Term(BOOLEAN, call_text(name, arguments), raw, safe=number.safe)
 
 
-def _null_if(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _null_if(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     value = arguments[0]
     again = scope.temporary()
     kept = Term(value.type, value.text, again, (f"{again} is not None",), raw=again)
@@ -328,7 +328,7 @@ def _extreme(most: Callable[..., Any]) -> Build:
     def choose(*values: Any) -> Any:
         return most((value for value in values if value is not None), key=ascending_number, default=None)
 
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         terms = unified(scope, name, arguments)
         if not is_ordered(terms[0].type):
             raise wrong(name, terms[0], "values that have an order")
@@ -346,7 +346,7 @@ def ascending_number(value: Any) -> tuple[bool, Any]:
 # Arrays
 
 
-def array_contains(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def array_contains(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     """TRUE if the array holds the value, NULL if it does not but holds a NULL, else FALSE."""
     array, wanted = arguments
     if array.type.kind != "array":
@@ -363,7 +363,7 @@ def array_contains(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
     return replace(answer, yes=yes, safe=array.safe and wanted.safe, needs=has_element(array, wanted))
 
 
-def _contains(scope: Scope, array: Term, wanted: Term) -> str:
+def _contains(scope: FilterScope, array: Term, wanted: Term) -> str:
     if wanted.type.floating and not (wanted.is_const and wanted.const == wanted.const):
         return f"{scope.reference(holds_double)}({array.source}, {wanted.source})"
     return f"({wanted.source} in {array.source})"
@@ -373,7 +373,7 @@ def holds_double(values: Sequence[float | None], wanted: float) -> bool:
     return wanted in values or (wanted != wanted and any(value != value for value in values))
 
 
-def _size(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _size(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     (array,) = arguments
     if array.type.kind not in ("array", "map"):
         raise wrong(name, array, "an array or a map")
@@ -390,7 +390,7 @@ EARTH_KM: Final = 6371.0088
 KM_PER_DEGREE: Final = EARTH_KM * math.pi / 180
 
 
-def distance(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def distance(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     """The great-circle distance in kilometres, which Spark's SQL has no function for and whoever looks for what is near
     needs: `distance(venue.lat, venue.lon, 59.91, 10.75) < 25`.
 

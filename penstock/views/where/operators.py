@@ -36,7 +36,7 @@ from penstock.views.where.sql_types import (
     single,
 )
 from penstock.views.where.terms import (
-    Scope,
+    FilterScope,
     Term,
     as_decimal,
     coerced,
@@ -54,7 +54,7 @@ from penstock.views.where.terms import (
 _DECIMAL: Final = {"+": WIDE.add, "-": WIDE.subtract, "*": WIDE.multiply, "/": WIDE.divide, "%": WIDE.remainder}
 
 
-def arithmetic(scope: Scope, operator: str, left: Term, right: Term) -> Term:
+def arithmetic(scope: FilterScope, operator: str, left: Term, right: Term) -> Term:
     """`left operator right` of two numbers; a NULL literal takes the other side's type."""
     for term in (left, right):
         if not term.type.numeric and term.type != VOID:
@@ -68,7 +68,7 @@ def arithmetic(scope: Scope, operator: str, left: Term, right: Term) -> Term:
     return strict(kind, text, source, left, right)
 
 
-def minus(scope: Scope, term: Term) -> Term:
+def minus(scope: FilterScope, term: Term) -> Term:
     term = expect_number("-", term)
     if term.is_const and not term.is_null:
         return negative(scope, term)
@@ -84,14 +84,14 @@ def _result(operator: str, left: Term, right: Term) -> SqlType:
     return DOUBLE if kind == VOID else kind
 
 
-def _source(scope: Scope, operator: str, left: str, right: str, kind: SqlType) -> str:
+def _source(scope: FilterScope, operator: str, left: str, right: str, kind: SqlType) -> str:
     if operator == "%":
         function = float_remainder if kind.floating else remainder
         return f"{scope.reference(function)}({left}, {right})"
     return _fitted(scope, f"({left} {operator} {right})", kind)
 
 
-def _fitted(scope: Scope, source: str, kind: SqlType) -> str:
+def _fitted(scope: FilterScope, source: str, kind: SqlType) -> str:
     if kind == FLOAT:
         return f"{scope.reference(single)}({source})"
     if not kind.integral:
@@ -116,7 +116,7 @@ def remainder(left: int, right: int) -> int:
     return -rest if left < 0 else rest
 
 
-def _of_decimals(scope: Scope, text: str, operator: str, left: Term, right: Term, kind: SqlType) -> Term:
+def _of_decimals(scope: FilterScope, text: str, operator: str, left: Term, right: Term, kind: SqlType) -> Term:
     one, two = (as_decimal(term) if term.type != VOID else kind for term in (left, right))
     kind = _decimal_result(operator, one, two)
     step = _decimal_step(operator, kind.precision, kind.scale)
@@ -149,7 +149,7 @@ def _decimal_result(operator: str, one: SqlType, two: SqlType) -> SqlType:
 # LIKE
 
 
-def like(scope: Scope, text: str, value: Term, pattern: str, escape: str) -> Term:
+def like(scope: FilterScope, text: str, value: Term, pattern: str, escape: str) -> Term:
     """`value LIKE pattern`, as the cheapest Python that decides it."""
     alone = expect("LIKE", value, STRING)
     value, parts = once(scope, alone), like_parts(pattern, escape)

@@ -92,7 +92,7 @@ class Term:
         return replace(self, guards=(), raw=None, yes=None, no=None, needs=())
 
 
-class Scope:
+class FilterScope:
     """The names that one filter's source uses: temporaries, and constants that are not written out."""
 
     def __init__(self) -> None:
@@ -122,13 +122,13 @@ class Scope:
 # Building terms
 
 
-def literal(scope: Scope, kind: SqlType, value: Any) -> Term:
+def literal(scope: FilterScope, kind: SqlType, value: Any) -> Term:
     guards = ("False",) if value is None else ()
     return Term(kind, literal_text(kind, value), scope.constant(value), guards, const=value, safe=True)
 
 
 def nullable(
-    scope: Scope, kind: SqlType, text: str, raw: str, behind: Term | None = None, *, total: bool = False
+    scope: FilterScope, kind: SqlType, text: str, raw: str, behind: Term | None = None, *, total: bool = False
 ) -> Term:
     """A value that may be None although the guards of the term `behind` it hold; `total`: it never raises."""
     name = scope.temporary()
@@ -142,7 +142,7 @@ def strict(kind: SqlType, text: str, source: str, *operands: Term, total: bool =
     return Term(kind, text, source, guards, safe=total and all(operand.safe for operand in operands))
 
 
-def once(scope: Scope, term: Term) -> Term:
+def once(scope: FilterScope, term: Term) -> Term:
     """The same term, cheap to mention again behind its guards."""
     if term.is_const or term.source.isidentifier():
         return term
@@ -162,7 +162,7 @@ def _any(*conditions: str) -> str:
 # Three-valued logic
 
 
-def both(scope: Scope, text: str, operands: Sequence[Term]) -> Term:
+def both(scope: FilterScope, text: str, operands: Sequence[Term]) -> Term:
     """AND: FALSE if one is false, else NULL if one is, else TRUE."""
     yes = _all(*(operand.truth() for operand in operands))
     no = _any(*(operand.falsity() for operand in operands))
@@ -171,7 +171,7 @@ def both(scope: Scope, text: str, operands: Sequence[Term]) -> Term:
     )
 
 
-def either(scope: Scope, text: str, operands: Sequence[Term]) -> Term:
+def either(scope: FilterScope, text: str, operands: Sequence[Term]) -> Term:
     """OR: TRUE if one is true, else NULL if one is, else FALSE."""
     yes = _any(*(operand.truth() for operand in operands))
     no = _all(*(operand.falsity() for operand in operands))
@@ -180,7 +180,7 @@ def either(scope: Scope, text: str, operands: Sequence[Term]) -> Term:
     )
 
 
-def _logical(scope: Scope, text: str, operands: Sequence[Term], yes: str, no: str, *, decisive: bool) -> Term:
+def _logical(scope: FilterScope, text: str, operands: Sequence[Term], yes: str, no: str, *, decisive: bool) -> Term:
     safe = all(operand.safe for operand in operands)
     if not any(operand.guards for operand in operands):
         return Term(BOOLEAN, text, yes, yes=yes, no=no, safe=safe)
@@ -268,7 +268,7 @@ def as_decimal(term: Term) -> SqlType:
     return decimal_type(INTEGRAL_DIGITS[term.type.kind], 0)
 
 
-def coerced(scope: Scope, term: Term, target: SqlType) -> Term:
+def coerced(scope: FilterScope, term: Term, target: SqlType) -> Term:
     """The term as a value of the target type: a constant now, anything else by a cast in the row's path."""
     if term.type == target:
         return term
@@ -318,7 +318,7 @@ def is_ordered(kind: SqlType) -> bool:
     return kind.kind in _ORDERED
 
 
-def compare(scope: Scope, operator: str, left: Term, right: Term) -> Term:
+def compare(scope: FilterScope, operator: str, left: Term, right: Term) -> Term:
     """`left operator right` for =, <>, <, <=, >, >=; NaN equals itself and is above every other number."""
     if left.is_const and not right.is_const:
         operator, left, right = FLIPPED[operator], right, left
@@ -330,7 +330,7 @@ def compare(scope: Scope, operator: str, left: Term, right: Term) -> Term:
     return term
 
 
-def comparable(scope: Scope, operator: str, left: Term, right: Term) -> tuple[Term, Term]:
+def comparable(scope: FilterScope, operator: str, left: Term, right: Term) -> tuple[Term, Term]:
     kind = common_type("compare", left, right)
     ordered = is_ordered(kind) or (operator in ("=", "<>") and kind.kind in ("struct", "array"))
     if not ordered:
@@ -340,7 +340,7 @@ def comparable(scope: Scope, operator: str, left: Term, right: Term) -> tuple[Te
     return coerced(scope, left, kind), coerced(scope, right, kind)
 
 
-def _compared(scope: Scope, operator: str, left: Term, right: Term) -> tuple[str, Term, Term]:
+def _compared(scope: FilterScope, operator: str, left: Term, right: Term) -> tuple[str, Term, Term]:
     if not left.type.floating or left.is_null or right.is_null:
         return f"({left.source} {_PYTHON[operator]} {right.source})", left, right
     if not _maybe_nan(right):
@@ -371,7 +371,7 @@ def _with_nan(operator: str, left: str, right: str) -> str:
     return equal if operator == "=" else f"(not {equal})"
 
 
-def same(scope: Scope, left: Term, right: Term) -> Term:
+def same(scope: FilterScope, left: Term, right: Term) -> Term:
     """`left <=> right`: equality for which NULL is a value like any other."""
     text = f"({left.text} <=> {right.text})"
     left, right = comparable(scope, "=", left, right)
@@ -385,7 +385,7 @@ def _named(term: Term, name: str) -> Term:
     return Term(term.type, term.text, name)
 
 
-def negative(scope: Scope, term: Term) -> Term:
+def negative(scope: FilterScope, term: Term) -> Term:
     """A literal with its sign: the narrowest type of 2147483648 is bigint, that of -2147483648 is int."""
     if term.type.floating or term.type.scale or typed_number(int(term.const))[0] != term.type:
         minus = WIDE.minus(term.const) if term.type.kind == "decimal" else -term.const
@@ -394,7 +394,7 @@ def negative(scope: Scope, term: Term) -> Term:
     return literal(scope, kind, value)
 
 
-Build = Callable[[Scope, str, Sequence[Term]], Term]
+Build = Callable[[FilterScope, str, Sequence[Term]], Term]
 """Makes the term of a call out of its arguments, whose number was checked before."""
 
 

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from penstock.errors import BadQueryError
 from penstock.views.where.sql_types import BIGINT, DATE, INT, LOCAL, STRING, TIMESTAMP, SqlType
-from penstock.views.where.terms import Build, Scope, Term, call_text, coerced, expect, expect_whole, strict
+from penstock.views.where.terms import Build, FilterScope, Term, call_text, coerced, expect, expect_whole, strict
 
 _ALL: Final = (TIMESTAMP, LOCAL, DATE)
 _CLOCK: Final = (TIMESTAMP, LOCAL)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _moment(scope: Scope, name: str, term: Term, *kinds: SqlType) -> Term:
+def _moment(scope: FilterScope, name: str, term: Term, *kinds: SqlType) -> Term:
     """An argument that is a time; a literal in quotes is read as one."""
     if term.type == STRING and term.is_const:
         term = coerced(scope, term, TIMESTAMP)
@@ -25,14 +25,14 @@ def _moment(scope: Scope, name: str, term: Term, *kinds: SqlType) -> Term:
 def _part(source: str, *kinds: SqlType) -> Build:
     """A whole number out of a time, as a Python expression over `{}`."""
 
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         moment = _moment(scope, name, arguments[0], *kinds)
         return strict(INT, call_text(name, [moment]), f"({source.format(moment.source)})", moment, total=True)
 
     return build
 
 
-def _day_of_year(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _day_of_year(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     moment = _moment(scope, name, arguments[0], *_ALL)
     source = f"{scope.reference(day_of_year)}({moment.source})"
     return strict(INT, call_text(name, [moment]), source, moment, total=True)
@@ -42,7 +42,7 @@ def day_of_year(moment: date) -> int:
     return moment.toordinal() - date(moment.year, 1, 1).toordinal() + 1
 
 
-def _as_date(scope: Scope, name: str, term: Term) -> Term:
+def _as_date(scope: FilterScope, name: str, term: Term) -> Term:
     """A date; of a timestamp its day in UTC."""
     if term.type == STRING and term.is_const:
         return coerced(scope, term, DATE)
@@ -52,7 +52,7 @@ def _as_date(scope: Scope, name: str, term: Term) -> Term:
 def _to(target: SqlType) -> Build:
     """A conversion, as CAST has it; a string column may hold what is none."""
 
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         (value,) = arguments
         expect(name, value, STRING, DATE, TIMESTAMP, LOCAL)
         term = coerced(scope, value, target)
@@ -66,7 +66,7 @@ def _shifted(sign: int) -> Build:
     def shift(day: date, days: int) -> date:
         return day + timedelta(days=sign * days)
 
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         day, days = _as_date(scope, name, arguments[0]), expect_whole(name, arguments[1])
         source = f"{scope.reference(shift)}({day.source}, {days.source})"
         return strict(DATE, call_text(name, [day, days]), source, day, days)
@@ -74,7 +74,7 @@ def _shifted(sign: int) -> Build:
     return build
 
 
-def _days_between(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _days_between(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     """From the second to the first."""
     end, start = (_as_date(scope, name, argument) for argument in arguments)
     return strict(INT, call_text(name, [end, start]), f"({end.source} - {start.source}).days", end, start, total=True)
@@ -84,7 +84,7 @@ def _since_1970(unit: timedelta) -> Build:
     def count(moment: datetime) -> int:
         return (moment - _EPOCH) // unit
 
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         moment = _moment(scope, name, arguments[0], TIMESTAMP)
         source = f"{scope.reference(count)}({moment.source})"
         return strict(BIGINT, call_text(name, [moment]), source, moment, total=True)
@@ -96,7 +96,7 @@ def _from_1970(unit: timedelta) -> Build:
     def moment(count: int) -> datetime:
         return _EPOCH + count * unit
 
-    def build(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+    def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         count = expect_whole(name, arguments[0])
         return strict(TIMESTAMP, call_text(name, [count]), f"{scope.reference(moment)}({count.source})", count)
 
@@ -106,7 +106,7 @@ def _from_1970(unit: timedelta) -> Build:
 # Cutting off
 
 
-def _truncated(scope: Scope, name: str, arguments: Sequence[Term]) -> Term:
+def _truncated(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
     unit, moment = arguments
     cut = _CUTS.get(unit.const.lower()) if isinstance(unit.const, str) else None
     if cut is None:

@@ -12,7 +12,7 @@ from typing import Any
 from bank import Bank
 
 from penstock.client.processing import KeyChange, Options, Processor, Progress, open_store
-from penstock.client.rows import Changes
+from penstock.client.view_rows import Changes
 
 DEADLINE_S = 60.0
 

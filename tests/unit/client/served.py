@@ -12,7 +12,7 @@ from edge import Door, Edge
 from fake_flows import FakeFlows
 
 from penstock.client import AsyncClient
-from penstock.client.rows import Changes, key_of
+from penstock.client.view_rows import Changes, key_of
 from penstock.config import Folder, Limits
 from penstock.log.log import Stream
 

@@ -22,7 +22,7 @@ from played_feed import DEADLINE_S, feed, paid, paying, row, run, until
 
 from penstock.client.processing import NOT_APPLIED, Call, KeyChange, Options, Processor, Progress, open_store
 from penstock.client.processing.stores.sqlite import SqliteStore
-from penstock.client.processing.work import Question
+from penstock.client.processing.work import ProcessorQuestion
 from penstock.errors import (
     DiskFullError,
     StoreHeldError,
@@ -102,7 +102,7 @@ def test_a_store_has_one_owner_and_another_can_stand_by(path: Path) -> None:
 def test_a_store_has_one_owner_however_its_path_is_spelled(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question = Question("royalties", ("song",))
+    question = ProcessorQuestion("royalties", ("song",))
     link = tmp_path / "link.db"
     link.symlink_to(path)
     monkeypatch.chdir(tmp_path)
@@ -118,7 +118,7 @@ def test_a_store_that_somebody_locks_does_not_say_that_the_disk_is_full(path: Pa
         store._db.execute("PRAGMA busy_timeout = 0")  # type: ignore[attr-defined]
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailableError):
-            store.acquire(Question("royalties", ("song",)))
+            store.acquire(ProcessorQuestion("royalties", ("song",)))
         other.execute("ROLLBACK")
         store._db.execute("PRAGMA max_page_count = 1")  # type: ignore[attr-defined]
         with pytest.raises(DiskFullError):
@@ -138,7 +138,7 @@ def test_an_owner_that_was_replaced_stands_by_and_goes_on_when_it_is_its_turn_ag
             assert isinstance(first, SqliteStore)
             held, first._lock = first._lock, os.open(os.devnull, os.O_RDONLY)  # its lock is lost, and it does not know
             os.close(held or -1)
-            question = Question("royalties", ("song",))
+            question = ProcessorQuestion("royalties", ("song",))
             await until(lambda: second.acquire(question) is not None)
             source.add(row("b", "1"))
             await asyncio.sleep(0.2)

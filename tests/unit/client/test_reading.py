@@ -16,7 +16,7 @@ from served import FAST, WAYS, Copy, serving
 
 from penstock.app import App
 from penstock.client import AsyncClient, Channel, Client, Notice, col, where
-from penstock.client.reader import Following
+from penstock.client.subscription import Following
 from penstock.config import Limits
 from penstock.errors import (
     BadPositionError,

@@ -17,8 +17,8 @@ import pytest
 
 from penstock.client.dispatcher import Dispatcher
 from penstock.client.journal import Done, Journal, JournalWrite, QueueState
-from penstock.client.outbox import Bounds, Outbox
-from penstock.client.verdict import Reply
+from penstock.client.outbox import Outbox, QueueBounds
+from penstock.client.verdict import DoorReply
 from penstock.clock import SystemClock
 from penstock.errors import EventRejectedError, UnreachableError
 
@@ -36,7 +36,7 @@ class DoorOfNumbers:
         self.limit = 10
         self._mark = (0, -1)
 
-    def post(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+    def post(self, body: bytes, headers: Mapping[str, str]) -> DoorReply:
         lost = self.random.choice(["", "", "", "request", "reply", "crash"]) if not self.peace else ""
         if lost == "request":
             raise UnreachableError("lost")
@@ -47,25 +47,25 @@ class DoorOfNumbers:
             raise UnreachableError("lost")
         return reply
 
-    def _answer(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+    def _answer(self, body: bytes, headers: Mapping[str, str]) -> DoorReply:
         if self.random.random() < 0.2 and not self.peace:
-            return Reply(503, {}, b"")
+            return DoorReply(503, {}, b"")
         lines = (gzip.decompress(body) if "Content-Encoding" in headers else body).splitlines()
         if len(lines) > self.limit or b"large" in body:
-            return Reply(413, {}, b"")
+            return DoorReply(413, {}, b"")
         epoch, sequence = int(headers["Producer-Epoch"]), int(headers["Producer-Seq"])
         expected = self._mark[1] + 1 if epoch == self._mark[0] else 0
         assert epoch >= self._mark[0], "fenced off by itself"
         if body == b"{}\n":
             assert sequence > expected, "what is only asked must not be taken"
             error = json.dumps({"error": {"code": "sequence_gap", "message": ""}}).encode()
-            return Reply(409, {"Producer-Expected-Seq": str(expected)}, error)
+            return DoorReply(409, {"Producer-Expected-Seq": str(expected)}, error)
         assert sequence <= expected, "a gap"
         if sequence < expected:
-            return Reply(204, {"Penstock-Ack": "t"}, b"")
+            return DoorReply(204, {"Penstock-Ack": "t"}, b"")
         self._mark = (epoch, sequence)
         self.events += [json.loads(line)["n"] for line in lines]
-        return Reply(200, {}, json.dumps({"rejected": [], "ack": "t"}).encode())
+        return DoorReply(200, {}, json.dumps({"rejected": [], "ack": "t"}).encode())
 
     @property
     def is_open(self) -> bool:
@@ -95,7 +95,7 @@ class Life:
         clock = SystemClock()
         journal = Journal(folder, "orders", "normal", clock.now_us())
         self.storer = StorerAtOnce(journal, door.random)
-        bounds = Bounds(10**6, 10**9, door.random.randint(1, 40), 10**6, 0.0)
+        bounds = QueueBounds(10**6, 10**9, door.random.randint(1, 40), 10**6, 0.0)
         self.outbox = Outbox(journal.start, bounds, self.storer, clock)  # type: ignore[arg-type]
         connection: Any = door
 

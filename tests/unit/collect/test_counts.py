@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.collect.counts import Counts, counted
+from penstock.collect.counts import StreamCounts, counted
 from penstock.config import sqlite_place
 from penstock.log.group import GroupCommit, first_taken
 from penstock.log.log import Append, Log, Share, Stream, StreamSpec
@@ -44,7 +44,7 @@ async def test_numbers_of_an_earlier_process_are_added_to(log: Log, group: Group
     log.append([Append(sets={"count/orders": {"duplicates": 5, "dead": 1}}), Append(stream, events([1, 2]))])
     appends = [Append(stream, events([1, 2, 3]), counts=counted("orders", duplicates=Share("duplicates"), shed=0))]
     await first_taken(group.append(appends))
-    assert Counts(log.memory()).of("orders") == {"duplicates": 7, "dead": 1, "shed": 0}
+    assert StreamCounts(log.memory()).of("orders") == {"duplicates": 7, "dead": 1, "shed": 0}
     assert log.memory()["count/orders"] == {"duplicates": 7, "dead": 1}
 
 
@@ -61,7 +61,7 @@ async def test_a_commit_writes_nothing_of_what_the_failed_one_before_it_counted(
     with pytest.raises(ValueError, match="columns"):
         await first_taken(bad)
     assert held.result(10)
-    assert Counts(log.memory()).of("orders")["shed"] == 3
+    assert StreamCounts(log.memory()).of("orders")["shed"] == 3
 
 
 async def test_a_caller_that_has_gone_takes_nothing_back_of_what_was_written(
@@ -74,4 +74,4 @@ async def test_a_caller_that_has_gone_takes_nothing_back_of_what_was_written(
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     await first_taken(group.append([Append(stream, events([2]), counts=counted("orders", shed=2))]))
-    assert Counts(log.memory()).of("orders")["shed"] == 7
+    assert StreamCounts(log.memory()).of("orders")["shed"] == 7

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.collect.pulling.source import NotNow, SourceReset
+from penstock.collect.pulling.pull_source import NotNow, SourceReset
 from penstock.collect.pulling.sources import file as file_source
 from penstock.collect.pulling.sources.file import _Tail
 

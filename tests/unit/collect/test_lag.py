@@ -9,7 +9,7 @@ from running_edge import Edge, running
 from shop_app import Order
 
 from penstock import App
-from penstock.collect.limits.lag import Lag, Look, Marks
+from penstock.collect.limits.lag import Lag, LagReading, Marks
 from penstock.errors import DeclarationError
 from penstock.overload import MaxLag
 from penstock.position import Frontier
@@ -19,20 +19,20 @@ S = 1_000_000
 
 def test_senders_wait_above_the_mark_and_until_half_of_it() -> None:
     lag = Lag("v", "s", MaxLag(events=100), Marks())
-    assert [lag.look(Look(at, 100 + at, 0)) for at in range(3)] == [False, True, False]
+    assert [lag.look(LagReading(at, 100 + at, 0)) for at in range(3)] == [False, True, False]
     assert lag.over
     assert lag.since_us == 1
-    assert not lag.look(Look(3, 102, 42))
+    assert not lag.look(LagReading(3, 102, 42))
     assert lag.over
-    assert lag.look(Look(4, 102, 53))
+    assert lag.look(LagReading(4, 102, 53))
     assert not lag.over
 
 
 def test_a_flow_that_is_stopped_by_an_error_does_not_count() -> None:
     lag = Lag("v", "s", MaxLag(events=100), Marks())
-    lag.look(Look(0, 500, 0))
+    lag.look(LagReading(0, 500, 0))
     assert lag.over
-    assert lag.look(Look(1, 500, 0, counts=False))
+    assert lag.look(LagReading(1, 500, 0, counts=False))
     assert not lag.over
 
 
@@ -41,24 +41,24 @@ def test_a_lag_in_time_is_the_age_of_the_oldest_event_that_is_not_absorbed() -> 
     lag = Lag("v", "s", MaxLag(us=10 * S), marks)
     for second in range(30):
         marks.add(second * S, second * 100)
-    lag.look(Look(30 * S, 2_900, 2_300))
+    lag.look(LagReading(30 * S, 2_900, 2_300))
     assert lag.us == 6 * S
     assert not lag.over
-    assert lag.look(Look(30 * S, 2_900, 1_800))
+    assert lag.look(LagReading(30 * S, 2_900, 1_800))
     assert lag.us == 11 * S
-    assert not lag.look(Look(30 * S, 2_900, 2_900)) or lag.us == 0
+    assert not lag.look(LagReading(30 * S, 2_900, 2_900)) or lag.us == 0
 
 
 def test_retry_after_is_about_when_half_of_the_mark_will_be_reached() -> None:
     lag = Lag("v", "s", MaxLag(events=1_000), Marks())
     absorbed, end, now = 0, 3_000, 0
     for _ in range(50):
-        lag.look(Look(now, end, absorbed))
+        lag.look(LagReading(now, end, absorbed))
         now, absorbed = now + S // 5, absorbed + 20
     told = lag.retry_after_s
     began = now - S // 5
     while lag.over:
-        lag.look(Look(now, end, absorbed))
+        lag.look(LagReading(now, end, absorbed))
         now, absorbed = now + S // 5, absorbed + 20
     assert told == pytest.approx((now - S // 5 - began) / S, rel=0.1)
 
@@ -82,8 +82,8 @@ def test_marks_stay_few_and_old_ones_are_only_thinned_out() -> None:
 def test_a_lag_that_grows_for_minutes_is_told_from_one_that_goes_away() -> None:
     growing, falling = (Lag("v", "s", MaxLag(events=100), Marks()) for _ in range(2))
     for second in range(200):
-        growing.look(Look(second * S, 1_000 + second * 10, second * 5))
-        falling.look(Look(second * S, 10_000, second * 40))
+        growing.look(LagReading(second * S, 1_000 + second * 10, second * 5))
+        falling.look(LagReading(second * S, 10_000, second * 40))
     assert growing.grows(120)
     assert not falling.grows(120)
     assert not growing.grows(300)

@@ -15,7 +15,7 @@ from running_edge import Edge, running
 
 from penstock import App, Event
 from penstock.collect.pulling import pull as pull_module
-from penstock.collect.pulling.source import SourceEvents
+from penstock.collect.pulling.pull_source import SourceEvents
 from penstock.errors import DiskFullError
 from penstock.log.index.writer import IndexedLog
 

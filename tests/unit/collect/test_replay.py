@@ -17,7 +17,7 @@ from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.letters import stored_letters
 from penstock.collect.letters.replayer import Replayer, Wish
-from penstock.collect.letters.stored_letters import BLOCK_LETTERS, StoredLetters, Wanted
+from penstock.collect.letters.stored_letters import BLOCK_LETTERS, LetterQuery, StoredLetters
 from penstock.collect.sender import Sender
 from penstock.config import Folder, sqlite_place
 from penstock.log.folder import DEAD, FolderLog
@@ -268,9 +268,9 @@ async def test_a_page_that_finds_little_ends_and_goes_on(tmp_path: Path, monkeyp
         await edge.post("visits", b"{}")
         reader = FolderLog(Folder(tmp_path))
         letters = StoredLetters(reader, edge_replayed(edge))
-        pages = [letters.page(Wanted(stream="visits"), None, 10)]
+        pages = [letters.page(LetterQuery(stream="visits"), None, 10)]
         while pages[-1].more:
-            pages.append(letters.page(Wanted(stream="visits"), pages[-1].next, 10))
+            pages.append(letters.page(LetterQuery(stream="visits"), pages[-1].next, 10))
         assert [letter.name for page in pages for letter in page.letters] == ["0-5"]
         assert len(pages) in (3, 4)  # of two blocks each
         reader.close()

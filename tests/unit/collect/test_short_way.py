@@ -26,8 +26,8 @@ from penstock.errors import DiskFullError
 from penstock.observe.signals import RequestRefused
 from penstock.rights.guard import Guard
 from penstock.rights.keys import make_key, stored
-from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
+from penstock.rights.web_origins import WebOrigins
 from penstock.serve.replies import errors_as_json
 from tests.parts import about
 
@@ -58,7 +58,7 @@ def guarding(*, keys: bool, cors: bool) -> Callable[[Edge, web.Application], Gua
             memory |= stored(record)
         guard = Guard(
             Rights(memory, clock=CLOCK, signals=edge.observer.emit),
-            origins=Origins(["https://shop.example"] if cors else []),
+            origins=WebOrigins(["https://shop.example"] if cors else []),
             signatures=edge.collect.signatures,
             signals=edge.observer.emit,
             on_refused=lambda name, code: edge.observer.emit(

@@ -27,9 +27,9 @@ from penstock.rights.credential import TokenOptions, credential_of
 from penstock.rights.guard import Guard
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import make_key
-from penstock.rights.origins import Origins
 from penstock.rights.rights import Rights
 from penstock.rights.tokens import Tokens
+from penstock.rights.web_origins import WebOrigins
 from penstock.serve.replies import errors_as_json
 from penstock.serve.serving import Serving
 from penstock.serve.webhooks.address_rules import AddressRules
@@ -135,7 +135,7 @@ class SecureEdge:
         self.site = web.Application(middlewares=[errors_as_json(self.observer)])
         Guard(
             self.rights,
-            origins=Origins(cors),
+            origins=WebOrigins(cors),
             signatures=self.collect.signatures,
             signals=emit,
             on_refused=lambda name, code: emit(RequestRefused(name, code)),

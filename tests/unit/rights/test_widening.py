@@ -330,7 +330,7 @@ async def test_the_attempts_would_find_a_rule_that_does_not_hold(worlds, monkeyp
     if broken == "dropped":
         monkeypatch.setattr(catalogue, "read_rule", nothing)
     else:
-        monkeypatch.setattr("penstock.views.query._all_of", lambda tests: tests[-1] if tests else lambda row: True)
+        monkeypatch.setattr("penstock.views.read_query._all_of", lambda tests: tests[-1] if tests else lambda row: True)
     with pytest.raises(AssertionError):
         await compared(*worlds, conditions()[:12])
 

@@ -13,7 +13,7 @@ from penstock.config import Limits
 from penstock.errors import BadQueryError, ForbiddenError
 from penstock.serve import question
 from penstock.serve.question import Question
-from penstock.views.read_rule import Condition, ReadRule
+from penstock.views.read_rule import ReadRule, RuleCondition
 from penstock.views.store import Content, View
 
 COLUMNS = (Column("topic", "string"), Column("rsvps", "bigint"), Column("open", "boolean"))
@@ -45,8 +45,8 @@ def test_values_that_only_python_finds_equal_are_not_taken_for_each_other(served
 
 def test_a_query_is_never_given_to_who_may_see_less(served: tuple[View, Content]) -> None:
     Question("rsvps > 1", rule=ReadRule()).query(*served)
-    narrow = ReadRule((Condition("topic = :sub", (("sub", "a"),)),))
-    other = ReadRule((Condition("topic = :sub", (("sub", "b"),)),))
+    narrow = ReadRule((RuleCondition("topic = :sub", (("sub", "a"),)),))
+    other = ReadRule((RuleCondition("topic = :sub", (("sub", "b"),)),))
     assert not Question("rsvps > 1", rule=narrow).query(*served).passes(("b", 2, True))
     assert Question("rsvps > 1", rule=other).query(*served).passes(("b", 2, True))
     with pytest.raises(ForbiddenError):

@@ -23,7 +23,7 @@ from penstock.serve.webhooks.delivery import changes_apart
 from penstock.serve.webhooks.snapshot_spool import GRACE_S, LetGo, SnapshotSpool
 from penstock.serve.webhooks.view_feed import Fell
 from penstock.serve.webhooks.view_source import LARGE_BYTES, LargeBatch
-from penstock.views.query import parse_query
+from penstock.views.read_query import parse_query
 
 
 async def longest_pause(until: asyncio.Event) -> float:

@@ -23,7 +23,7 @@ from penstock.config import Limits
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS
-from penstock.serve.webhooks.poster import Outcome
+from penstock.serve.webhooks.poster import PostOutcome
 from penstock.serve.webhooks.webhook import ChangedWebhook, NewWebhook
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
 
@@ -132,7 +132,7 @@ class World:
         object.__setattr__(hooks._works, "poster", self)
         return hooks
 
-    async def post(self, url: str, headers: dict[str, str], payload: bytes) -> Outcome:
+    async def post(self, url: str, headers: dict[str, str], payload: bytes) -> PostOutcome:
         """The network: what arrives may be lost on its way back, and what fails may have arrived."""
         name = url.rpartition("/")[2]
         for _ in range(self.random.randrange(5)):
@@ -142,7 +142,7 @@ class World:
             self.receivers[name].take(headers["webhook-id"], payload)
         for _ in range(self.random.randrange(5)):
             await asyncio.sleep(0)
-        return Outcome(1.0, failure="timeout", detail="lost") if fails else Outcome(1.0, 200)
+        return PostOutcome(1.0, failure="timeout", detail="lost") if fails else PostOutcome(1.0, 200)
 
     async def crash(self) -> None:
         """Nothing of what was not written survives."""

@@ -19,7 +19,7 @@ from penstock.config import Folder, Limits
 from penstock.log.opening import open_reader
 from penstock.serve.fanout.answers import answer, json_parts
 from penstock.serve.fanout.messages import RowCodec
-from penstock.views.query import parse_query
+from penstock.views.read_query import parse_query
 from penstock.views.store import Content
 from penstock.views.top_rows import TopState
 from penstock.views.views import Views

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.change import Column
 from penstock.errors import BadQueryError, ForbiddenError
-from penstock.views.query import evaluate
-from penstock.views.read_rule import EVERYTHING, Condition, ReadRule, claims_in, parse_ruled, read_rule
+from penstock.views.read_query import evaluate
+from penstock.views.read_rule import EVERYTHING, ReadRule, RuleCondition, claims_in, parse_ruled, read_rule
 
 COLUMNS = [Column("id", "bigint"), Column("owner", "string"), Column("secret", "string"), Column("Secret2", "bigint")]
 ROWS: dict[Any, Any] = {(1,): (1, "ann", "x", 5), (2,): (2, "bob", "y", 0), (3,): (3, None, "z", 7)}
@@ -42,7 +42,7 @@ def test_a_condition_and_the_readers_own_are_both_demanded():
 
 
 def test_a_null_is_nobodys():
-    assert ids(ReadRule((Condition("owner <> :sub", (("sub", "ann"),)),))) == [2]
+    assert ids(ReadRule((RuleCondition("owner <> :sub", (("sub", "ann"),)),))) == [2]
 
 
 def test_hidden_rows_do_not_reach_the_readers_condition():
@@ -75,7 +75,7 @@ def test_a_claim_that_cannot_be_compared_shows_nothing():
 
 def test_a_condition_over_a_column_that_is_gone_shows_nothing():
     with pytest.raises(ForbiddenError, match="cannot be decided"):
-        ids(ReadRule((Condition("tenant = 'x'"),)))
+        ids(ReadRule((RuleCondition("tenant = 'x'"),)))
 
 
 def test_a_list_claim_is_used_with_any():
@@ -154,7 +154,7 @@ def test_a_list_without_the_key_is_refused():
 
 
 def test_the_rule_itself_may_use_a_hidden_column():
-    rule = ReadRule((Condition("secret = 'x'"),), frozenset({"id"}))
+    rule = ReadRule((RuleCondition("secret = 'x'"),), frozenset({"id"}))
     assert ids(rule) == [1]
 
 

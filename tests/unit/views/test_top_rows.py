@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.change import Change, Column
-from penstock.views.query import evaluate, parse_query
+from penstock.views.read_query import evaluate, parse_query
 from penstock.views.top_rows import TopState, delta_between
 
 COLUMNS = [Column("k", "string"), Column("v", "bigint")]

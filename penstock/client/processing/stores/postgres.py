@@ -21,7 +21,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from penstock.client.processing.sql_work import TABLES, Sql, SqlWork
-from penstock.client.processing.work import Question, Resumed
+from penstock.client.processing.work import ProcessorQuestion, Resumed
 from penstock.errors import MissingPackageError, StoreFencedError, StoreUnavailableError
 
 try:
@@ -64,10 +64,10 @@ class PostgresStore(SqlWork):
         self._connection: psycopg.Connection[Any] | None = None
         self._transact(_make_tables)
 
-    def acquire(self, question: Question) -> Resumed | None:
+    def acquire(self, question: ProcessorQuestion) -> Resumed | None:
         return self._transact(lambda sql: self._take_over(sql, question))
 
-    def _take_over(self, sql: Sql, question: Question) -> Resumed | None:
+    def _take_over(self, sql: Sql, question: ProcessorQuestion) -> Resumed | None:
         sql.run(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")
         begun = time.monotonic()
         try:

@@ -12,7 +12,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from penstock.client.processing.sql_work import TABLES, Sql, SqlWork
-from penstock.client.processing.work import Question, Resumed
+from penstock.client.processing.work import ProcessorQuestion, Resumed
 from penstock.errors import DiskFullError, StoreFencedError, StoreMismatchError, StoreUnavailableError
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class SqliteStore(SqlWork):
                 f"'{path}' cannot be used as a store", detail=str(error), hint="choose another file"
             ) from None
 
-    def acquire(self, question: Question) -> Resumed | None:
+    def acquire(self, question: ProcessorQuestion) -> Resumed | None:
         with self._guard:
             if self._lock is None:
                 self._lock = _locked(self._path.with_name(f"{self._path.name}.{self.name}.lock"))
@@ -55,7 +55,7 @@ class SqliteStore(SqlWork):
                 self.release()
                 raise
 
-    def _own(self, sql: Sql, question: Question) -> Resumed:
+    def _own(self, sql: Sql, question: ProcessorQuestion) -> Resumed:
         self._introduce(sql)
         return self._become_owner(sql, question, str(os.getpid()), 0)
 

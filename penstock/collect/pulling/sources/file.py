@@ -18,8 +18,15 @@ from typing import Any
 
 from penstock.clock import Clock
 from penstock.collect.pulling.open_file import BROKEN, Mark, OpenFile, found_in
-from penstock.collect.pulling.source import NotNow, PositionParts, SourceEvents, SourceLag, SourceRequest, SourceReset
-from penstock.origin import Origin, file_path
+from penstock.collect.pulling.pull_source import (
+    NotNow,
+    PositionParts,
+    SourceEvents,
+    SourceLag,
+    SourceRequest,
+    SourceReset,
+)
+from penstock.pull_origin import Origin, file_path
 
 LOOK_S = 0.25
 """How often a file that has nothing new is looked at."""

@@ -17,8 +17,8 @@ from typing import Any
 
 from penstock.clock import Clock
 from penstock.collect.pulling.open_file import BROKEN, EMPTY, OpenFile, found_in
-from penstock.collect.pulling.source import NotNow, PositionParts, SourceEvents, SourceLag, SourceRequest
-from penstock.origin import Origin, file_path
+from penstock.collect.pulling.pull_source import NotNow, PositionParts, SourceEvents, SourceLag, SourceRequest
+from penstock.pull_origin import Origin, file_path
 
 LOOK_S = 0.25
 BUSY_PART = 10

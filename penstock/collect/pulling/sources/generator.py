@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.collect.pulling.source import SourceEvents, SourceLag, SourceRequest
-from penstock.origin import Origin
+from penstock.collect.pulling.pull_source import SourceEvents, SourceLag, SourceRequest
+from penstock.pull_origin import Origin
 
 AT = "at"
 

@@ -12,10 +12,17 @@ from aiohttp import ClientResponse, ClientSession
 from penstock.collect.judging.json_events import SLICE_BYTES, split
 from penstock.collect.pulling.http_get import HttpGet, bounded
 from penstock.collect.pulling.lines import Lines
-from penstock.collect.pulling.source import NotNow, PositionParts, SourceEnded, SourceEvents, SourceLag, SourceRequest
+from penstock.collect.pulling.pull_source import (
+    NotNow,
+    PositionParts,
+    SourceEnded,
+    SourceEvents,
+    SourceLag,
+    SourceRequest,
+)
 from penstock.config import Limits
 from penstock.errors import PenstockError
-from penstock.origin import Origin
+from penstock.pull_origin import Origin
 from penstock.sse_parser import SseParser
 
 EVENT_STREAM = "text/event-stream"

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from penstock.clock import Clock
 from penstock.collect.pulling.credentials import Credentials, ca_file
-from penstock.collect.pulling.source import SourceEvents, SourceLag, SourceRequest, SourceReset
+from penstock.collect.pulling.pull_source import SourceEvents, SourceLag, SourceRequest, SourceReset
 from penstock.errors import MissingPackageError
-from penstock.origin import Origin
+from penstock.pull_origin import Origin
 
 CONNECT_S = 5.0
 POLL_S = 0.2

@@ -20,11 +20,11 @@ from aiohttp import ClientResponse, ClientSession
 from penstock.clock import Clock
 from penstock.collect.judging.json_events import SLICE_BYTES
 from penstock.collect.pulling.http_get import HttpGet, bounded
-from penstock.collect.pulling.source import NotNow, SourceEvents, SourceLag, SourceRequest, SourceReset
+from penstock.collect.pulling.pull_source import NotNow, SourceEvents, SourceLag, SourceRequest, SourceReset
 from penstock.declaration import StreamDef
 from penstock.errors import BadPositionError, PenstockError, PositionGoneError
-from penstock.origin import Origin
 from penstock.position import Position
+from penstock.pull_origin import Origin
 from penstock.sse_parser import ServerSentEvent, SseParser
 
 TOKEN = "token"

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from penstock.collect.pulling.credentials import trusted
 from penstock.collect.pulling.http_get import CONNECT_S, keep_alive
 from penstock.collect.pulling.lines import Lines
-from penstock.collect.pulling.source import SourceEvents, SourceLag, SourceRequest
-from penstock.origin import Origin
+from penstock.collect.pulling.pull_source import SourceEvents, SourceLag, SourceRequest
+from penstock.pull_origin import Origin
 
 READ_BYTES = 64 * 1024
 

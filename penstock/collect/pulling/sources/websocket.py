@@ -11,8 +11,8 @@ from yarl import URL
 
 from penstock.collect.pulling.credentials import Credentials
 from penstock.collect.pulling.http_get import session
-from penstock.collect.pulling.source import SourceEvents, SourceLag, SourceRequest
-from penstock.origin import Origin
+from penstock.collect.pulling.pull_source import SourceEvents, SourceLag, SourceRequest
+from penstock.pull_origin import Origin
 
 HEARTBEAT_S = 20.0
 """A ping this often; a peer that does not answer within half of it is gone. Without it a cut cable is never noticed."""

@@ -13,11 +13,11 @@ import pytest
 from penstock.client.assembly import StreamAssembly, ViewAssembly, is_newer
 from penstock.client.loop_thread import LoopThread
 from penstock.client.read_request import ReadRequest
-from penstock.client.reader import Following, Means, Notice
-from penstock.client.rows import Changes
+from penstock.client.subscription import Following, Means, Notice
 from penstock.client.sync_client import Watch
 from penstock.client.transport import OPEN
 from penstock.client.verdict import TransientFailure, close_failure, failure_in, reply_failure
+from penstock.client.view_rows import Changes
 from penstock.errors import (
     BadQueryError,
     ForbiddenError,

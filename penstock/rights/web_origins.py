@@ -29,7 +29,7 @@ _HEADER_NAMES = re.compile(r"[\w!#$%&'*+.^`|~-]+(?: *, *[\w!#$%&'*+.^`|~-]+)*", 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Origins:
+class WebOrigins:
     """The allow-list, and what a browser is told of it."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -30,13 +30,13 @@ class Scheme:
 
 
 _HTTP = frozenset({"key", "headers", "ca"})
-_ASKED = _HTTP | {"resume"}
+_RESUMABLE = _HTTP | {"resume"}
 SCHEMES: tuple[Scheme, ...] = (
-    Scheme("ws", "wss", "loses", _ASKED, "repeats"),
+    Scheme("ws", "wss", "loses", _RESUMABLE, "repeats"),
     Scheme("sse+http", "sse+https", "exact", _HTTP),
-    Scheme("ndjson+http", "ndjson+https", "loses", _ASKED | {"every"}, "repeats"),
-    Scheme("poll+http", "poll+https", "repeats", _ASKED | {"every"}, "repeats"),
-    Scheme("http", "https", "repeats", _ASKED | {"every"}, "repeats"),
+    Scheme("ndjson+http", "ndjson+https", "loses", _RESUMABLE | {"every"}, "repeats"),
+    Scheme("poll+http", "poll+https", "repeats", _RESUMABLE | {"every"}, "repeats"),
+    Scheme("http", "https", "repeats", _RESUMABLE | {"every"}, "repeats"),
     Scheme("penstock+http", "penstock+https", "exact", _HTTP),
     Scheme("tcp", "tcps", "loses", frozenset({"ca"})),
     Scheme("kafka", "kafkas", "exact", frozenset({"settings", "ca"})),
@@ -77,26 +77,26 @@ class Origin:
 def origin(source: str | Callable[..., Any], **options: Any) -> Origin:
     """What `app.pull` was given, judged. Raises `DeclarationError`."""
     if not isinstance(source, str):
-        found = _function(source)
+        plain = _function(source)
     else:
         scheme, secure = _scheme(source)
         _well_formed(scheme, source)
-        found = Origin(scheme, shown(source), source, secure)
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        allowed = name if name != "every_us" else "every"
-        if allowed not in found.scheme.options:
-            known = ", ".join(sorted(found.scheme.options)) or "none but map"
+        plain = Origin(scheme, shown(source), source, secure)
+    options = {name: value for name, value in options.items() if value is not None}
+    for name in options:
+        option = name if name != "every_us" else "every"
+        if option not in plain.scheme.options:
+            allowed = ", ".join(sorted(plain.scheme.options)) or "none but map"
             raise DeclarationError(
-                f"a pull from '{found.scheme.name}' takes no option '{allowed}'", hint=f"its options are: {known}"
+                f"a pull from '{plain.scheme.name}' takes no option '{option}'", hint=f"its options are: {allowed}"
             )
-    _check_options(given)
-    if "ca" in given and not found.secure:
+    _check_options(options)
+    if "ca" in options and not plain.secure:
         raise DeclarationError(
-            f"the pull address '{found.name}' is without TLS, and ca= is about certificates",
-            hint=f"write {found.scheme.secure}://",
+            f"the pull address '{plain.name}' is without TLS, and ca= is about certificates",
+            hint=f"write {plain.scheme.secure}://",
         )
-    return Origin(found.scheme, found.name, found.url, found.secure, found.function, **given)
+    return replace(plain, **options)
 
 
 def _function(source: Any) -> Origin:
@@ -113,9 +113,9 @@ def _scheme(url: str) -> tuple[Scheme, bool]:
     for scheme in SCHEMES:
         if name in (scheme.name, scheme.secure):
             return scheme, name == scheme.secure != scheme.name
-    known = ", ".join(scheme.name for scheme in SCHEMES)
+    names = ", ".join(scheme.name for scheme in SCHEMES)
     raise DeclarationError(
-        f"the pull address '{shown(url)}' has a scheme that is not known", hint=f"use {known}, or the s form of one"
+        f"the pull address '{shown(url)}' has a scheme that is not known", hint=f"use {names}, or the s form of one"
     )
 
 

@@ -118,7 +118,7 @@ class Means:
     """Whether a refused key has been replaced since."""
 
 
-class Connections(Generic[Item]):
+class ConnectionSeries(Generic[Item]):
     """One connection after the other, each from where the last one broke.
 
     It is apart from `Following`, so that a reader that is dropped ends its connection at once: nothing here leads
@@ -216,7 +216,7 @@ class Following(Generic[Item]):
         self.before = since
         """Where `position` was before that item was given."""
         self._seen = seen
-        self._connections = Connections(request, since, means, assembly)
+        self._connections = ConnectionSeries(request, since, means, assembly)
         self._ready: deque[tuple[str, Item | None]] = deque()
         self._messages: AsyncGenerator[Steps[Item], None] | None = None
         self._reading: asyncio.Task[Steps[Item]] | None = None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.change import Change, Column, Key, Row
 from penstock.errors import BadQueryError
-from penstock.views.query import (
+from penstock.views.read_query import (
     DEFAULT,
     Query,
     QueryState,
