@@ -146,16 +146,21 @@ class Folder:
     """The data folder of one app. Whoever wants a path asks here."""
 
     root: Path
+    log: str | None = None
+    """The place below which the app's logs lie; None: they are files of this folder."""
 
     @property
     def edge_log(self) -> str:
         """The place of the log that the edge writes; `log/opening.py` opens it."""
-        return sqlite_place(self.root / "edge.db")
+        return self._log("edge")
 
     @property
     def flows_log(self) -> str:
         """The place of the log that the flows write."""
-        return sqlite_place(self.root / "flows.db")
+        return self._log("flows")
+
+    def _log(self, name: str) -> str:
+        return sqlite_place(self.root / f"{name}.db") if self.log is None else f"{self.log}/{name}"
 
     @property
     def checkpoints(self) -> Path:

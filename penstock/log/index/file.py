@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from penstock.clock import Clock
 from penstock.errors import CorruptBlockError, DiskFullError, FolderMismatchError, LogUnavailableError, PenstockError
@@ -117,19 +116,30 @@ class IndexFileWriter(IndexFile):
         return term
 
     @contextmanager
-    def transaction(self) -> Iterator[Tables]:
-        """After a failure the WAL may hold frames of it behind its end, which a crash would bring back to life; a small
-        transaction overwrites the first of them, and so the rest can never be read."""
+    def transaction(self, term: int | None = None) -> Iterator[Tables]:
+        connection = self.connection
         try:
-            with transaction(self.connection):
-                yield self.tables
-        except sqlite3.Error as error:
+            connection.execute("BEGIN IMMEDIATE")
+            if term is not None:
+                self.tables.check_term(term)
+            yield self.tables
+            connection.execute("COMMIT")
+        except BaseException as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if not isinstance(error, sqlite3.Error):
+                raise
             failure = translated(error, self.path)
             if isinstance(failure, DiskFullError):
-                with suppress(sqlite3.Error), transaction(self.connection):
-                    failed = ("failed_us", self._clock.now_us())
-                    self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", failed)
+                self._overwrite_failure()
             raise failure from error
+
+    def _overwrite_failure(self) -> None:
+        """The WAL may hold frames of what failed behind its end, which a crash would bring back to life; a small
+        transaction overwrites the first of them, and so the rest can never be read."""
+        failed = ("failed_us", self._clock.now_us())
+        with suppress(sqlite3.Error):
+            self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", failed)
 
     def tidy(self) -> None:
         """Give back the room of a WAL that readers let grow, unless one of them is at it just now."""
@@ -180,7 +190,7 @@ def open_reader(path: Path) -> Reading | None:
     if not path.exists():  # SQLite takes ten times as long to say so, and followers ask every few milliseconds
         return None
     try:
-        uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+        uri = f"{path.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     except sqlite3.OperationalError as error:
         if path.exists():
@@ -204,20 +214,7 @@ def owner(path: Path) -> str | None:
     return None if app is None else str(app)
 
 
-# Transactions and failures
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """One write transaction: all of it or, when anything raises, nothing."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+# Failures
 
 
 @contextmanager

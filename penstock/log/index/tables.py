@@ -134,8 +134,9 @@ class WritableDatabase(Database, Protocol):
     def claim(self, app: str) -> int:
         """Become the writer of this app's index, which is made if need be: gives the new term."""
 
-    def transaction(self) -> AbstractContextManager[Tables]:
-        """A write transaction: all of it, durable when it ends, or nothing when it raises."""
+    def transaction(self, term: int | None = None) -> AbstractContextManager[Tables]:
+        """A write transaction: all of it, durable when it ends, or nothing when it raises. Raises `StaleTermError` when
+        the term is not this one any more."""
 
     def tidy(self) -> None:
         """Give back room that readers have made the database take."""

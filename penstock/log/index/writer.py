@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -156,11 +156,8 @@ class IndexedLog(IndexedReader):
             tables.add_block(Stored(*place, checksum(place, piece.data, None), payload))
         tables.add_commit(ident, commit, made.after.total_bytes)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[Tables]:
-        with self._writable.transaction() as tables:
-            tables.check_term(self._term)
-            yield tables
+    def _transaction(self) -> AbstractContextManager[Tables]:
+        return self._writable.transaction(self._term)
 
     # Removing
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.errors import DiskFullError, FolderMismatchError
-from penstock.log.index.file import transaction
 from penstock.log.index.reader import IndexedReader
 from penstock.log.index.tables import Index, Look, Stored, Tables, Values
 from penstock.log.index.writer import IndexedLog
@@ -68,16 +67,21 @@ class Memory:
         return term
 
     @contextmanager
-    def transaction(self) -> Iterator[Tables]:
+    def transaction(self, term: int | None = None) -> Iterator[Tables]:
         with self._lock:
+            self.connection.execute("BEGIN")
             try:
-                with transaction(self.connection):
-                    yield self._tables
-                for number, payload in self._staged.items():
-                    if payload is None:
-                        self.payloads.pop(number, None)
-                    else:
-                        self.payloads[number] = payload
+                if term is not None:
+                    self._tables.check_term(term)
+                yield self._tables
+            except BaseException:
+                self.connection.execute("ROLLBACK")
+                raise
+            else:
+                self.connection.execute("COMMIT")
+                self.payloads |= {number: payload for number, payload in self._staged.items() if payload is not None}
+                for number in [number for number, payload in self._staged.items() if payload is None]:
+                    self.payloads.pop(number, None)
             finally:
                 self._staged = {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import sqlite3
 import subprocess
 import sys
@@ -174,13 +173,6 @@ def test_a_disk_that_refuses_to_grow_is_told_and_forgotten_once_there_is_room(tm
         stream = log.find("numbers")
         assert stream is not None
         assert everything(log, stream) == list(range(20_020))
-
-
-def test_a_reader_is_opened_from_a_stream_that_travelled(log: Log) -> None:
-    stream = log.create(UNIQUE)
-    put(log, stream, range(5))
-    with closing(open_reader(pickle.loads(pickle.dumps(stream)).place)) as reader:
-        assert sorted(everything(reader, stream)) == list(range(5))
 
 
 def test_a_reader_works_on_both_sides_of_a_fork(log: Log) -> None:
