@@ -3,15 +3,18 @@
 1. Python starts as a fork (`forked.py`).
 2. Signals end what they are sent to, though a shell in the background, or `nohup`, would have them ignored.
 3. Hypothesis judges what code does, not how long it takes.
+4. The logs that a test has in memory (`memory_folder.py`) end with it.
 """
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
+from penstock.log.logs import memory
 from tests import forked
 
 
@@ -21,3 +24,11 @@ def pytest_configure(config: pytest.Config) -> None:
     forked.install()
     hypothesis.settings.register_profile("penstock", deadline=None)
     hypothesis.settings.load_profile("penstock")
+
+
+@pytest.fixture(autouse=True)
+def _forget_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    if folder is not None:
+        memory.forget(f"memory://{folder}")

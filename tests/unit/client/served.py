@@ -13,8 +13,9 @@ from fake_flows import FakeFlows
 
 from penstock.client import AsyncClient
 from penstock.client.view_rows import Changes, key_of
-from penstock.config import Folder, Limits
+from penstock.config import Limits
 from penstock.log.log import Stream
+from tests.memory_folder import memory_folder
 
 WAYS: Sequence[Any] = ("websocket", "sse", "poll")
 FAST: dict[str, Any] = {"backoff_most_s": 0.05, "timeout_s": 5.0}
@@ -25,7 +26,7 @@ class Served:
 
     def __init__(self, path: Path, limits: Limits | None = None, **options: Any) -> None:
         self.path, self._limits, self._options = path, limits or Limits(), options
-        self.flows = FakeFlows(Folder(path).flows_log)
+        self.flows = FakeFlows(memory_folder(path).flows_log)
         self.door = Door(path)
         self.edge: Edge
         self.port = 0
@@ -39,7 +40,7 @@ class Served:
         return AsyncClient(self.url, **(FAST | {"random": Random(1)} | options))
 
     async def start(self) -> None:
-        self.edge = Edge(Folder(self.path), self._limits, **self._options)
+        self.edge = Edge(memory_folder(self.path), self._limits, **self._options)
         self.edge.server.port = self.port
         await self.edge.start()
         self.port = self.edge.server.port

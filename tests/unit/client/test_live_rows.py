@@ -330,7 +330,7 @@ async def test_a_closed_client_says_so(tmp_path: Path) -> None:
 async def test_what_is_sent_through_a_client_is_read_through_it(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(DEADLINE_S),
-        running(shop(), tmp_path / "edge.db") as edge,
+        running(shop(), tmp_path) as edge,
         AsyncClient(edge.url) as client,
         client.producer("orders", linger_ms=1) as orders,
     ):

@@ -116,7 +116,7 @@ async def test_the_same_against_a_real_edge_behind_a_network_that_loses_answers(
     app = App("phones")
     app.stream("ticks", Tick, time="occurred", max_skew="1 day")
     async with (
-        running(app, tmp_path / "edge.db", clock=truth) as edge,
+        running(app, tmp_path, clock=truth) as edge,
         Proxy(int(edge.url.rpartition(":")[2])) as proxy,
     ):
         proxy.begin("drop")

@@ -41,7 +41,7 @@ def order(n: int) -> dict[str, int]:
 
 async def test_what_was_sent_is_in_the_stream_in_order_and_the_bad_ones_are_told(tmp_path: Path) -> None:
     told: list[tuple[bytes, str]] = []
-    async with running(shop(), tmp_path / "edge.db") as edge:
+    async with running(shop(), tmp_path) as edge:
         options = FAST | {"batch_events": 7, "on_rejected": lambda line, error: told.append((line, error.reason))}
         async with AsyncProducer(edge.url, "orders", folder=tmp_path / "out", **options) as orders:
             handles = [await orders.send(order(n)) for n in range(20)]
@@ -58,7 +58,7 @@ async def test_what_was_sent_is_in_the_stream_in_order_and_the_bad_ones_are_told
 
 async def test_nothing_is_lost_or_doubled_over_restarts_of_both_with_answers_lost(tmp_path: Path) -> None:
     """The first batch is taken, its answer lost, the producer ends; the next one repeats it under its old number."""
-    async with running(shop(), tmp_path / "edge.db") as edge:
+    async with running(shop(), tmp_path) as edge:
         with ScriptedDoor() as deaf:
             deaf.answers.extend(Answer(cut=True) for _ in range(1000))
             first = AsyncProducer(deaf.url, "orders", folder=tmp_path / "out", **FAST)
@@ -196,7 +196,7 @@ async def test_a_doubtful_batch_that_was_not_taken_is_made_smaller(tmp_path: Pat
             await first.send(order(n))
         await asyncio.to_thread(wait_until, lambda: deaf.requests)
         await first.close(0)
-    async with running(shop(), tmp_path / "edge.db", limits=Limits(body_bytes=200)) as edge:
+    async with running(shop(), tmp_path, limits=Limits(body_bytes=200)) as edge:
         async with AsyncProducer(edge.url, "orders", folder=tmp_path / "out", **FAST | {"compress": False}) as second:
             await second.flush(10)
         assert [event["order_id"] for event in edge.events("orders")] == list(range(40))
@@ -221,7 +221,7 @@ def test_a_server_that_forgot_the_producer_gets_the_batch_in_a_new_epoch(
 
 
 async def test_a_copy_of_a_folder_fences_the_other_which_stops_and_says_so(tmp_path: Path) -> None:
-    async with running(shop(), tmp_path / "edge.db") as edge:
+    async with running(shop(), tmp_path) as edge:
         one = AsyncProducer(edge.url, "orders", folder=tmp_path / "one", **FAST)
         await (await one.send(order(0)))
         (tmp_path / "two").mkdir()

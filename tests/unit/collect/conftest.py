@@ -23,5 +23,5 @@ def app() -> App:
 
 @pytest_asyncio.fixture
 async def edge(app: App, tmp_path: Path) -> AsyncIterator[Edge]:
-    async with running(app, tmp_path / "edge.db") as made:
+    async with running(app, tmp_path) as made:
         yield made

@@ -27,7 +27,7 @@ from typing import Any
 
 from aiohttp import ClientError, ClientSession, web
 
-from penstock.config import sqlite_place
+from penstock.config import Folder
 from penstock.log.opening import open_reader
 
 HERE = Path(__file__).parent
@@ -230,7 +230,7 @@ async def start_victim(folder: Path, port: int, other: int, events: int) -> asyn
 
 def held(folder: Path) -> dict[str, list[int]]:
     """The numbers that each stream has."""
-    reader = open_reader(sqlite_place(folder / "edge.db"))
+    reader = open_reader(Folder(folder).edge_log)
     try:
         found: dict[str, list[int]] = {}
         for name in STREAMS:
@@ -243,7 +243,7 @@ def held(folder: Path) -> dict[str, list[int]]:
 
 
 def dead(folder: Path) -> list[Any]:
-    reader = open_reader(sqlite_place(folder / "edge.db"))
+    reader = open_reader(Folder(folder).edge_log)
     try:
         stream = reader.find("dead")
         return [row for block in reader.read(stream, 0, 0) for row in block.batch.to_pylist()] if stream else []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import App, Event
+from penstock.config import Folder
 
 
 class Tick(Event):
@@ -44,7 +45,7 @@ async def main() -> None:
     from running_edge import running
 
     folder, port, other, events = Path(sys.argv[1]), *map(int, sys.argv[2:])
-    async with running(victim(folder, port, other, events), folder / "edge.db"):
+    async with running(victim(folder, port, other, events), Folder(folder)):
         print("started", flush=True)
         await asyncio.Event().wait()
 

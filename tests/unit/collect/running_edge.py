@@ -21,14 +21,16 @@ from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.collect.pulling.pull import Sleep
 from penstock.collect.ways.connections import Connections
 from penstock.collect.ways.short_way import Writers
-from penstock.config import Folder, Limits, sqlite_place
+from penstock.config import Folder, Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GIVE_UP_S, GroupCommit
+from penstock.log.logs.memory import memory_of
 from penstock.log.opening import open_log, open_reader
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS, Credential
 from penstock.serve.replies import errors_as_json
+from tests.memory_folder import memory_folder
 
 
 class Absorbing:
@@ -62,7 +64,7 @@ class Edge:
     def __init__(
         self,
         app: App,
-        path: Path,
+        folder: Folder,
         limits: Limits,
         clock: Any,
         absorbing: Absorbing,
@@ -72,7 +74,7 @@ class Edge:
     ) -> None:
         self.observer = Observer()
         self.absorbing = absorbing
-        self.log = open_log(sqlite_place(path), app=app.name)
+        self.log = open_log(folder.edge_log, app=app.name)
         self.group = GroupCommit(self.log, give_up_s=give_up_s)
         try:
             self.collect = Collect(
@@ -95,6 +97,16 @@ class Edge:
         self.runner: web.AppRunner
         self.session: ClientSession
         self.url = ""
+
+    @contextlib.contextmanager
+    def full(self) -> Iterator[None]:
+        """Within it the log has no room for anything."""
+        memory = memory_of(self.log.place)
+        memory.room = 0
+        try:
+            yield
+        finally:
+            memory.room = None
 
     def close_log(self) -> None:
         self.group.close()
@@ -198,7 +210,7 @@ class Reply:
 @contextlib.asynccontextmanager
 async def running(
     app: App,
-    path: Path,
+    folder: Path | Folder,
     *,
     limits: Limits | None = None,
     clock: Any = None,
@@ -208,12 +220,14 @@ async def running(
     guarded: Callable[[Edge, web.Application], Writers] | None = None,
     **more: Any,
 ) -> AsyncIterator[Edge]:
-    """An edge that listens on loopback; its log file stays for the next one. `guarded` puts a guard before it."""
-    edge = Edge(app, path, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep, **more)
+    """An edge that listens on loopback; its log stays for the next one, in memory unless a `Folder` says otherwise.
+    `guarded` puts a guard before it."""
+    folder = folder if isinstance(folder, Folder) else memory_folder(folder)
+    edge = Edge(app, folder, limits or Limits(), clock or SystemClock(), absorbing or Absorbing(), sleep, **more)
     site = web.Application(middlewares=[errors_as_json(edge.observer)])
     writers = Everybody() if guarded is None else guarded(edge, site)
     edge.collect.add_routes(site)
-    reader = FolderLog(Folder(path.parent))
+    reader = FolderLog(folder)
     office = DeadLetterOffice(
         reader,
         edge.log.memory(),

@@ -8,8 +8,7 @@ from running_edge import running
 from shop_app import Order
 
 from penstock import App
-from penstock.errors import DeclarationError, DiskFullError, TooManyError
-from penstock.log.index.writer import IndexedLog
+from penstock.errors import DeclarationError, TooManyError
 from penstock.overload import Rate
 from penstock.rights.allowances import Buckets
 
@@ -64,7 +63,7 @@ async def test_a_sender_above_the_rate_gets_429_with_an_honest_retry_after(tmp_p
     app = App("shop")
     app.stream("orders", Order, rate="2/s", burst=4)
     clock = ManualClock()
-    async with running(app, tmp_path / "edge.db", clock=clock) as edge:  # type: ignore[operator]
+    async with running(app, tmp_path, clock=clock) as edge:  # type: ignore[operator]
         assert (await edge.post("orders", b'[{"order_id":1},{"order_id":2},{"order_id":3}]')).status == 200
         refused = await edge.post("orders", b'[{"order_id":4},{"order_id":5},{"order_id":6},{"order_id":7}]')
         assert (refused.status, refused.code, refused.headers["Retry-After"]) == (429, "too_many", "2")
@@ -84,16 +83,12 @@ def test_a_rate_that_is_none_is_refused_with_the_users_line() -> None:
         app.stream("orders", Order, burst=5)
 
 
-async def test_what_was_not_taken_after_all_costs_no_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise DiskFullError("the disk is full")
-
+async def test_what_was_not_taken_after_all_costs_no_tokens(tmp_path: Path) -> None:
     app = App("shop")
     app.stream("orders", Order, rate="1/hour", burst=3)
     one = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
-    async with running(app, tmp_path / "edge.db") as edge:
-        with monkeypatch.context() as broken:
-            broken.setattr(IndexedLog, "_write", full)
+    async with running(app, tmp_path) as edge:
+        with edge.full():
             for _ in range(5):
                 assert (await edge.post("orders", b'{"order_id": 1}')).code == "disk_full"
         assert (await edge.post("orders", b'{"order_id": 1}', headers=one)).status == 200

@@ -28,14 +28,14 @@ async def test_a_class_that_grew_by_a_default_reads_its_older_events(tmp_path: P
     class Order(Event):
         order_id: int
 
-    async with running(app(Order), tmp_path / "edge.db") as edge:
+    async with running(app(Order), tmp_path) as edge:
         await edge.post("orders", b'{"order_id": 1}')
 
     class Grown(Event):
         order_id: int
         country: str = "de"
 
-    async with running(app(Grown), tmp_path / "edge.db") as edge:
+    async with running(app(Grown), tmp_path) as edge:
         await edge.post("orders", b'{"order_id": 2, "country": "nl"}')
         assert [event["country"] for event in edge.events("orders")] == ["de", "nl"]
 
@@ -44,14 +44,14 @@ async def test_a_class_that_no_longer_fits_is_refused_with_the_line_and_a_way_ou
     class Order(Event):
         order_id: int
 
-    async with running(app(Order), tmp_path / "edge.db") as edge:
+    async with running(app(Order), tmp_path) as edge:
         await edge.post("orders", b'{"order_id": 1}')
 
     class Changed(Event):
         order_id: str
 
     with pytest.raises(SchemaChangeError) as raised:
-        async with running(app(Changed), tmp_path / "edge.db"):
+        async with running(app(Changed), tmp_path):
             pass
     error = raised.value
     assert error.message.startswith("test_stream_specs.py:")

@@ -26,7 +26,7 @@ Talk = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @asynccontextmanager
 async def watched(path: Path, clock: ManualClock | None = None, **limits: float) -> AsyncIterator[Edge]:
     made = Limits(**limits)  # type: ignore[arg-type]
-    async with running(shop(), path / "edge.db", limits=made, clock=clock, watched=True) as edge:
+    async with running(shop(), path, limits=made, clock=clock, watched=True) as edge:
         yield edge
 
 
@@ -211,7 +211,7 @@ async def test_a_request_to_replay_shares_the_doors_room_and_is_given_up_when_it
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
-    async with running(shop(), tmp_path / "edge.db", clock=clock, limits=Limits(unwritten_bytes=300_000)) as edge:
+    async with running(shop(), tmp_path, clock=clock, limits=Limits(unwritten_bytes=300_000)) as edge:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(edge.url.rsplit(":", 1)[1]))
         writer.write(b"POST /dead/replay HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + b"{" * 70_000)
         room = edge.collect.pressure.room

@@ -5,22 +5,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from penstock.collect.counts import StreamCounts, counted
-from penstock.config import sqlite_place
 from penstock.log.group import GroupCommit, first_taken
 from penstock.log.log import Append, Log, Share, Stream, StreamSpec
+from penstock.log.logs.memory import temporary_place
 from penstock.log.opening import open_log
 from penstock.testing.contracts.log_events import SCHEMA, events
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    with closing(open_log(sqlite_place(tmp_path / "log.db"), app="unit")) as log:
+def log() -> Iterator[Log]:
+    with temporary_place() as place, closing(open_log(place, app="unit")) as log:
         yield log
 
 

@@ -62,7 +62,7 @@ async def test_packed_bodies_are_unpacked(tmp_path: Path, encoding: str) -> None
     body = b"\n".join(order(n) for n in range(10_000))
     parts = gzip.compress(body[: len(body) // 2]) + gzip.compress(body[len(body) // 2 :])
     packed = parts if encoding == "gzip" else pa.compress(body, "zstd", asbytes=True)
-    async with running(shop(), tmp_path / "edge.db") as edge:
+    async with running(shop(), tmp_path) as edge:
         headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": encoding}
         reply = await edge.post("orders", packed, headers=headers)
         assert reply.body["accepted"] == 10_000
@@ -189,7 +189,7 @@ def bomb_of(encoding: str) -> bytes:
 async def test_a_bomb_is_refused_within_the_limit(tmp_path: Path, encoding: str) -> None:
     bomb = bomb_of(encoding)
     assert len(bomb) < 300_000
-    async with running(shop(), tmp_path / "edge.db") as edge:
+    async with running(shop(), tmp_path) as edge:
         before = pa.total_allocated_bytes()
         reply = await edge.post("orders", bomb, headers={"Content-Encoding": encoding})
         assert (reply.status, reply.code) == (413, "too_large")
@@ -211,7 +211,7 @@ async def test_a_body_that_is_not_packed_as_it_says_is_a_bad_one(
     tmp_path: Path, encoding: str, watched: bool, kind: str
 ) -> None:
     body = b"order_id\n1\n" if kind == "text/csv" else order(1)
-    async with running(shop(), tmp_path / "edge.db", watched=watched) as edge:
+    async with running(shop(), tmp_path, watched=watched) as edge:
         headers = {"Content-Type": kind, "Content-Encoding": encoding}
         reply = await edge.post("orders", body, headers=headers)
         assert (reply.status, reply.code) == (400, "bad_body")
@@ -286,7 +286,7 @@ async def test_a_request_of_known_and_bad_events_is_no_failure(edge: Edge) -> No
 
 
 async def test_what_was_received_is_accounted_for_and_totals_survive_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "edge.db"
+    path = tmp_path
     async with running(shop(), path) as edge:
         await edge.post("visits", b'[{"visit": "a"}, {"visit": "a"}, {"visit": 5}]')
         await edge.post("visits", b"nope")
@@ -326,7 +326,7 @@ async def test_a_log_that_another_process_took_over_is_unavailable(edge: Edge, m
 
 
 async def test_more_than_may_wait_is_refused(tmp_path: Path) -> None:
-    async with running(shop(), tmp_path / "edge.db", limits=Limits(unwritten_bytes=100)) as edge:
+    async with running(shop(), tmp_path, limits=Limits(unwritten_bytes=100)) as edge:
         reply = await edge.post("orders", order(1, country="x" * 200))
         assert (reply.status, reply.code, reply.headers["Retry-After"]) == (503, "overloaded", "1")
         assert (edge.refused("orders", "overloaded"), edge.metric("received", "orders")) == (1, 0)
@@ -339,7 +339,7 @@ async def test_more_than_may_wait_is_refused(tmp_path: Path) -> None:
 
 async def test_applied_means_that_all_views_have_absorbed(tmp_path: Path) -> None:
     absorbing = Absorbing()
-    async with running(shop(), tmp_path / "edge.db", absorbing=absorbing) as edge:
+    async with running(shop(), tmp_path, absorbing=absorbing) as edge:
         absorbing.views = {"a": True, "b": True}
         applied = await edge.post("orders", order(1), query="?ack=applied")
         absorbing.views = {"a": True, "b": False}

@@ -50,7 +50,7 @@ class Runner:
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
     with tempfile.TemporaryDirectory() as folder:
-        made = Runner(Path(folder) / "edge.db")
+        made = Runner(Path(folder))
         yield made
         made.close()
 

@@ -48,7 +48,7 @@ SAME = [
 
 
 async def test_the_same_content_is_taken_once_however_it_is_written(tmp_path: Path) -> None:
-    async with running(app(), tmp_path / "edge.db") as edge:
+    async with running(app(), tmp_path) as edge:
         for body in SAME:
             assert (await edge.post("readings", body)).status == 200
         assert len(edge.events("readings")) == 1
@@ -68,29 +68,29 @@ async def test_the_same_content_is_taken_once_however_it_is_written(tmp_path: Pa
     ],
 )
 async def test_other_content_is_another_event(tmp_path: Path, body: bytes) -> None:
-    async with running(app(), tmp_path / "edge.db") as edge:
+    async with running(app(), tmp_path) as edge:
         for one in (b'{"sensor": "a", "value": 1}', body, body):
             await edge.post("readings", one)
         assert len(edge.events("readings")) == 2
 
 
 async def test_the_order_of_a_map_makes_no_difference(tmp_path: Path) -> None:
-    async with running(app(), tmp_path / "edge.db") as edge:
+    async with running(app(), tmp_path) as edge:
         for more in (b'{"x": 1, "y": 2}', b'{"y": 2, "x": 1}'):
             await edge.post("readings", b'{"sensor": "a", "value": 1, "more": %b}' % more)
         assert len(edge.events("readings")) == 1
 
 
 async def test_a_class_that_got_fields_with_defaults_knows_its_old_events(tmp_path: Path) -> None:
-    async with running(app(), tmp_path / "edge.db") as edge:
+    async with running(app(), tmp_path) as edge:
         await edge.post("readings", SAME[0])
-    async with running(app(Widened), tmp_path / "edge.db") as edge:
+    async with running(app(Widened), tmp_path) as edge:
         await edge.post("readings", SAME[1])
         assert len(edge.events("readings")) == 1
 
 
 async def test_undeclared_fields_count_when_they_are_kept(tmp_path: Path) -> None:
-    async with running(app(unknown="keep"), tmp_path / "edge.db") as edge:
+    async with running(app(unknown="keep"), tmp_path) as edge:
         for extra in (b"1", b"2", b"2"):
             await edge.post("readings", b'{"sensor": "a", "value": 1, "extra": %b}' % extra)
         assert len(edge.events("readings")) == 2
@@ -120,7 +120,7 @@ async def test_a_field_called_fingerprint_is_the_id_itself(tmp_path: Path) -> No
         fingerprint: str
         n: int
 
-    async with running(app(Named), tmp_path / "edge.db") as edge:
+    async with running(app(Named), tmp_path) as edge:
         for n in (1, 2):
             await edge.post("readings", b'{"fingerprint": "a", "n": %d}' % n)
         assert [event["n"] for event in edge.events("readings")] == [1]

@@ -13,7 +13,7 @@ from typing import Any
 from running_edge import Edge, running
 
 from penstock import App, Event, Struct
-from penstock.config import sqlite_place
+from penstock.config import Folder
 
 READER = """
 import json, sys
@@ -88,8 +88,8 @@ def app(kind: type[Event]) -> App:
 class Reader:
     """A process that opened the log before the class changed."""
 
-    def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-c", READER, sqlite_place(path)]
+    def __init__(self, folder: Folder) -> None:
+        command = [sys.executable, "-c", READER, folder.edge_log]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def read(self, *names: str) -> list[list[Any]]:
@@ -109,13 +109,13 @@ async def post(edge: Edge, event: dict[str, Any], number: int) -> None:
 
 
 async def test_old_and_new_producers_before_and_after_the_restart(tmp_path: Path) -> None:
-    path = tmp_path / "edge.db"
-    async with running(app(Old), path) as edge:
+    folder = Folder(tmp_path)
+    async with running(app(Old), folder) as edge:
         await post(edge, OLD, 1)
         await post(edge, NEW_BUT_OLD_TYPES, 2)
-        reader = Reader(path)
+        reader = Reader(folder)
         assert reader.read("order_id", "amount", "note") == [[1, 2, "x"], [2, 2, "x"]]
-    async with running(app(New), path) as edge:
+    async with running(app(New), folder) as edge:
         await post(edge, OLD, 3)
         await post(edge, NEW, 4)
         again = await edge.post("orders", json.dumps(OLD).encode())

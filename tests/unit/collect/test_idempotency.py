@@ -11,8 +11,6 @@ from running_edge import Edge, Reply, running
 from shop_app import shop
 
 from penstock.collect.ways import door, idempotency, kept_replies
-from penstock.errors import DiskFullError
-from penstock.log.index.writer import IndexedLog
 
 NOW_US = 1_700_000_000_000_000
 GOOD = b'[{"order_id": 1}, {"order_id": "x"}]'
@@ -60,7 +58,7 @@ async def test_keys_belong_to_a_stream_and_to_an_account(edge: Edge) -> None:
 
 
 async def test_a_key_survives_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "edge.db"
+    path = tmp_path
     async with running(shop(), path) as edge:
         first = await once(edge)
         dead = await once(edge, b'{"order_id": "x"}', key="k2")
@@ -88,12 +86,8 @@ async def test_a_key_in_flight_is_told_to_wait(edge: Edge) -> None:
     assert replayed(await once(edge))
 
 
-async def test_what_was_not_written_is_not_remembered(edge: Edge, monkeypatch: Any) -> None:
-    def full(*_: Any) -> Any:
-        raise DiskFullError("the disk is full")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(IndexedLog, "_write", full)
+async def test_what_was_not_written_is_not_remembered(edge: Edge) -> None:
+    with edge.full():
         assert (await once(edge)).status == 507
     assert (await once(edge, b"nope")).status == 400
     taken = await once(edge)
@@ -103,7 +97,7 @@ async def test_what_was_not_written_is_not_remembered(edge: Edge, monkeypatch: A
 async def test_keys_are_forgotten_after_a_day_and_the_oldest_first(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(kept_replies, "MOST_KEPT", 3)
     clock = Hands(NOW_US)
-    path = tmp_path / "edge.db"
+    path = tmp_path
     async with running(shop(), path, clock=clock) as edge:
         for n in range(5):
             clock.us += 1

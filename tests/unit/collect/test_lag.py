@@ -129,7 +129,7 @@ def lagging_app(max_lag: Any = 3) -> App:
 
 async def test_a_view_that_lags_closes_its_root_stream_names_itself_and_opens_it_again(tmp_path: Path) -> None:
     flow, pulls, clock = Flow(), Pausing(), ManualClock()
-    async with running(lagging_app(), tmp_path / "edge.db", clock=clock, absorbed=flow) as edge:
+    async with running(lagging_app(), tmp_path, clock=clock, absorbed=flow) as edge:
         pressure = edge.collect.pressure
         assert pressure._lags is not None
         pressure._lags.pulls = pulls
@@ -158,7 +158,7 @@ async def test_a_view_that_lags_closes_its_root_stream_names_itself_and_opens_it
 
 async def test_limits_that_go_on_and_off_are_thrashing_and_a_growing_lag_is_lagging(tmp_path: Path) -> None:
     flow, clock = Flow(), ManualClock()
-    async with running(lagging_app(), tmp_path / "edge.db", clock=clock, absorbed=flow) as edge:
+    async with running(lagging_app(), tmp_path, clock=clock, absorbed=flow) as edge:
         pressure = edge.collect.pressure
         await four_orders(edge)
         end = edge.collect.intakes["orders"].end
@@ -193,7 +193,7 @@ async def test_pulls_into_the_streams_of_a_lagging_view_pause_and_go_on(tmp_path
     (orders, visits) = app.declared().streams
     app.pull(orders, "ws://127.0.0.1:9/orders")
     app.pull(visits, "ws://127.0.0.1:9/visits")
-    async with running(app, tmp_path / "edge.db", clock=ManualClock(), absorbed=flow) as edge:
+    async with running(app, tmp_path, clock=ManualClock(), absorbed=flow) as edge:
         await four_orders(edge)
         edge.collect.pressure.look()
         paused, free = edge.collect.pulls.status()

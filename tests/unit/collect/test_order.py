@@ -82,7 +82,7 @@ async def pipelined(port: int, sender: int, quick: bool) -> int:
 @pytest.mark.parametrize("quick", [False, True])
 async def test_events_of_one_key_from_one_sender_keep_their_order_in_one_partition(tmp_path: Path, quick: bool) -> None:
     """`quick`: senders do not even wait until their events are judged (ack=none)."""
-    async with running(app(), tmp_path / "edge.db") as edge:
+    async with running(app(), tmp_path) as edge:
         port = int(edge.url.rsplit(":", 1)[1])
         sent = await asyncio.gather(*(pipelined(port, sender, quick) for sender in range(SENDERS)))
         await edge.collect._unanswered.drain()
@@ -104,7 +104,7 @@ async def test_events_of_one_key_from_one_sender_keep_their_order_in_one_partiti
 
 async def test_a_body_that_cannot_be_read_holds_its_place_in_the_line(tmp_path: Path) -> None:
     """The first waits because a view lags; what comes behind the unreadable one must not overtake it."""
-    async with running(app(), tmp_path / "edge.db") as edge:
+    async with running(app(), tmp_path) as edge:
         guard = edge.collect.pressure.guards["steps"]
         guard.check = lambda account: None  # type: ignore[method-assign]
         guard.lagging = LaggingError("behind").after(0.2)
@@ -125,7 +125,7 @@ async def test_who_wants_an_answer_waits_a_while_behind_what_wants_none_and_is_t
     monkeypatch.setattr(without_ack, "TURN_S", 0.2)
     monkeypatch.setattr(without_ack, "PATIENCE_S", 3.0)
     body = b'{"key": "k", "sender": 0, "n": 0}'
-    async with running(app(), tmp_path / "edge.db") as edge:
+    async with running(app(), tmp_path) as edge:
         guard = edge.collect.pressure.guards["steps"]
         guard.check = lambda account: None  # type: ignore[method-assign]
         guard.lagging = LaggingError("behind").after(0.4)

@@ -12,8 +12,6 @@ from readings_app import Reading, stream_of
 from running_edge import Edge, running
 
 from penstock import App, Event, Private
-from penstock.errors import DiskFullError
-from penstock.log.index.writer import IndexedLog
 
 
 def app() -> App:
@@ -26,7 +24,7 @@ def app() -> App:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "edge.db"
+    return tmp_path
 
 
 async def pixel(edge: Edge, query: str, stream: str = "seen") -> tuple[int, bytes, Any]:
@@ -86,14 +84,11 @@ async def test_undeclared_parameters_follow_the_streams_choice(path: Path) -> No
         assert "Penstock-Rejected" not in (await pixel(edge, "n=1&key=secret&_=9", "strict"))[2]
 
 
-async def test_where_nothing_is_kept_the_status_says_so(path: Path, monkeypatch: Any) -> None:
-    def full(*_: Any) -> Any:
-        raise DiskFullError("the disk is full")
-
+async def test_where_nothing_is_kept_the_status_says_so(path: Path) -> None:
     async with running(app(), path) as edge:
         assert [(await pixel(edge, "n=1", name))[0] for name in ("nope", "dead")] == [404, 404]
-        monkeypatch.setattr(IndexedLog, "_write", full)
-        status, body, headers = await pixel(edge, "n=1")
+        with edge.full():
+            status, body, headers = await pixel(edge, "n=1")
         assert (status, len(body), headers["Penstock-Rejected"]) == (507, 43, "disk_full")
         assert edge.refused("seen", "disk_full") == 1
 

@@ -68,7 +68,7 @@ async def test_an_unreadable_body_does_not_use_up_the_number(edge: Edge) -> None
 
 
 async def test_streams_count_for_themselves_and_survive_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "edge.db"
+    path = tmp_path
     async with running(shop(), path) as edge:
         assert (await send(edge, 0, 0)).status == 200
         assert (await send(edge, 0, 0, stream="kept")).status == 200

@@ -100,7 +100,7 @@ async def test_many_messages_at_once_keep_their_order_and_each_gets_its_ack(edge
 
 
 async def test_frames_that_are_no_text_or_too_large_close_the_socket_with_a_code_that_says_so(tmp_path: Path) -> None:
-    async with running(shop(), tmp_path / "edge.db", limits=Limits(publish_bytes=1_000)) as edge:
+    async with running(shop(), tmp_path, limits=Limits(publish_bytes=1_000)) as edge:
         async with publishing(edge) as socket:
             await socket.send_bytes(b"{}")
             assert (await socket.receive(timeout=DEADLINE_S)).type == WSMsgType.CLOSE
@@ -113,7 +113,7 @@ async def test_frames_that_are_no_text_or_too_large_close_the_socket_with_a_code
 
 async def test_a_client_that_sends_beyond_its_window_waits_and_is_then_closed(tmp_path: Path) -> None:
     limits = Limits(publish_window=2, publish_grace_s=1.0)
-    async with running(shop(), tmp_path / "edge.db", limits=limits) as edge:
+    async with running(shop(), tmp_path, limits=limits) as edge:
         async with publishing(edge) as socket:
             with held(edge) as go:
                 for number in range(3):
@@ -137,7 +137,7 @@ async def test_a_client_that_sends_beyond_its_window_waits_and_is_then_closed(tm
 
 
 async def test_a_stopping_edge_acknowledges_what_it_has_read_and_says_goodbye(tmp_path: Path) -> None:
-    async with running(shop(), tmp_path / "edge.db") as edge, publishing(edge) as socket:
+    async with running(shop(), tmp_path) as edge, publishing(edge) as socket:
         with held(edge) as go:
             await socket.send_json({"type": "publish", "id": 1, "event": order(1)})
             await until(lambda: edge.collect.pressure.room.taken_events > 0)
@@ -193,7 +193,7 @@ async def test_a_hello_counts_for_what_is_sent_after_it(edge: Edge) -> None:
 async def test_a_client_that_reads_no_answers_is_not_read_and_then_closed(tmp_path: Path) -> None:
     limits = Limits(publish_bytes=300_000, publish_grace_s=0.2)
     nonsense = frame(TEXT, json.dumps({"type": "nonsense", "id": "x" * 2_000}).encode())
-    async with running(shop(), tmp_path / "edge.db", limits=limits) as edge:
+    async with running(shop(), tmp_path, limits=limits) as edge:
         port = int(edge.url.rpartition(":")[2])
         async with raw_socket(port, "/streams/orders/publish", receive_bytes=4096) as raw:
             (session,) = edge.collect.publishing._sessions

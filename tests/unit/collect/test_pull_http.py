@@ -83,7 +83,7 @@ async def test_the_last_event_id_is_kept_over_reconnects_and_restarts(tmp_path: 
 
     async with serving(serve) as url:
         for _ in range(2):
-            async with running(app(f"sse+{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+            async with running(app(f"sse+{url}/"), tmp_path, sleep=soon) as edge:
                 goal = len(asked) + 4
                 await until(lambda goal=goal: len(asked) > goal)
                 taken = numbers(edge)
@@ -100,7 +100,7 @@ async def test_204_ends_a_pull_for_good(tmp_path: Path) -> None:
         asked.append(1)
         return web.Response(status=204)
 
-    async with serving(serve) as url, running(app(f"sse+{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with serving(serve) as url, running(app(f"sse+{url}/"), tmp_path, sleep=soon) as edge:
         await until(lambda: status(edge)["state"] == "ended")
         await asyncio.sleep(0.05)
         assert len(asked) == 1
@@ -127,7 +127,7 @@ async def test_a_redirect_is_followed_and_no_stranger_gets_the_key(
 
         async with serving(serve) as url:
             made = app(f"sse+{url}/first", key="FEED_KEY", headers={"X-Token": "env:FEED_TOKEN"})
-            async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+            async with running(made, tmp_path, sleep=soon) as edge:
                 await until(lambda: numbers(edge) == [1])
     ours = ("Bearer very-secret", "also-secret")
     assert got == [ours, ours, (None, None)]
@@ -144,7 +144,7 @@ async def test_no_credential_is_shown_anywhere(
     caplog.set_level("DEBUG")
     async with serving(serve) as url:
         made = app(f"poll+{url}/?api_token=hidden&x=1", key="FEED_KEY")
-        async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+        async with running(made, tmp_path, sleep=soon) as edge:
             await until(lambda: status(edge)["error"] is not None)
             shown = str(edge.collect.pulls.status()) + str(list(edge.log.memory().items())) + caplog.text
     assert "403" in shown
@@ -154,7 +154,7 @@ async def test_no_credential_is_shown_anywhere(
 
 
 async def test_a_key_that_is_not_set_is_told(tmp_path: Path) -> None:
-    async with running(app("sse+http://127.0.0.1:1/", key="NO_SUCH_KEY"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with running(app("sse+http://127.0.0.1:1/", key="NO_SUCH_KEY"), tmp_path, sleep=soon) as edge:
         await until(lambda: "NO_SUCH_KEY" in str(status(edge)["error"]))
 
 
@@ -171,7 +171,7 @@ async def test_a_line_that_a_broken_connection_cut_off_is_no_event(tmp_path: Pat
 
     async with serving(serve) as url:
         made = app(f"ndjson+{url}/", resume="since=n")
-        async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+        async with running(made, tmp_path, sleep=soon) as edge:
             await until(lambda: 3 in numbers(edge))
             assert numbers(edge) == [1, 2, 3]
             assert edge.dead() == []
@@ -183,7 +183,7 @@ async def test_a_reply_that_is_an_array_is_read_whole(tmp_path: Path) -> None:
     async def serve(request: web.Request) -> web.StreamResponse:
         return await streamed(request, "application/json", b' [{"n": 1},', b'{"n": 2}, {"n": "x"}]', then="end")
 
-    async with serving(serve) as url, running(app(f"ndjson+{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with serving(serve) as url, running(app(f"ndjson+{url}/"), tmp_path, sleep=soon) as edge:
         await until(lambda: numbers(edge) == [1, 2] and len(edge.dead()) > 1)
         assert {letter["raw"] for letter in edge.dead()} == {b'{"n": "x"}'}
 
@@ -196,7 +196,7 @@ async def test_an_event_that_is_too_large_is_a_dead_letter_and_the_next_is_taken
     limits = Limits(event_bytes=2000)
     async with serving(serve) as url:
         made = app(f"ndjson+{url}/", map=lambda sent: sent)
-        async with running(made, tmp_path / "edge.db", sleep=soon, limits=limits) as edge:
+        async with running(made, tmp_path, sleep=soon, limits=limits) as edge:
             await until(lambda: numbers(edge) == [2])
             (letter,) = edge.dead()
             assert (letter["reason"], len(letter["raw"])) == ("too_large", 2001)
@@ -218,14 +218,14 @@ async def test_what_has_not_changed_costs_nothing_also_after_a_restart(tmp_path:
         return web.json_response([{"n": n} for n in range(version[0] * 2)], headers=headers)
 
     async with serving(serve) as url:
-        async with running(app(f"poll+{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+        async with running(app(f"poll+{url}/"), tmp_path, sleep=soon) as edge:
             await until(lambda: len(asked) > 5)
             assert asked[0] == (None, None)
             assert asked[3] == ('"v1"', "Wed, 01 May 2024 10:00:00 GMT")
             version[0] = 2
             await until(lambda: numbers(edge) == [0, 1, 2, 3])
         first = len(asked)
-        async with running(app(f"poll+{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+        async with running(app(f"poll+{url}/"), tmp_path, sleep=soon) as edge:
             commits = edge.log.bounds(edge.log.find("ticks")).next_commit  # type: ignore[arg-type]
             await until(lambda: len(asked) > first + 3)
             assert asked[first][0] == '"v2"'
@@ -246,7 +246,7 @@ async def test_an_etag_is_not_sent_with_another_question(tmp_path: Path) -> None
 
     async with serving(serve) as url:
         made = app(f"poll+{url}/", resume="since=n")
-        async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+        async with running(made, tmp_path, sleep=soon) as edge:
             await until(lambda: numbers(edge) == list(range(9)) and asked[-1] == ("8", '"one"'))
 
 
@@ -265,7 +265,7 @@ async def test_an_object_is_one_event_and_retry_after_is_honoured(tmp_path: Path
 
     async with serving(serve) as url:
         made = app(f"poll+{url}/", every="7 seconds")
-        async with running(made, tmp_path / "edge.db", sleep=note) as edge:
+        async with running(made, tmp_path, sleep=note) as edge:
             await until(lambda: len(numbers(edge)) > 2)
     assert 120 <= waits[0] <= 133
     assert waits[1:3] == [7.0, 7.0]
@@ -278,7 +278,7 @@ async def test_a_document_that_is_no_json_is_told_and_leaves_no_letters(tmp_path
         asked.append(1)
         return web.json_response(text="<html>" if len(asked) < 5 else '{"n": 1}')
 
-    async with serving(serve) as url, running(app(f"poll+{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with serving(serve) as url, running(app(f"poll+{url}/"), tmp_path, sleep=soon) as edge:
         await until(lambda: "not JSON" in str(status(edge)["error"]))
         await until(lambda: numbers(edge) == [1])
         assert edge.dead() == []
@@ -291,7 +291,7 @@ async def test_a_source_that_never_answers_is_told(tmp_path: Path, monkeypatch: 
         await asyncio.sleep(60)
         raise AssertionError
 
-    async with serving(serve) as url, running(app(f"poll+{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with serving(serve) as url, running(app(f"poll+{url}/"), tmp_path, sleep=soon) as edge:
         await until(lambda: "did not answer within" in str(status(edge)["error"]))
 
 
@@ -313,7 +313,7 @@ async def test_a_plain_address_is_read_by_what_it_answers(tmp_path: Path, conten
         headers = {"Content-Type": content, "Content-Encoding": "gzip"}
         return web.Response(body=gzip.compress(body), headers=headers)
 
-    async with serving(serve) as url, running(app(f"{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with serving(serve) as url, running(app(f"{url}/"), tmp_path, sleep=soon) as edge:
         await until(lambda: numbers(edge) == [1, 2])
 
 
@@ -321,7 +321,7 @@ async def test_another_content_says_what_to_write(tmp_path: Path) -> None:
     async def serve(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<html>")
 
-    async with serving(serve) as url, running(app(f"{url}/"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with serving(serve) as url, running(app(f"{url}/"), tmp_path, sleep=soon) as edge:
         await until(lambda: "text/plain" in str(status(edge)["error"]))
         assert "sse+http" in status(edge)["error"]
 
@@ -338,7 +338,7 @@ async def test_tcp_lines_are_events_and_what_is_cut_off_is_seen(tmp_path: Path) 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        async with running(app(f"tcp://127.0.0.1:{port}"), tmp_path / "edge.db", sleep=soon) as edge:
+        async with running(app(f"tcp://127.0.0.1:{port}"), tmp_path, sleep=soon) as edge:
             await until(lambda: numbers(edge) == [1, 2] and bool(edge.dead()))
             assert edge.dead()[0]["raw"] == b'{"n": 3'
             assert edge.dead()[0]["reason"] == "malformed"

@@ -98,7 +98,7 @@ async def test_a_source_is_read_if_its_authority_is_named(tmp_path: Path, way: s
     ours = Authority(tmp_path, "ours")
     async with secure(ours.server()) as urls:
         made = app(urls[way], ca=str(ours.ca))
-        async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+        async with running(made, tmp_path, sleep=soon) as edge:
             await until(lambda: numbers(edge) == [1, 2])
 
 
@@ -155,7 +155,7 @@ async def test_a_file_without_certificates_is_told_and_read_again(tmp_path: Path
     monkeypatch.setenv("FEED_CA", str(file))
     async with secure(ours.server()) as urls:
         made = app(urls["wss"], ca="env:FEED_CA")
-        async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+        async with running(made, tmp_path, sleep=soon) as edge:
             await until(lambda: says(edge, "does not hold certificates"))
             file.write_bytes(ours.ca.read_bytes())
             await until(lambda: numbers(edge) == [1, 2])
@@ -176,7 +176,7 @@ async def test_a_redirect_away_from_tls_is_not_followed(tmp_path: Path) -> None:
 
         async with listening(away, ours.server()) as port:
             made = app(f"poll+https://127.0.0.1:{port}/", ca=str(ours.ca))
-            async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+            async with running(made, tmp_path, sleep=soon) as edge:
                 await until(lambda: says(edge, "without TLS"))
                 assert (asked, numbers(edge)) == ([], [])
 

@@ -15,12 +15,12 @@ from running_edge import Edge, running
 from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.pulling.lease import LEASE_US, Leases
-from penstock.config import sqlite_place
 from penstock.errors import ConditionError, DeclarationError, LeaseLostError
 from penstock.log.group import GroupCommit, first_taken
 from penstock.log.log import Append
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
+from tests.memory_folder import memory_folder
 
 
 class Tick(Event):
@@ -66,7 +66,7 @@ async def test_a_function_is_called_with_the_last_stored_position(tmp_path: Path
             yield {"page": n}, Tick(n=n)
 
     for _ in range(2):
-        async with running(app(source), tmp_path / "edge.db", sleep=soon) as edge:
+        async with running(app(source), tmp_path, sleep=soon) as edge:
             goal = len(called) + 2
             await until(lambda goal=goal: len(called) > goal)
             taken = numbers(edge)
@@ -82,7 +82,7 @@ async def test_a_function_may_yield_events_of_any_form_and_fail(tmp_path: Path) 
         yield b"nonsense"
         raise ValueError("no more")
 
-    async with running(app(source, id="n"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with running(app(source, id="n"), tmp_path, sleep=soon) as edge:
         await until(lambda: numbers(edge) == [1, 2, 3] and "no more" in str(status(edge)["error"]))
         assert status(edge)["url"].endswith("source")
         assert edge.dead()[0]["reason"] == "malformed"
@@ -93,7 +93,7 @@ async def test_a_position_moves_also_where_map_leaves_everything_out(tmp_path: P
         yield 41, {"n": 1}
         await asyncio.sleep(60)
 
-    async with running(app(source, map=lambda sent: None), tmp_path / "edge.db", sleep=soon) as edge:
+    async with running(app(source, map=lambda sent: None), tmp_path, sleep=soon) as edge:
         await until(lambda: status(edge)["position"] == {"at": 41})
         assert numbers(edge) == []
 
@@ -105,7 +105,7 @@ async def test_lag_is_shown_in_status_and_as_a_metric(tmp_path: Path) -> None:
     path = tmp_path / "in.log"
     now_ms = SystemClock().now_us() // 1000
     path.write_bytes(b'{"n": 1, "at": %d}\n{"n": 2' % (now_ms - 5000))
-    async with running(app(f"file://{path}"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with running(app(f"file://{path}"), tmp_path, sleep=soon) as edge:
         await until(lambda: numbers(edge) == [1] and "seconds" in status(edge)["lag"])
         lag = status(edge)["lag"]
         assert lag["bytes"] == 7
@@ -120,7 +120,7 @@ async def test_lag_is_shown_in_status_and_as_a_metric(tmp_path: Path) -> None:
 async def test_a_paused_pull_takes_nothing_and_says_why(tmp_path: Path) -> None:
     path = tmp_path / "in.log"
     path.write_bytes(b'{"n": 1}\n')
-    async with running(app(f"file://{path}"), tmp_path / "edge.db", sleep=soon) as edge:
+    async with running(app(f"file://{path}"), tmp_path, sleep=soon) as edge:
         await until(lambda: numbers(edge) == [1])
         edge.collect.pulls.pause("ticks", "the view 'slow' is behind")
         with path.open("ab") as file:
@@ -138,7 +138,7 @@ async def test_a_paused_pull_takes_nothing_and_says_why(tmp_path: Path) -> None:
 
 async def test_one_edge_at_a_time_runs_a_pull_and_another_takes_over(tmp_path: Path) -> None:
     clock = ManualClock()
-    log = open_log(sqlite_place(tmp_path / "edge.db"), app="x")
+    log = open_log(memory_folder(tmp_path).edge_log, app="x")
     group = GroupCommit(log)
     try:
         first, second = (Leases(log, group, name, clock) for name in ("first", "second"))
@@ -169,7 +169,7 @@ async def test_one_edge_at_a_time_runs_a_pull_and_another_takes_over(tmp_path: P
 
 async def test_an_edge_that_starts_again_does_not_wait_for_its_former_self(tmp_path: Path) -> None:
     for _ in range(2):
-        log = open_log(sqlite_place(tmp_path / "edge.db"), app="x")
+        log = open_log(memory_folder(tmp_path).edge_log, app="x")
         group = GroupCommit(log)
         assert await Leases(log, group, os.urandom(4).hex(), SystemClock()).take("pull/a") == 0
         group.close()
@@ -187,7 +187,7 @@ async def test_a_pull_whose_lease_another_took_writes_nothing_and_goes_on_when_i
         await asyncio.sleep(60)
 
     clock = ManualClock()
-    async with running(app(source, id="n"), tmp_path / "edge.db", sleep=soon, clock=clock) as edge:
+    async with running(app(source, id="n"), tmp_path, sleep=soon, clock=clock) as edge:
         await until(lambda: numbers(edge) == [0, 1, 2])
         other = Leases(edge.log, edge.group, "other", clock)
         key = next(key for key in edge.log.memory() if key.startswith("lease/")).removeprefix("lease/")
@@ -211,7 +211,7 @@ async def test_a_folder_is_read_as_files_come_and_grow_and_no_file_twice(tmp_pat
     (folder / "a.ndjson").write_bytes(b'{"n": 1}\n{"n": 2}')
     (folder / "b.ndjson.gz").write_bytes(gzip.compress(b'{"n": 10}\n{"n": 11}'))
     (folder / "c.gz").write_bytes(gzip.compress(b'{"n": 20}\n' * 50)[:30])
-    async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+    async with running(made, tmp_path, sleep=soon) as edge:
         await until(lambda: sorted(numbers(edge)) == [1, 10, 11])
         (folder / "a.ndjson").rename(folder / "renamed")
         with (folder / "renamed").open("ab") as file:
@@ -220,7 +220,7 @@ async def test_a_folder_is_read_as_files_come_and_grow_and_no_file_twice(tmp_pat
         assert edge.dead() == []
     for name in ("renamed", "c.gz"):
         os.utime(folder / name, (1e9, 1e9))  # nobody will write more
-    async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+    async with running(made, tmp_path, sleep=soon) as edge:
         await until(lambda: sorted(numbers(edge)) == [1, 2, 3, 10, 11] and len(edge.dead()) == 1)
         assert b"cannot be unpacked" in edge.dead()[0]["raw"]
         (folder / "renamed").unlink()
@@ -292,7 +292,7 @@ async def test_kafka_without_its_package_says_what_to_install(tmp_path: Path, mo
     made = app("kafka://127.0.0.1:1/topic")
     (problem,) = made.declared().problems()
     assert (problem.level, problem.code, problem.hint) == ("error", "missing_package", "pip install 'penstock[kafka]'")
-    async with running(made, tmp_path / "edge.db", sleep=soon) as edge:
+    async with running(made, tmp_path, sleep=soon) as edge:
         await until(lambda: status(edge)["state"] == "stopped")
         assert "pip install 'penstock[kafka]'" in status(edge)["error"]
         assert (await edge.post("ticks", b'{"n": 1}')).status == 200

@@ -19,11 +19,12 @@ from penstock.collect.letters import stored_letters
 from penstock.collect.letters.replayer import Replayer, Wish
 from penstock.collect.letters.stored_letters import BLOCK_LETTERS, LetterQuery, StoredLetters
 from penstock.collect.sender import Sender
-from penstock.config import Folder, sqlite_place
 from penstock.log.folder import DEAD, FolderLog
 from penstock.log.log import Append, StreamSpec
+from penstock.log.logs.memory import forget
 from penstock.log.opening import open_log
 from penstock.private import Private
+from tests.memory_folder import memory_folder
 
 BAD = b'{"order_id": "two"}'
 MENDED = {"order_id": 2}
@@ -134,7 +135,7 @@ async def test_a_letter_is_taken_as_it_is_once_the_class_allows_it(tmp_path: Pat
     async def with_class(kind: type[Event], *letters: str) -> Any:
         app = App("shop")
         app.stream("orders", kind)
-        async with running(app, tmp_path / "edge.db") as edge:
+        async with running(app, tmp_path) as edge:
             await edge.post("orders", BAD)
             return await edge.replay(*letters) if letters else None, len(edge.events("orders"))
 
@@ -192,17 +193,17 @@ async def test_many_at_once_take_each_letter_once(edge: Edge) -> None:
 
 
 async def test_what_was_replayed_is_known_after_a_restart(tmp_path: Path) -> None:
-    async with running(shop(), tmp_path / "edge.db") as edge:
+    async with running(shop(), tmp_path) as edge:
         await edge.post("orders", BAD)
         await edge.replay({"letter": "0-0", "events": [MENDED]})
-    async with running(shop(), tmp_path / "edge.db") as edge:
+    async with running(shop(), tmp_path) as edge:
         assert results(await edge.replay({"letter": "0-0", "events": [MENDED]})) == [("0-0", "already_replayed")]
         assert len(edge.events("orders")) == 1
 
 
 def poison(path: Path, stream: str, raw: bytes) -> None:
     """A letter of a flow, as the runner writes it into its own file."""
-    log = open_log(sqlite_place(path / "flows.db"), app="shop")
+    log = open_log(memory_folder(path).flows_log, app="shop")
     now = SystemClock().now_us()
     row = {"stream": stream, "reason": "poison", "detail": "CAST", "raw": raw, "flow": "large"}
     row |= {"_time": now, "_received": now, "_id": f"large/{stream}/0/0"}
@@ -223,17 +224,12 @@ async def test_letters_of_flows_are_on_side_1(edge: Edge, tmp_path: Path) -> Non
     assert [event["order_id"] for event in edge.events("orders")] == [7]
 
 
-def remove_flows(path: Path) -> None:
-    for file in path.glob("flows.db*"):
-        file.unlink()
-
-
 async def test_a_letter_of_a_new_flows_file_is_another_letter(tmp_path: Path) -> None:
     for _ in range(2):
-        async with running(shop(), tmp_path / "edge.db") as edge:
+        async with running(shop(), tmp_path) as edge:
             poison(tmp_path, "orders", b'{"order_id": 7}')
             assert results(await edge.replay("1-0")) == [("1-0", "replayed")]
-        remove_flows(tmp_path)
+        forget(memory_folder(tmp_path).flows_log)
 
 
 async def test_a_letter_whose_stream_is_made_by_a_flow_cannot_be_replayed(edge: Edge, tmp_path: Path) -> None:
@@ -262,11 +258,11 @@ async def test_what_is_no_request_to_replay_is_refused(edge: Edge, body: bytes) 
 
 async def test_a_page_that_finds_little_ends_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_letters, "SCAN_LETTERS", 2 * BLOCK_LETTERS)
-    async with running(shop(), tmp_path / "edge.db") as edge:
+    async with running(shop(), tmp_path) as edge:
         for _ in range(5):
             await edge.post("orders", b"{}")
         await edge.post("visits", b"{}")
-        reader = FolderLog(Folder(tmp_path))
+        reader = FolderLog(memory_folder(tmp_path))
         letters = StoredLetters(reader, edge_replayed(edge))
         pages = [letters.page(LetterQuery(stream="visits"), None, 10)]
         while pages[-1].more:
@@ -285,7 +281,7 @@ def edge_replayed(edge: Edge) -> Any:
 async def test_whoever_may_not_write_to_the_stream_may_not_replay_into_it(edge: Edge, tmp_path: Path) -> None:
     await edge.post("orders", BAD)
     await edge.post("visits", b"{}")
-    reader = FolderLog(Folder(tmp_path))
+    reader = FolderLog(memory_folder(tmp_path))
     replayed = edge_replayed(edge)
     replayer = Replayer(StoredLetters(reader, replayed), replayed, edge.collect.intakes, SystemClock())
     wishes = [Wish("0-0", [b'{"order_id": 2}']), Wish("0-1", [b'{"visit": "v"}'])]
@@ -302,7 +298,7 @@ async def test_private_fields_are_masked_in_listings_and_shown_on_demand(tmp_pat
 
     app = App("shop")
     app.stream("people", Person)
-    async with running(app, tmp_path / "edge.db") as edge:
+    async with running(app, tmp_path) as edge:
         await edge.post("people", b'{"email": "ann@example.org", "age": "old"}')
         (listed,) = (await edge.get("/dead")).body["letters"]
         assert b"ann@" not in base64.b64decode(listed["raw"])

@@ -39,7 +39,7 @@ def cloud(n: Any, id: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_cloudevents_are_replayed_as_they_are_and_mended_with_their_ids_and_times(tmp_path: Path) -> None:
-    async with running(clouds(Old), tmp_path / "edge.db") as edge:
+    async with running(clouds(Old), tmp_path) as edge:
         for n, id in (("one", "a"), ("two", "b")):
             assert (await edge.post("clouds", json.dumps(cloud(n, id)).encode(), headers=CLOUD)).status == 422
         again = await edge.replay("0-0")
@@ -68,9 +68,9 @@ async def test_a_cloudevent_is_taken_as_it_is_once_the_class_allows_it(tmp_path:
         n: int
         name: str = ""
 
-    async with running(clouds(Strict), tmp_path / "edge.db") as edge:
+    async with running(clouds(Strict), tmp_path) as edge:
         assert (await edge.post("clouds", json.dumps(cloud(1, "a")).encode(), headers=CLOUD)).status == 422
-    async with running(clouds(Lenient), tmp_path / "edge.db") as edge:
+    async with running(clouds(Lenient), tmp_path) as edge:
         assert (await edge.replay("0-0")).body["letters"][0]["result"] == "replayed"
         (row,) = edge.events("clouds")
         assert (row["n"], row["_id"]) == (1, '["/s","a"]')
@@ -79,7 +79,7 @@ async def test_a_cloudevent_is_taken_as_it_is_once_the_class_allows_it(tmp_path:
 async def test_an_event_whose_class_has_the_attributes_for_fields_is_no_envelope(tmp_path: Path) -> None:
     app = App("forms")
     app.stream("named", Named)
-    async with running(app, tmp_path / "edge.db") as edge:
+    async with running(app, tmp_path) as edge:
         event = {"n": "1", "specversion": "1.0", "id": "i", "source": "s", "type": "t"}
         assert (await edge.post("named", json.dumps(event).encode())).status == 422
         assert (await edge.replay({"letter": "0-0", "events": [event | {"n": 1}]})).body["accepted"] == 1
@@ -94,7 +94,7 @@ def pulled(path: Path, map: Any) -> App:
 async def test_what_a_pull_brought_is_mapped_again(tmp_path: Path) -> None:
     feed = tmp_path / "feed.ndjson"
     feed.write_text('{"tick": {"n": "1"}}\n{"tock": {"n": 2}}\n{"tick": {"n": "3"}}\n')
-    async with running(pulled(feed, lambda sent: sent["tick"]), tmp_path / "edge.db") as edge:
+    async with running(pulled(feed, lambda sent: sent["tick"]), tmp_path) as edge:
         await until(lambda: len(edge.dead()) == 3)
         assert {letter["reason"] for letter in edge.dead()} == {"wrong_type", "map_failed"}
         names = [x["letter"] for x in (await edge.get("/dead?reason=wrong_type")).body["letters"]]
@@ -102,7 +102,7 @@ async def test_what_a_pull_brought_is_mapped_again(tmp_path: Path) -> None:
     def mended(sent: Any) -> Any:
         return {"n": int(sent["tick"]["n"])} if "tick" in sent else None
 
-    async with running(pulled(feed, mended), tmp_path / "edge.db") as edge:
+    async with running(pulled(feed, mended), tmp_path) as edge:
         letters = (await edge.get("/dead")).body["letters"]
         (left_out,) = [x["letter"] for x in letters if x["reason"] == "map_failed"]
         assert (await edge.replay(*names)).body["accepted"] == 2

@@ -34,7 +34,7 @@ async def test_packed_bodies_that_break_off_leave_no_memory_behind(edge: Edge) -
 async def test_a_packed_body_takes_the_room_that_it_needs_unpacked(tmp_path: Path) -> None:
     body = b'{"order_id": 1}' + b" " * 30_000
     packed = gzip.compress(body)
-    async with running(shop(), tmp_path / "edge.db", limits=Limits(unwritten_bytes=100_000)) as edge:
+    async with running(shop(), tmp_path, limits=Limits(unwritten_bytes=100_000)) as edge:
         room, zipped = edge.collect.pressure.room, {"Content-Encoding": "gzip"}
         with held(edge):
             waiting = asyncio.create_task(edge.post("orders", packed, headers=zipped))

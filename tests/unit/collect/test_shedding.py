@@ -98,7 +98,7 @@ def app_with(shed: str | None, **options: Any) -> App:
 
 
 async def test_what_is_shed_is_final_told_and_counted_in_the_log(tmp_path: Path) -> None:
-    async with running(app_with("newest", id="order_id"), tmp_path / "edge.db") as edge:
+    async with running(app_with("newest", id="order_id"), tmp_path) as edge:
         await edge.post("orders", b'{"order_id":1}')
         lag(edge)
         reply = await edge.post("orders", b'[{"order_id":1},{"order_id":2},{"order_id":"x"}]')
@@ -114,25 +114,25 @@ async def test_what_is_shed_is_final_told_and_counted_in_the_log(tmp_path: Path)
         edge.collect.pressure.guards["orders"].lagging = None
         edge.collect.pressure.look()
         assert (await edge.post("orders", b'{"order_id":5}')).body["accepted"] == 1
-    async with running(app_with("newest", id="order_id"), tmp_path / "edge.db") as again:
+    async with running(app_with("newest", id="order_id"), tmp_path) as again:
         assert again.collect.counts.of("orders") == {"duplicates": 1, "dead": 1, "shed": 4}
         assert len(again.events("orders")) == 2
 
 
 async def test_a_receipt_says_what_was_shed(tmp_path: Path) -> None:
-    async with running(app_with("newest"), tmp_path / "edge.db") as edge:
+    async with running(app_with("newest"), tmp_path) as edge:
         lag(edge)
         token = (await edge.post("orders", b'[{"order_id":1},{"order_id":2}]', query="?ack=none")).body["ack"]
         found = await edge.ack(token, "?wait=60")
         assert (found.body["accepted"], found.body["shed"]) == (0, 2)
-    async with running(app_with("newest"), tmp_path / "edge.db") as again:
+    async with running(app_with("newest"), tmp_path) as again:
         assert (await again.ack(token)).body == found.body
 
 
 async def test_a_room_that_is_half_full_is_too_much_for_a_stream_that_sheds_and_not_for_others(tmp_path: Path) -> None:
     app = app_with("newest")
     app.stream("patient", Order)
-    async with running(app, tmp_path / "edge.db", limits=Limits(unwritten_bytes=100_000)) as edge:
+    async with running(app, tmp_path, limits=Limits(unwritten_bytes=100_000)) as edge:
         edge.collect.pressure.room.share("somebody").grow(60_000)
         assert (await edge.post("orders", b'{"order_id":1}')).body["shed"] == 1
         assert (await edge.post("patient", b'{"order_id":1}')).body["accepted"] == 1
@@ -140,7 +140,7 @@ async def test_a_room_that_is_half_full_is_too_much_for_a_stream_that_sheds_and_
 
 
 async def test_without_shedding_senders_wait_and_are_told_how_long(tmp_path: Path) -> None:
-    async with running(app_with(None), tmp_path / "edge.db") as edge:
+    async with running(app_with(None), tmp_path) as edge:
         lag(edge)
         reply = await edge.post("orders", b'{"order_id":1}')
         assert (reply.status, reply.code, reply.headers["Retry-After"]) == (503, "lagging", "7")
@@ -148,7 +148,7 @@ async def test_without_shedding_senders_wait_and_are_told_how_long(tmp_path: Pat
 
 
 async def test_a_sender_that_does_not_wait_for_an_ack_is_taken_when_the_lag_is_over(tmp_path: Path) -> None:
-    async with running(app_with(None), tmp_path / "edge.db") as edge:
+    async with running(app_with(None), tmp_path) as edge:
         token = (await edge.post("orders", b'{"order_id":1}', query="?ack=none")).body["ack"]
         assert (await edge.ack(token, "?wait=60")).body["accepted"] == 1
         guard = edge.collect.pressure.guards["orders"]
@@ -173,10 +173,10 @@ async def let_go_while_it_lags(
 
 async def test_what_waits_without_an_ack_is_written_when_the_edge_stops(tmp_path: Path) -> None:
     a_lag_s = 3600.0
-    async with asyncio.timeout(60), running(app_with(None, rate="1/hour", burst=2), tmp_path / "edge.db") as edge:
+    async with asyncio.timeout(60), running(app_with(None, rate="1/hour", burst=2), tmp_path) as edge:
         token = await let_go_while_it_lags(edge, a_lag_s)
         await asyncio.sleep(0.1)
-    async with running(app_with(None), tmp_path / "edge.db") as again:
+    async with running(app_with(None), tmp_path) as again:
         assert (await again.ack(token)).body["accepted"] == 2
 
 
@@ -184,13 +184,13 @@ async def test_what_waited_in_vain_is_shed_by_its_number_of_events_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(without_ack, "PATIENCE_S", 0.2)
-    async with running(app_with(None), tmp_path / "edge.db") as edge:
+    async with running(app_with(None), tmp_path) as edge:
         token = await let_go_while_it_lags(edge, 0.1)
         lost = await edge.ack(token, "?wait=60")
         assert (lost.status, lost.body["error"]["detail"]) == (404, "lagging: behind")
         assert edge.metric("shed", "orders") == edge.metric("received", "orders") == 2
         assert edge.collect.counts.of("orders")["shed"] == 2
-    async with running(app_with(None), tmp_path / "edge.db") as again:
+    async with running(app_with(None), tmp_path) as again:
         assert again.collect.counts.of("orders")["shed"] == 2
 
 

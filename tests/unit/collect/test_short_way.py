@@ -389,7 +389,7 @@ async def test_without_what_it_leans_on_aiohttp_serves_every_request(
 ) -> None:
     monkeypatch.setattr(short_way, "_LEANT_ON", ("_waiter", "_renamed"))
     try:
-        async with running(shop(), tmp_path / "edge.db", watched=True) as edge:
+        async with running(shop(), tmp_path, watched=True) as edge:
             assert edge.connections.short is None
             async with edge.session.post(f"{edge.url}/streams/orders", json={"order_id": 1}) as reply:
                 assert reply.status == 200

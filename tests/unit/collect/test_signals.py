@@ -19,7 +19,7 @@ async def test_an_unexpected_error_is_logged_by_type_and_place(
     async def broken(*arguments: Any, **more: Any) -> Any:
         raise ValueError("cannot read ann@example.org")
 
-    async with running(shop(), tmp_path / "edge.db") as edge:
+    async with running(shop(), tmp_path) as edge:
         monkeypatch.setattr(Intake, "take", broken)
         assert (await edge.post("orders", b'{"order_id": 1}')).status == 500
         assert failures(edge) == 1

@@ -10,10 +10,10 @@ from shop_app import shop
 
 from penstock.collect.pulling.lease import Leases
 from penstock.collect.ways.idempotency import body_digest
-from penstock.config import sqlite_place
 from penstock.log import control_keys
 from penstock.log.opening import open_log
 from penstock.position import Position
+from tests.memory_folder import memory_folder
 
 NOW_US = 1_700_000_000_000_000
 BODY = b'{"order_id": 1}'
@@ -22,11 +22,11 @@ PULL = "pull/orders/file:///x"
 
 
 async def test_what_an_earlier_version_has_remembered_still_counts(tmp_path: Path) -> None:
-    path = tmp_path / "edge.db"
+    path = tmp_path
     async with running(shop(), path, clock=Hands(NOW_US)) as edge:
         ack = (await edge.post("orders", BODY, headers=ONCE)).body["ack"]
         (reply,) = edge.log.memory().family(control_keys.idempotency)
-    log = open_log(sqlite_place(path), app=shop().name)
+    log = open_log(memory_folder(path).edge_log, app=shop().name)
     counted = {"accepted": 1, "duplicates": 2, "rejected": [], "rejected_in_all": 0, "shed": 0}
     at = {"stream": "orders", "epoch": Position.parse(ack).epoch, "offsets": [1]}
     older = {

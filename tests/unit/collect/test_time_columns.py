@@ -57,7 +57,7 @@ def stream_of(rows: list[dict[str, Any]]) -> bytes:
 @pytest.mark.parametrize("form", ["json", "csv", "arrow"])
 async def test_a_wrong_clock_is_corrected(tmp_path: Path, by: str, form: str, skew_us: int) -> None:
     """Three events that happened one, two and three hours ago, by a clock that is wrong."""
-    async with running(app(), tmp_path / "edge.db", clock=Hands(NOW_US)) as edge:
+    async with running(app(), tmp_path, clock=Hands(NOW_US)) as edge:
         rows = [{"n": n, "occurred": ms(NOW_US - n * HOUR_US + skew_us)} for n in (1, 2, 3)]
         sent = rfc3339(NOW_US + skew_us)
         headers = {} if by == "field" else {"Penstock-Sent": str(ms(NOW_US + skew_us))}
@@ -81,7 +81,7 @@ async def test_a_wrong_clock_is_corrected(tmp_path: Path, by: str, form: str, sk
 
 
 async def test_a_clock_that_is_too_wrong_is_left_alone_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "edge.db"
+    path = tmp_path
     sent = {"Penstock-Sent": rfc3339(NOW_US - 2 * DAY_US)}
     body = json.dumps([{"n": 1, "occurred": ms(NOW_US - 3 * DAY_US)}, {"n": 2}]).encode()
     async with running(app(), path, clock=Hands(NOW_US)) as edge:
@@ -99,7 +99,7 @@ async def test_a_clock_that_is_too_wrong_is_left_alone_and_counted(tmp_path: Pat
 async def test_the_future_is_judged_by_the_corrected_time(tmp_path: Path) -> None:
     ahead = 3 * HOUR_US
     body = json.dumps({"n": 1, "occurred": ms(NOW_US + ahead)}).encode()
-    async with running(app(), tmp_path / "edge.db", clock=Hands(NOW_US)) as edge:
+    async with running(app(), tmp_path, clock=Hands(NOW_US)) as edge:
         assert (await edge.post("header", body)).reasons == [(0, "from_the_future")]
         corrected = await edge.post("header", body, headers={"Penstock-Sent": str(ms(NOW_US + ahead))})
         assert corrected.body["accepted"] == 1
@@ -108,7 +108,7 @@ async def test_the_future_is_judged_by_the_corrected_time(tmp_path: Path) -> Non
 
 
 async def test_nothing_is_corrected_where_nothing_is_declared(tmp_path: Path) -> None:
-    async with running(app(), tmp_path / "edge.db", clock=Hands(NOW_US)) as edge:
+    async with running(app(), tmp_path, clock=Hands(NOW_US)) as edge:
         body = json.dumps({"n": 1, "occurred": ms(NOW_US - HOUR_US)}).encode()
         assert (await edge.post("off", body, headers={"Penstock-Sent": str(ms(NOW_US - HOUR_US))})).status == 200
         assert times(edge, "off") == {1: NOW_US - HOUR_US}
@@ -117,7 +117,7 @@ async def test_nothing_is_corrected_where_nothing_is_declared(tmp_path: Path) ->
 
 @pytest.mark.parametrize("text", ["", "soon", "9" * 16, "-99999999999999", "12.5"])
 async def test_a_header_that_is_no_time_is_refused(tmp_path: Path, text: str) -> None:
-    async with running(app(), tmp_path / "edge.db") as edge:
+    async with running(app(), tmp_path) as edge:
         reply = await edge.post("header", b'{"n": 1}', headers={"Penstock-Sent": text})
         assert (reply.status, reply.code) == (400, "bad_request")
 
@@ -126,7 +126,7 @@ async def test_a_stream_takes_up_its_clocks_later(tmp_path: Path) -> None:
     """Older events were stored without `_sent`."""
     before = App("clocks")
     before.stream("header", Step, time="occurred", id="n", key="n", partitions=3)
-    path = tmp_path / "edge.db"
+    path = tmp_path
     async with running(before, path, clock=Hands(NOW_US)) as edge:
         await edge.post("header", b'{"n": 1}')
     async with running(app(), path, clock=Hands(NOW_US)) as edge:
@@ -155,7 +155,7 @@ async def test_a_phone_that_was_offline_for_three_days_lands_each_event_once_at_
     wrong_us = 7 * HOUR_US + 123_000
     happened = {n: NOW_US - 3 * DAY_US + n * 250_000_000 for n in range(1000)}
     waiting = list(happened)
-    async with running(app(), tmp_path / "edge.db", clock=clock) as edge:
+    async with running(app(), tmp_path, clock=clock) as edge:
         while waiting:
             seeded.shuffle(waiting)
             piece = waiting[: seeded.randint(1, 120)]
@@ -179,7 +179,7 @@ async def test_a_phone_that_was_offline_for_three_days_lands_each_event_once_at_
 async def test_a_replayed_letter_lands_where_it_would_have_when_it_came(tmp_path: Path, together: int) -> None:
     """By a clock that is two hours ahead, an hour before it was sent; replayed half a day later."""
     hands = Hands(NOW_US)
-    async with running(app(), tmp_path / "edge.db", clock=hands) as edge:
+    async with running(app(), tmp_path, clock=hands) as edge:
         for n in range(together):
             event = {"n": str(n), "occurred": ms(NOW_US + HOUR_US), "sent_at": rfc3339(NOW_US + 2 * HOUR_US)}
             assert (await edge.post("field", json.dumps(event).encode())).status == 422
@@ -196,7 +196,7 @@ async def test_the_header_with_the_sent_time_is_kept_with_a_letter(tmp_path: Pat
     """Where the event itself does not say when it was sent; one letter has the header, the other has none."""
     hands = Hands(NOW_US)
     said = [{"Penstock-Sent": str(ms(NOW_US + 2 * HOUR_US))}, {}][:together]
-    async with running(app(), tmp_path / "edge.db", clock=hands) as edge:
+    async with running(app(), tmp_path, clock=hands) as edge:
         for n, headers in enumerate(said):
             event = {"n": str(n), "occurred": ms(NOW_US + HOUR_US)}
             assert (await edge.post("header", json.dumps(event).encode(), headers=headers)).status == 422
@@ -211,7 +211,7 @@ async def test_the_header_with_the_sent_time_is_kept_with_a_letter(tmp_path: Pat
 
 async def test_whether_a_replayed_letter_is_from_the_future_is_asked_now(tmp_path: Path) -> None:
     hands = Hands(NOW_US)
-    async with running(app(), tmp_path / "edge.db", clock=hands) as edge:
+    async with running(app(), tmp_path, clock=hands) as edge:
         event = {"n": 1, "occurred": ms(NOW_US + 30 * HOUR_US), "sent_at": rfc3339(NOW_US)}
         assert (await edge.post("field", json.dumps(event).encode())).body["rejected"][0]["reason"] == "from_the_future"
         assert (await edge.replay("0-0")).body["letters"][0]["reason"] == "from_the_future"

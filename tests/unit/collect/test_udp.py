@@ -13,8 +13,7 @@ from shop_app import Order
 
 from penstock import App
 from penstock.config import Limits
-from penstock.errors import DeclarationError, DiskFullError, LaggingError, PortInUseError
-from penstock.log.index.writer import IndexedLog
+from penstock.errors import DeclarationError, LaggingError, PortInUseError
 
 
 def plant(port: int = 0, **options: Any) -> App:
@@ -41,7 +40,7 @@ def order(number: int) -> bytes:
 
 
 async def test_a_datagram_holds_one_event_or_several_lines_and_garbage_is_dead(tmp_path: Path) -> None:
-    async with running(plant(), tmp_path / "edge.db") as edge:
+    async with running(plant(), tmp_path) as edge:
         send(edge, order(1), order(2) + b"\n" + order(3) + b"\n", b"garbage", b"", b"\xff\xfe")
         await until(lambda: edge.metric("received", "orders") == 5)
         assert counts(edge) == {"received": 5, "accepted": 3, "duplicate": 0, "dead": 2, "shed": 0}
@@ -51,7 +50,7 @@ async def test_a_datagram_holds_one_event_or_several_lines_and_garbage_is_dead(t
 
 
 async def test_a_full_queue_drops_and_every_event_of_it_is_counted_in_the_log(tmp_path: Path) -> None:
-    async with running(plant(), tmp_path / "edge.db", limits=Limits(udp_bytes=2_000)) as edge:
+    async with running(plant(), tmp_path, limits=Limits(udp_bytes=2_000)) as edge:
         with held(edge):
             for start in range(0, 200, 20):
                 send(edge, *(order(number) + b"\n" + order(number) for number in range(start, start + 20)))
@@ -63,12 +62,12 @@ async def test_a_full_queue_drops_and_every_event_of_it_is_counted_in_the_log(tm
         assert found["accepted"] + found["shed"] == 400
         assert len(edge.events("orders")) == found["accepted"]
         assert edge.collect.counts.of("orders")["shed"] == found["shed"]
-    async with running(plant(), tmp_path / "edge.db") as edge:
+    async with running(plant(), tmp_path) as edge:
         assert edge.collect.counts.of("orders")["shed"] == found["shed"]
 
 
 async def test_what_exceeds_the_rate_is_shed_because_nobody_can_be_told_to_wait(tmp_path: Path) -> None:
-    async with running(plant(rate="1/hour", burst=3), tmp_path / "edge.db") as edge:
+    async with running(plant(rate="1/hour", burst=3), tmp_path) as edge:
         for number in range(5):
             send(edge, order(number))
             await until(lambda sent=number + 1: edge.metric("received", "orders") == sent)  # type: ignore[misc]
@@ -76,15 +75,15 @@ async def test_what_exceeds_the_rate_is_shed_because_nobody_can_be_told_to_wait(
 
 
 async def test_what_was_read_is_written_when_the_edge_stops(tmp_path: Path) -> None:
-    async with running(plant(), tmp_path / "edge.db") as edge:
+    async with running(plant(), tmp_path) as edge:
         send(edge, *(order(number) for number in range(500)))
         await until(lambda: edge.metric("received", "orders") > 0)
-    async with running(plant(), tmp_path / "edge.db") as again:
+    async with running(plant(), tmp_path) as again:
         assert len(again.events("orders")) == edge.metric("received", "orders")
 
 
 async def test_what_waits_behind_a_lag_is_written_when_the_edge_stops(tmp_path: Path) -> None:
-    async with running(plant(), tmp_path / "edge.db") as edge:
+    async with running(plant(), tmp_path) as edge:
         edge.collect.pressure.guards["orders"].lagging = LaggingError("behind").after(1)
         send(edge, *(order(number) for number in range(5)))
         await asyncio.sleep(0.1)
@@ -95,7 +94,7 @@ async def test_what_waits_behind_a_lag_is_written_when_the_edge_stops(tmp_path: 
 async def test_datagrams_keep_the_time_of_their_arrival_while_they_wait(tmp_path: Path) -> None:
     clock = ManualClock()
     came_us = clock.us
-    async with running(plant(), tmp_path / "edge.db", clock=clock) as edge:
+    async with running(plant(), tmp_path, clock=clock) as edge:
         guard = edge.collect.pressure.guards["orders"]
         guard.lagging = LaggingError("behind").after(1)
         for number in (1, 2, 3):
@@ -110,13 +109,13 @@ async def test_datagrams_keep_the_time_of_their_arrival_while_they_wait(tmp_path
 
 
 async def test_one_datagram_of_thousands_of_bad_lines_is_dead_line_by_line(tmp_path: Path) -> None:
-    async with running(plant(), tmp_path / "edge.db") as edge:
+    async with running(plant(), tmp_path) as edge:
         send(edge, b"1\n" * 12_000)
         await until(lambda: edge.metric("dead", "orders") == 12_000)
 
 
 async def test_what_an_error_of_ours_loses_is_counted_in_the_log(tmp_path: Path, monkeypatch: Any) -> None:
-    async with running(plant(), tmp_path / "edge.db") as edge:
+    async with running(plant(), tmp_path) as edge:
         intake = edge.collect.intakes["orders"]
         with monkeypatch.context() as broken:
             broken.setattr(intake.judge, "decode_each", lambda raws: 1 // 0)
@@ -127,15 +126,9 @@ async def test_what_an_error_of_ours_loses_is_counted_in_the_log(tmp_path: Path,
         assert edge.collect.counts.of("orders")["shed"] == 3
 
 
-async def test_what_a_full_disk_takes_no_more_at_the_end_is_counted_as_far_as_it_can_be(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    def full(*_: Any) -> Any:
-        raise DiskFullError("the disk is full")
-
-    async with running(plant(), tmp_path / "edge.db") as edge:
-        with monkeypatch.context() as broken:
-            broken.setattr(IndexedLog, "_write", full)
+async def test_what_a_full_disk_takes_no_more_at_the_end_is_counted_as_far_as_it_can_be(tmp_path: Path) -> None:
+    async with running(plant(), tmp_path) as edge:
+        with edge.full():
             send(edge, *(order(number) for number in range(5)))
             await asyncio.sleep(0.2)
             await edge.collect.udps.close()
@@ -146,12 +139,12 @@ async def test_a_taken_port_is_an_error_with_the_users_line(tmp_path: Path) -> N
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
         with pytest.raises(PortInUseError, match=r"test_udp.py:\d+: the UDP port 127.0.0.1:\d+ cannot be opened"):
-            async with running(plant(other.getsockname()[1]), tmp_path / "edge.db"):
+            async with running(plant(other.getsockname()[1]), tmp_path):
                 pass
 
 
 async def test_what_the_kernel_dropped_is_shown(tmp_path: Path) -> None:
-    async with running(plant(), tmp_path / "edge.db") as edge:
+    async with running(plant(), tmp_path) as edge:
         (udp,) = edge.collect.udps._ports
         assert udp._socket is not None
         udp._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_304)
@@ -170,7 +163,7 @@ def test_a_port_that_others_can_reach_must_be_declared_open() -> None:
 
 
 async def test_an_app_with_keys_opens_no_port_that_is_not_declared_open(tmp_path: Path) -> None:
-    async with running(plant(), tmp_path / "edge.db") as edge:
+    async with running(plant(), tmp_path) as edge:
         await edge.collect.udps.close()
         with pytest.raises(DeclarationError, match="takes events without one"):
             await edge.collect.udps.start(secured=True)
@@ -179,7 +172,7 @@ async def test_an_app_with_keys_opens_no_port_that_is_not_declared_open(tmp_path
 async def test_the_first_key_of_a_running_app_closes_the_ports_that_are_not_open_to_all(tmp_path: Path) -> None:
     app = plant()
     app.udp(app.stream("open", Order), port=0, open=True)
-    async with running(app, tmp_path / "edge.db") as edge:
+    async with running(app, tmp_path) as edge:
         send(edge, order(1))
         await until(lambda: edge.metric("received", "orders") == 1)
         (why,) = await edge.collect.udps.secure()

@@ -20,7 +20,7 @@ GIVE_UP_S = 0.1
 
 @pytest.fixture
 async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
-    async with running(shop(), tmp_path / "edge.db", give_up_s=GIVE_UP_S) as edge:
+    async with running(shop(), tmp_path, give_up_s=GIVE_UP_S) as edge:
         yield edge
 
 
@@ -93,7 +93,7 @@ async def test_a_pull_writes_what_it_has_read_once(tmp_path: Path) -> None:
     async def soon(_: float) -> None:
         await asyncio.sleep(0.002)
 
-    async with running(app, tmp_path / "edge.db", sleep=soon, give_up_s=GIVE_UP_S) as edge:
+    async with running(app, tmp_path, sleep=soon, give_up_s=GIVE_UP_S) as edge:
         await until(lambda: len(edge.events("orders")) == 3)
         with held(edge):
             go_on.set()
@@ -106,7 +106,7 @@ async def test_a_pull_writes_what_it_has_read_once(tmp_path: Path) -> None:
 async def test_datagrams_are_not_written_twice(tmp_path: Path) -> None:
     app = App("plant")
     app.udp(app.stream("orders", Order), port=0)
-    async with running(app, tmp_path / "edge.db", give_up_s=GIVE_UP_S) as edge:
+    async with running(app, tmp_path, give_up_s=GIVE_UP_S) as edge:
         with held(edge), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.sendto(BODY, ("127.0.0.1", edge.collect.udps.status()[0]["port"]))
             await until(lambda: edge.group.unwritten_bytes > 0)

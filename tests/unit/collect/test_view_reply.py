@@ -15,7 +15,7 @@ from fake_flows import FakeFlows, small_app, topic
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.collect.ways.view_reply import MayRead, by_credential
-from penstock.config import Folder, Limits
+from penstock.config import Limits
 from penstock.errors import ReadOnlyStreamError
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
@@ -24,6 +24,7 @@ from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.views.views import RowsAfter, Views
+from tests.memory_folder import memory_folder
 
 
 class Shop:
@@ -53,7 +54,7 @@ class Shop:
 
 @asynccontextmanager
 async def running(path: Path, may_read: MayRead = by_credential) -> AsyncIterator[Shop]:
-    folder, observer, clock = Folder(path), Observer(), SystemClock()
+    folder, observer, clock = memory_folder(path), Observer(), SystemClock()
     application = small_app().declared()
     flows = FakeFlows(folder.flows_log)
     log = open_log(folder.edge_log, app="small")

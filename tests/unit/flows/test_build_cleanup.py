@@ -15,7 +15,6 @@ import pytest
 
 from penstock.app import App
 from penstock.change import Column
-from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.errors import StaleTermError
 from penstock.event import Event
@@ -26,6 +25,7 @@ from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Stream, StreamSpec
 from penstock.log.opening import open_log
 from penstock.schema import stored_schema
+from tests.memory_folder import memory_folder
 
 SCHEMA = stored_schema([pa.field("topic", pa.string())])
 HOUR_US = KEPT_US // 24
@@ -55,7 +55,7 @@ class World:
     """A data folder with builds in it, as flows leave it."""
 
     def __init__(self, root: Path) -> None:
-        self.folder = Folder(root)
+        self.folder = memory_folder(root)
         self.log = open_log(self.folder.flows_log, app="small")
         self.now_us = 1_800_000_000_000_000
         for name, schema in (("late", LATE), ("dead", DEAD)):

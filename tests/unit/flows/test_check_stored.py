@@ -12,12 +12,12 @@ import pytest
 
 from penstock.app import App
 from penstock.collect.collection import stream_spec
-from penstock.config import sqlite_place
 from penstock.declaration import Problem, StreamDef
 from penstock.event import Event
 from penstock.flows.check import stored_problems
 from penstock.log.log import Append, Log
 from penstock.log.opening import open_log
+from tests.memory_folder import memory_folder
 
 
 class Order(Event):
@@ -30,7 +30,7 @@ class Changed(Event):
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    made = open_log(sqlite_place(tmp_path / "edge.db"), app="shop")
+    made = open_log(memory_folder(tmp_path).edge_log, app="shop")
     yield made
     made.close()
 

@@ -26,6 +26,7 @@ from penstock.log.builds import BatchMeta, Build
 from penstock.log.log import Append, LogReader, Stream, StreamSpec
 from penstock.log.opening import open_log
 from penstock.schema import KEY, stored_schema
+from tests.memory_folder import memory_folder
 
 TOPICS = StructType([StructField("topic", StringType())])
 STORED = stored_schema([pa.field("topic", pa.string())])
@@ -124,7 +125,7 @@ def batch(topics: Sequence[str]) -> pa.RecordBatch:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(Folder(tmp_path))
+    made = World(memory_folder(tmp_path))
     yield made
     made.edge.close()
     made.flows.close()

@@ -17,7 +17,7 @@ from playing import PlayedClock
 from penstock import App, Event, Private, Struct, signed
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.config import Folder, Limits
+from penstock.config import Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.opening import open_log
@@ -35,6 +35,7 @@ from penstock.serve.serving import Serving
 from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.webhook_registry import WebhookOptions
 from penstock.views.views import RowsAfter, Views
+from tests.memory_folder import memory_folder
 
 HOOK_SECRET = "the secret of the hook"
 
@@ -92,7 +93,7 @@ class SecureEdge:
     ) -> None:
         self.application = app.declared()
         self.clock, self.observer = Clock(), Observer()
-        self.folder = Folder(path)
+        self.folder = memory_folder(path)
         self.log = open_log(self.folder.edge_log, app="small", clock=self.clock)
         self.group = GroupCommit(self.log)
         self.reader = FolderLog(self.folder)

@@ -9,12 +9,12 @@ import pytest
 from penstock import App, Event
 from penstock.change import Column
 from penstock.clock import SystemClock
-from penstock.config import sqlite_place
 from penstock.log.builds import BatchMeta, Build
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, StreamSpec
 from penstock.log.opening import open_log
 from penstock.run.retainer import Retainer
+from tests.memory_folder import memory_folder
 
 COMMITS = 10
 
@@ -31,8 +31,8 @@ class Shop:
         app.stream("orders", Order, retain="1 us")
         app.view(name="totals", key="n")(lambda orders: orders)
         self.application = app.declared()
-        self.edge = open_log(sqlite_place(folder / "edge.db"), app="shop")
-        self.flows = open_log(sqlite_place(folder / "flows.db"), app="shop")
+        self.edge = open_log(memory_folder(folder).edge_log, app="shop")
+        self.flows = open_log(memory_folder(folder).flows_log, app="shop")
         self.group = GroupCommit(self.edge)
         declared = self.application.streams[0]
         self.orders = self.edge.create(StreamSpec("orders", declared.stored))

@@ -23,6 +23,7 @@ from penstock.observe.metrics import Observer
 from penstock.serve.replies import errors_as_json
 from penstock.serve.serving import Serving
 from penstock.views.views import Views
+from tests.memory_folder import memory_folder
 
 DEADLINE_S = 60.0
 
@@ -86,9 +87,9 @@ async def edge(folder: Folder, limits: Limits | None = None, **options: Any) -> 
 async def flows_and_edge(
     path: Path, limits: Limits | None = None, **options: Any
 ) -> AsyncIterator[tuple[FakeFlows, Edge]]:
-    flows = FakeFlows(Folder(path).flows_log)
+    flows = FakeFlows(memory_folder(path).flows_log)
     try:
-        async with edge(Folder(path), limits, **options) as running:
+        async with edge(memory_folder(path), limits, **options) as running:
             yield flows, running
     finally:
         flows.close()
@@ -98,7 +99,7 @@ class Door:
     """The writer of `edge.db`."""
 
     def __init__(self, path: Path) -> None:
-        self.log = open_log(Folder(path).edge_log, app="small")
+        self.log = open_log(memory_folder(path).edge_log, app="small")
         definition = small_app().declared().stream("rsvps")
         assert definition is not None
         self.stream = self.log.create(StreamSpec("rsvps", definition.stored))

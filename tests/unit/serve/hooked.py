@@ -21,7 +21,7 @@ from standardwebhooks.webhooks import Webhook as Verifier
 
 from penstock import App
 from penstock.clock import SystemClock
-from penstock.config import Folder, Limits
+from penstock.config import Limits
 from penstock.log.folder import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, StreamSpec
@@ -37,6 +37,7 @@ from penstock.serve.webhooks.address_rules import AddressRules
 from penstock.serve.webhooks.endpoint import Endpoint
 from penstock.serve.webhooks.webhook_registry import WebhookOptions, Webhooks
 from penstock.views.views import Views
+from tests.memory_folder import memory_folder
 
 ANYWHERE = AddressRules(anywhere=True)
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -161,7 +162,7 @@ class Hooked:
     def __init__(
         self, path: Path, *, clock: PlayedClock | None, limits: Limits, secured: bool, app: App | None, **options: Any
     ) -> None:
-        self.folder, self.clock, self.observer = Folder(path), clock or SystemClock(), Observer()
+        self.folder, self.clock, self.observer = memory_folder(path), clock or SystemClock(), Observer()
         self.application = (app or small_app()).declared()
         self.log = open_log(self.folder.edge_log, app="small")
         definition = self.application.stream("rsvps")
@@ -302,7 +303,7 @@ async def taking(tls: ssl.SSLContext | None = None) -> AsyncIterator[Taker]:
 
 @asynccontextmanager
 async def flowing(path: Path) -> AsyncIterator[FakeFlows]:
-    flows = FakeFlows(Folder(path).flows_log)
+    flows = FakeFlows(memory_folder(path).flows_log)
     try:
         yield flows
     finally:

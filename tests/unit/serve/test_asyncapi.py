@@ -19,12 +19,12 @@ from fake_flows import topic
 from jsonschema import Draft7Validator
 from test_openapi import Edge, running
 
-from penstock.config import Folder
 from penstock.position import Position
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
 from penstock.serve.describe.message_schemas import KINDS
 from penstock.serve.fanout import tail
+from tests.memory_folder import memory_folder
 
 OFFICIAL = Path(__file__).parents[3] / "client/node_modules/@asyncapi/specs/schemas/3.0.0.json"
 """The schema that the AsyncAPI initiative publishes: `npm ci` in client/ brings it, as `make test` does."""
@@ -40,7 +40,7 @@ async def document(edge: Edge) -> Document:
 @asynccontextmanager
 async def served(path: Path) -> AsyncIterator[tuple[Edge, Document]]:
     """An edge with rows, and what it says of itself then."""
-    async with running(Folder(path)) as edge:
+    async with running(memory_folder(path)) as edge:
         edge.flows.commit(edge.flows.build(), [topic("a", 1)])
         edge.flows.emit(edge.flows.flow(), ["a"], {})
         await eventually(lambda: edge.views.view("topics").content is not None, "loaded")
@@ -54,7 +54,7 @@ async def test_it_is_valid(tmp_path: Path) -> None:
 
 
 async def test_it_is_valid_before_anything_was_built(tmp_path: Path) -> None:
-    async with running(Folder(tmp_path)) as edge:
+    async with running(memory_folder(tmp_path)) as edge:
         described = await document(edge)
         errors = Draft7Validator(json.loads(OFFICIAL.read_text())).iter_errors(described.spec)
         assert [error.message for error in errors] == []
@@ -191,7 +191,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_every_message_fits_its_description_and_every_described_message_occurs(
     tmp_path: Path, small_parts: None
 ) -> None:
-    async with running(Folder(tmp_path)) as edge:
+    async with running(memory_folder(tmp_path)) as edge:
         stream = edge.flows.build()
         edge.flows.commit(stream, [topic(name, 1) for name in "abc"])
         edge.flows.emit(edge.flows.flow(), ["a"], {})

@@ -17,9 +17,9 @@ from test_asyncapi import OFFICIAL
 from test_openapi import DOCUMENTS, Edge, described_app, running
 
 from penstock import App
-from penstock.config import Folder
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
+from tests.memory_folder import memory_folder
 
 
 def narrow_app() -> App:
@@ -31,7 +31,7 @@ def narrow_app() -> App:
 @pytest.fixture
 async def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Edge]:
     monkeypatch.setattr(test_openapi, "described_app", narrow_app)
-    async with running(Folder(tmp_path)) as edge:
+    async with running(memory_folder(tmp_path)) as edge:
         edge.flows.commit(edge.flows.build(), [topic("a", 1)])
         edge.flows.emit(edge.flows.flow(), ["a"], {})
         await eventually(lambda: edge.views.view("topics").content is not None, "loaded")

@@ -13,10 +13,10 @@ from edge import DEADLINE_S, TRANSPORTS, Edge, Replica, edge, flows_and_edge
 from fake_flows import topic
 
 from penstock.app import App
-from penstock.config import Folder
 from penstock.event import Event, Struct
 from penstock.log.log import Append, StreamSpec
 from penstock.log.opening import open_log
+from tests.memory_folder import memory_folder
 
 
 class Topic(Struct):
@@ -74,7 +74,7 @@ FILTERS: list[tuple[str, dict[str, Any], list[str]]] = [
 
 class Stream:
     def __init__(self, path: Path) -> None:
-        self.log = open_log(Folder(path).edge_log, app="small")
+        self.log = open_log(memory_folder(path).edge_log, app="small")
         definition = meetup().declared().stream("rsvps")
         assert definition is not None
         self.stream = self.log.create(StreamSpec("rsvps", definition.stored))
@@ -100,7 +100,7 @@ def ids(events: list[dict[str, Any]]) -> list[str]:
 async def test_a_stream_is_filtered_alike_as_a_page_as_events_and_on_a_socket(
     tmp_path: Path, stream: Stream, where: str, params: dict[str, Any], wanted: list[str]
 ) -> None:
-    async with edge(Folder(tmp_path), app=meetup()) as running:
+    async with edge(memory_folder(tmp_path), app=meetup()) as running:
         asked = {"where": where, "params": json.dumps(params), "select": "_id"}
         status, body = await running.get("/streams/rsvps", **asked)
         assert (status, ids(body["events"])) == (200, wanted), body
@@ -128,7 +128,7 @@ async def _next(ws: Any, kind: str) -> dict[str, Any]:
 
 async def test_a_streams_filter_is_changed_on_the_open_socket(tmp_path: Path, stream: Stream) -> None:
     where = ":topic = ANY(group.group_topics.topic_name)"
-    async with edge(Folder(tmp_path), app=meetup()) as running, running.http.ws_connect("/socket") as ws:
+    async with edge(memory_folder(tmp_path), app=meetup()) as running, running.http.ws_connect("/socket") as ws:
         for topic_name, wanted in (("Jazz", ["a", "d"]), ("Golf", ["b"])):
             await ws.send_json(
                 {
@@ -144,7 +144,7 @@ async def test_a_streams_filter_is_changed_on_the_open_socket(tmp_path: Path, st
 
 
 async def test_an_event_on_which_a_filter_fails_is_left_out_and_counted(tmp_path: Path, stream: Stream) -> None:
-    async with edge(Folder(tmp_path), app=meetup()) as running:
+    async with edge(memory_folder(tmp_path), app=meetup()) as running:
         _, body = await running.get("/streams/rsvps", where="6 / guests > 0")
         assert ids(body["events"]) == ["a", "c", "d"]
         assert running.observer.value("penstock_serve_filter_errors_total", stream="rsvps") == 1
@@ -165,7 +165,7 @@ WRONG = [
 async def test_what_is_wrong_with_a_streams_filter_is_a_400(
     tmp_path: Path, stream: Stream, path: str, asked: dict[str, str], message: str
 ) -> None:
-    async with edge(Folder(tmp_path), app=meetup()) as running:
+    async with edge(memory_folder(tmp_path), app=meetup()) as running:
         status, body = await running.get(path, **asked)
         assert (status, body["error"]["code"]) == (400, "bad_query")
         assert message in body["error"]["message"]

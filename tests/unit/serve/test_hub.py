@@ -11,9 +11,10 @@ import pytest
 from edge import TRANSPORTS, Edge, Replica, edge, eventually, flows_and_edge, follow_socket, follow_sse
 from fake_flows import FakeFlows, topic
 
-from penstock.config import Folder, Limits
+from penstock.config import Limits
 from penstock.log.log import Stream
 from penstock.serve.fanout import hub
+from tests.memory_folder import memory_folder
 
 QUERIES: dict[str, dict[str, Any]] = {
     "all": {},
@@ -86,14 +87,14 @@ async def _follow_to_the_end(running: Edge, replica: Replica, transport: str, pa
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_resume_after_a_restart_of_the_edge_needs_no_reset(tmp_path: Path, transport: str) -> None:
-    flows = FakeFlows(Folder(tmp_path).flows_log)
+    flows = FakeFlows(memory_folder(tmp_path).flows_log)
     world = World(7, flows, flows.build())
     replica = Replica()
     params = QUERIES["top"]
     try:
         for _ in range(3):
             world.batch()
-            async with edge(Folder(tmp_path)) as running:
+            async with edge(memory_folder(tmp_path)) as running:
                 await running.at_offset(world.offset)
                 for _ in range(5):
                     world.batch()
@@ -101,7 +102,7 @@ async def test_resume_after_a_restart_of_the_edge_needs_no_reset(tmp_path: Path,
                 await _follow_to_the_end(running, replica, transport, params)
             for _ in range(4):
                 world.batch()
-        async with edge(Folder(tmp_path), position_s=0.1) as running:
+        async with edge(memory_folder(tmp_path), position_s=0.1) as running:
             await running.at_offset(world.offset)
             await _follow_to_the_end(running, replica, transport, params)
             assert sorted(replica.rows.values(), key=str) == sorted(await running.rows(**params), key=str)

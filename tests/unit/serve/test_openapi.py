@@ -46,6 +46,7 @@ from penstock.serve.webhooks.webhook_registry import WebhookOptions
 from penstock.testing.contracts.log_backends import BACKENDS
 from penstock.views.views import RowsAfter, Views
 from tests.docs.route_tables import ROUTES
+from tests.memory_folder import memory_folder
 
 Spec = dict[str, Any]
 Operation = tuple[str, str]
@@ -174,7 +175,7 @@ async def running(folder: Folder) -> AsyncIterator[Edge]:
 
 
 async def test_it_is_valid(tmp_path: Path) -> None:
-    async with running(Folder(tmp_path)) as edge:
+    async with running(memory_folder(tmp_path)) as edge:
         edge.flows.build()
         await eventually(lambda: edge.views.view("topics").content is not None, "loaded")
         spec = await edge.ask("GET", "/openapi.json")
@@ -187,7 +188,7 @@ async def test_it_is_valid(tmp_path: Path) -> None:
 
 async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> None:
     async with AsyncExitStack() as opened:
-        app = await open_edge(Setting(described_app().declared(), Folder(tmp_path)), opened)
+        app = await open_edge(Setting(described_app().declared(), memory_folder(tmp_path)), opened)
         async with TestClient(TestServer(app)) as client, client.get("/openapi.json") as reply:
             described = await reply.json()
             async with client.get("/asyncapi.json") as reply:
@@ -211,7 +212,7 @@ async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> No
 
 async def test_both_documents_name_the_parameters_that_are_taken_and_no_other(tmp_path: Path) -> None:
     async with AsyncExitStack() as opened:
-        app = await open_edge(Setting(described_app().declared(), Folder(tmp_path)), opened)
+        app = await open_edge(Setting(described_app().declared(), memory_folder(tmp_path)), opened)
         async with TestClient(TestServer(app)) as client:
             spec, others = [await (await client.get(path)).json() for path in DOCUMENTS]
         described: dict[str, set[str]] = defaultdict(set)
@@ -264,7 +265,7 @@ def route_of(method: str, path: str) -> str:
 
 
 async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_is_described(tmp_path: Path) -> None:
-    async with running(Folder(tmp_path)) as edge:
+    async with running(memory_folder(tmp_path)) as edge:
         spec = await edge.ask("GET", "/openapi.json")
         await ask_for_the_state_of_things(edge)
         ack = await post_all_kinds(edge)
@@ -542,7 +543,7 @@ async def when_the_log_fails(edge: Edge) -> None:
     rebuilds = ("/views/topics/rebuild", "/flows/yes/rebuild")
     for path in rebuilds:
         await edge.expect(202, "POST", path)
-    with BACKENDS["sqlite"].starved(edge.log):
+    with BACKENDS["memory"].starved(edge.log):
         while 507 not in edge.seen["post", "/streams/rsvps"]:
             await edge.ask("POST", "/streams/rsvps", {"topic": "a" * 50_000})
         while 507 not in edge.seen["get", "/streams/rsvps/pixel.gif"]:

@@ -20,7 +20,8 @@ from fake_flows import FakeFlows, topic
 from test_openapi import running
 from transcript import Differs, Player
 
-from penstock.config import Folder, Limits
+from penstock.config import Limits
+from tests.memory_folder import memory_folder
 
 PAGE = Path(__file__).parents[3] / "docs/reference/protocol.md"
 _BLOCK = re.compile(r"^```transcript\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -40,7 +41,7 @@ def transcripts() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", transcripts())
 async def test_a_transcript_is_what_happens(tmp_path: Path, name: str) -> None:
-    async with running(Folder(tmp_path)) as edge:
+    async with running(memory_folder(tmp_path)) as edge:
         await Player(edge).play(transcripts()[name])
 
 
@@ -51,7 +52,7 @@ WS /views/topics/socket
 > {"type": "subscribe"}
 < {"id": "topics", "type": "snapshot", "view": "topics", "position": "<p>", "rows": []}
 """
-    async with running(Folder(tmp_path)) as edge:
+    async with running(memory_folder(tmp_path)) as edge:
         with pytest.raises(Differs, match=r"step 4.*\n.*rows"):
             await Player(edge).play(wrong)
 
@@ -101,7 +102,7 @@ async def other(port: int) -> AsyncIterator[Other]:
 
 @asynccontextmanager
 async def edge_on(port: int, path: Path) -> AsyncIterator[Edge]:
-    made = Edge(Folder(path), Limits(snapshot_part_rows=7))
+    made = Edge(memory_folder(path), Limits(snapshot_part_rows=7))
     made.server.port = port
     await made.start()
     try:
@@ -114,7 +115,7 @@ async def test_a_client_written_from_the_page_holds_the_servers_rows_through_res
     tmp_path: Path,
 ) -> None:
     chance, port = random.Random(5), unused_port()
-    flows = FakeFlows(Folder(tmp_path).flows_log)
+    flows = FakeFlows(memory_folder(tmp_path).flows_log)
     stream, offset, held = flows.build(), 0, set[str]()
     async with other(port) as client:
         for number in range(6):

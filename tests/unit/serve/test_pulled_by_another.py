@@ -19,12 +19,14 @@ from fake_flows import topic
 from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
-from penstock.config import Folder, Limits, sqlite_place
+from penstock.config import Limits
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append
+from penstock.log.logs.memory import forget
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from tests.certificates import Authority
+from tests.memory_folder import memory_folder
 
 
 class Rsvp(Event):
@@ -42,7 +44,7 @@ class Puller:
     """The collecting side of the other Penstock."""
 
     def __init__(self, path: Path, app: App) -> None:
-        self.log = open_log(sqlite_place(path), app=app.name)
+        self.log = open_log(memory_folder(path).edge_log, app=app.name)
         self.group = GroupCommit(self.log)
         self.observer = Observer()
         self.collect = Collect(
@@ -69,7 +71,7 @@ class Puller:
 async def pulling(path: Path, url: str, kind: Any, **options: Any) -> AsyncIterator[Puller]:
     app = App("puller")
     app.pull(app.stream("pulled", kind), url, **options)
-    made = Puller(path / "puller.db", app)
+    made = Puller(path / "puller", app)
     await made.collect.start()
     try:
         yield made
@@ -85,7 +87,7 @@ def address(running: Any, path: str) -> str:
 
 async def test_a_stream_is_pulled_once_through_restarts_of_the_puller(tmp_path: Path) -> None:
     door = Door(tmp_path)
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         url = address(running, "/streams/rsvps")
         for round_ in range(3):
             door.post(*(f"t{round_}-{i}" for i in range(1500)))
@@ -101,7 +103,7 @@ async def test_an_integer_too_large_for_javascript_arrives(tmp_path: Path) -> No
     door = Door(tmp_path)
     rows = [{"topic": "big", "n": 2**60 + 1}, {"topic": "small", "n": -5}]
     door.log.append([Append(door.stream, pa.RecordBatch.from_pylist(rows, schema=door.stream.schema))])
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         url = address(running, "/streams/rsvps")
         async with pulling(tmp_path, url, Rsvp) as puller:
             assert [event["n"] for event in await puller.has(2)] == [2**60 + 1, -5]
@@ -115,11 +117,11 @@ async def test_another_epoch_is_told_and_read_from_its_beginning(tmp_path: Path)
         folder.mkdir()
         door = Door(folder)
         door.post(name)
-        async with edge(Folder(folder)) as running:
+        async with edge(memory_folder(folder)) as running:
             urls.append(running.server.port)
             url = address(running, "/streams/rsvps")
             if name == "new":
-                _same_key(tmp_path / "puller.db", urls)
+                _same_key(tmp_path / "puller", urls)
             async with pulling(tmp_path, url, Rsvp) as puller:
                 events = await puller.has(len(urls))
                 resets = puller.resets()
@@ -165,7 +167,7 @@ async def test_only_what_is_said_of_the_position_lets_it_go(
 
 def _same_key(path: Path, ports: list[int]) -> None:
     """The position that was stored for the first server, as that of the second."""
-    log = open_log(sqlite_place(path), app="puller")
+    log = open_log(memory_folder(path).edge_log, app="puller")
     moved = {key.replace(str(ports[0]), str(ports[1])): value for key, value in log.memory().items() if "#token" in key}
     log.append([], moved)
     log.close()
@@ -211,7 +213,7 @@ async def test_a_stream_and_a_view_are_pulled_over_tls(tmp_path: Path) -> None:
         at = f"penstock+https://127.0.0.1:{running.server.runner.addresses[-1][1]}"
         async with pulling(tmp_path, f"{at}/streams/rsvps", Rsvp, ca=str(ours.ca)) as puller:
             assert [event["topic"] for event in await puller.has(2)] == ["a", "b"]
-        (tmp_path / "puller.db").rename(tmp_path / "first.db")
+        forget(memory_folder(tmp_path / "puller").edge_log)
         async with pulling(tmp_path, f"{at}/views/topics", Change, ca=str(ours.ca)) as puller:
             assert [event["topic"] for event in await puller.has(1)] == ["a"]
     door.log.close()

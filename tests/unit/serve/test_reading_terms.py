@@ -11,6 +11,7 @@ from fake_flows import FakeFlows, Rsvp, topic
 
 from penstock.app import App
 from penstock.config import Folder
+from tests.memory_folder import memory_folder
 
 
 def app_with(limit: int | None, where: str = "rsvps > 0") -> App:
@@ -39,7 +40,7 @@ async def poll(folder: Folder, app: App, path: str, since: str | None) -> tuple[
 async def test_a_resume_from_before_an_edit_is_a_reset_and_later_ones_are_none(
     tmp_path: Path, path: str, edited: App
 ) -> None:
-    folder, flows = Folder(tmp_path), FakeFlows(Folder(tmp_path).flows_log)
+    folder, flows = memory_folder(tmp_path), FakeFlows(memory_folder(tmp_path).flows_log)
     try:
         build = flows.build()
         flows.commit(build, [topic("jazz", 2), topic("golf", 1)])

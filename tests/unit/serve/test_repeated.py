@@ -6,12 +6,12 @@ from pathlib import Path
 
 from test_openapi import running
 
-from penstock.config import Folder
+from tests.memory_folder import memory_folder
 
 
 async def test_the_rejected_events_of_a_repeated_number_are_found_by_their_id(tmp_path: Path) -> None:
     body = [{"topic": "a"}, {"topic": 7}, {"topic": "b"}, {}]
-    async with running(Folder(tmp_path)) as edge:
+    async with running(memory_folder(tmp_path)) as edge:
         for number in (0, 1):
             headers = {"Producer-Id": "till-7", "Producer-Epoch": "3", "Producer-Seq": str(number)}
             await edge.expect(200, "POST", "/streams/rsvps", body, headers=headers)

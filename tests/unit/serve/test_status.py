@@ -20,7 +20,6 @@ from fake_flows import BATCH_US, topic
 from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.collection import stream_spec
-from penstock.config import Folder
 from penstock.errors import DiskFullError, PenstockError
 from penstock.log.folder import FolderLog
 from penstock.log.log import Append, KnownIds
@@ -29,6 +28,7 @@ from penstock.serve.live_page import add_page
 from penstock.serve.status import Rates, Status
 from penstock.testing.contracts.log_events import ManualClock
 from penstock.views.views import Views
+from tests.memory_folder import memory_folder
 
 
 async def test_status_has_totals_from_the_log_and_the_state_of_flows(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ class Once(Event):
 async def test_status_says_how_many_ids_are_known_and_since_when(tmp_path: Path) -> None:
     app = App("once")
     app.stream("once", Once, id="n", horizon="1 hour")
-    log = FolderLog(Folder(tmp_path))
+    log = FolderLog(memory_folder(tmp_path))
     application = app.declared()
     status = Status(application, Views(application, log.flows), log, SystemClock())
     try:
@@ -287,11 +287,11 @@ async def test_times_in_seconds_where_milliseconds_are_meant_are_told(
     app = App("timed")
     app.stream("timed", Timed, time="at")
     application = app.declared()
-    log = open_log(Folder(tmp_path).edge_log, app="timed")
+    log = open_log(memory_folder(tmp_path).edge_log, app="timed")
     stream = log.create(stream_spec(application.streams[0]))
     row = {"n": 1, "at": newest_ms, "_time": newest_ms * 1000, "_received": 0, "_id": "1"}
     log.append([Append(stream, pa.RecordBatch.from_pylist([row], schema=stream.schema))])
-    reader = FolderLog(Folder(tmp_path))
+    reader = FolderLog(memory_folder(tmp_path))
     status = Status(application, Views(application, reader.flows), reader, clock)
     try:
         await status.refresh()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from edge import DEADLINE_S, Door, Edge, edge
 
-from penstock.config import Folder
 from penstock.serve.stream_reads import _next_size
+from tests.memory_folder import memory_folder
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def _read_all(running: Edge, limit: int, **params: Any) -> list[dict[str, 
 async def test_pages_of_any_size_give_every_event_once(tmp_path: Path, door: Door) -> None:
     for i in range(7):
         door.post(*(f"t{i}{j}" for j in range(5)))
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         whole = await _read_all(running, 100)
         assert [event["topic"] for event in whole] == [f"t{i}{j}" for i in range(7) for j in range(5)]
         assert list(whole[0])[:5] == ["_position", "_id", "_key", "_time", "_received"]
@@ -51,7 +51,7 @@ async def test_pages_of_any_size_give_every_event_once(tmp_path: Path, door: Doo
 
 async def test_reading_waits_for_what_is_new(tmp_path: Path, door: Door) -> None:
     door.post("old")
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         status, body = await running.get("/streams/rsvps", after="end")
         assert (status, body["events"]) == (200, [])
         read = asyncio.create_task(running.get("/streams/rsvps", after=body["next"], wait=60, where="topic = 'new'"))
@@ -63,7 +63,7 @@ async def test_reading_waits_for_what_is_new(tmp_path: Path, door: Door) -> None
 
 async def test_a_stream_is_followed_over_a_socket_and_resumed(tmp_path: Path, door: Door) -> None:
     door.post("a", "b")
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         async with running.http.ws_connect("/streams/rsvps/socket") as ws:
             await ws.send_json({"type": "subscribe", "id": "s", "where": "topic <> 'b'"})
             first = await ws.receive_json(timeout=DEADLINE_S)
@@ -82,7 +82,7 @@ async def test_a_stream_is_followed_as_events_of_a_browser(tmp_path: Path, door:
     ack = door.post("a")
     door.post("b")
     async with (
-        edge(Folder(tmp_path)) as running,
+        edge(memory_folder(tmp_path)) as running,
         running.http.get("/streams/rsvps/events", headers={"Last-Event-ID": ack}) as reply,
     ):
         lines = [line async for line in _until_data(reply)]
@@ -111,13 +111,13 @@ async def _until_data(reply: Any) -> Any:
     ],
 )
 async def test_what_is_wrong_is_a_400(tmp_path: Path, door: Door, params: dict[str, str], code: str) -> None:
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         status, body = await running.get("/streams/rsvps", **params)
         assert (status, body["error"]["code"]) == (400, code)
 
 
 async def test_a_declared_stream_that_nobody_has_made_yet_is_a_503(tmp_path: Path) -> None:
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         status, body = await running.get("/streams/yes")
         assert (status, body["error"]["code"]) == (503, "not_ready")
 
@@ -126,7 +126,7 @@ async def test_a_position_of_another_epoch_is_a_410_and_a_reset_to_followers(tmp
     door.post("a")
     stale = door.stream.position((1,)).token()
     other = type(door.stream.position((0,)))("stream", "rsvps", "gone", (1,)).token()
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         assert (await running.get("/streams/rsvps", after=stale))[0] == 200
         assert (await running.get("/streams/rsvps", after=other))[0] == 410
         async with running.http.ws_connect("/streams/rsvps/socket") as ws:

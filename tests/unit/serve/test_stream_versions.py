@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 from edge import Door, edge, eventually, flows_and_edge
 
-from penstock.config import Folder
 from penstock.log.evolving import versioned
 from penstock.log.folder import DEAD
 from penstock.log.log import StreamSpec
+from tests.memory_folder import memory_folder
 
 
 async def test_every_version_with_its_time_and_the_newest_first(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ async def test_every_version_with_its_time_and_the_newest_first(tmp_path: Path) 
     door.post("a")
     definition = flows_definition()
     door.log.create(StreamSpec("rsvps", versioned(definition)))
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         status, body = await running.get("/streams/rsvps/schema")
         assert (status, body["version"]) == (200, 2)
         assert set(body["schema"]["$defs"]) == {definition.events.kind.__name__}

@@ -14,7 +14,7 @@ from aiohttp import ClientWebSocketResponse
 from edge import DEADLINE_S, Door, Edge, edge, eventually
 from fake_flows import FakeFlows, topic
 
-from penstock.config import Folder, Limits
+from penstock.config import Limits
 from penstock.errors import DiskFullError, NameTakenError, TooManyError, UnknownNameError
 from penstock.log.group import GroupCommit
 from penstock.observe.metrics import Observer
@@ -22,6 +22,7 @@ from penstock.rights.credential import ANONYMOUS, Credential
 from penstock.rights.scope import Scope
 from penstock.serve import subscribers
 from penstock.serve.subscribers import Subscribers
+from tests.memory_folder import memory_folder
 
 
 class Writer:
@@ -49,9 +50,9 @@ class Writer:
 
 @asynccontextmanager
 async def world(path: Path, limits: Limits | None = None) -> AsyncIterator[tuple[FakeFlows, Edge, Writer]]:
-    flows, writer = FakeFlows(Folder(path).flows_log), Writer(path)
+    flows, writer = FakeFlows(memory_folder(path).flows_log), Writer(path)
     try:
-        async with edge(Folder(path), limits, **writer.options()) as running:
+        async with edge(memory_folder(path), limits, **writer.options()) as running:
             yield flows, running, writer
     finally:
         writer.close()

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from edge import DEADLINE_S, Door, Edge, edge, eventually
 
-from penstock.config import Folder
 from penstock.position import Position
 from penstock.serve.fanout.messages import Message
 from penstock.serve.fanout.tail import StreamTail
 from penstock.serve.question import Question
 from penstock.serve.stream_reads import END, StreamReads
+from tests.memory_folder import memory_folder
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ async def test_many_followers_cost_one_reader_and_one_decoding(
     monkeypatch.setattr(StreamReads, "_decoded", lambda *a: shared.append(a) or decoded(*a))
     monkeypatch.setattr(StreamTail, "_passing", lambda *a: evaluated.append(a) or due(*a))
     door.post("before")
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         crowd = Crowd(running)
         sinks = [crowd.follow("topic = :t", params={"t": f"t{i}"}) for i in range(100)]
         sinks += [crowd.follow("topic = 't7'", select="topic") for _ in range(10)]
@@ -143,7 +143,7 @@ async def test_whoever_comes_leaves_or_is_slow_gets_every_event_once_and_in_orde
     rng = random.Random(seed)
     wheres = {None: lambda n: True, "topic LIKE '%3'": lambda n: n % 10 == 3, "topic = 't5'": lambda n: n == 5}
     door.post("t0")
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         crowd, sinks, posted = Crowd(running), [], 1
         for _ in range(40):
             for _ in range(rng.randint(0, 2)):
@@ -174,7 +174,7 @@ async def test_a_filter_that_is_changed_at_the_end_of_a_stream_misses_and_repeat
     tmp_path: Path, door: Door
 ) -> None:
     door.post("t0")
-    async with edge(Folder(tmp_path)) as running, running.http.ws_connect("/streams/rsvps/socket") as ws:
+    async with edge(memory_folder(tmp_path)) as running, running.http.ws_connect("/streams/rsvps/socket") as ws:
         await ws.send_json({"type": "subscribe", "id": "s", "since": "end", "where": "topic = 'x'"})
         crowd = Crowd(running)
         for number in range(1, 21):
@@ -190,7 +190,7 @@ async def test_a_filter_that_is_changed_at_the_end_of_a_stream_misses_and_repeat
 
 async def test_a_stream_that_is_made_anew_ends_the_tail_and_resets_its_followers(tmp_path: Path, door: Door) -> None:
     door.post("a")
-    async with edge(Folder(tmp_path)) as running:
+    async with edge(memory_folder(tmp_path)) as running:
         crowd = Crowd(running)
         sink = crowd.follow()
         await crowd.all_level()

@@ -58,7 +58,7 @@ async def subscribing(path: Path) -> AsyncIterator[Site]:
 
 @asynccontextmanager
 async def publishing(path: Path) -> AsyncIterator[Site]:
-    async with running(shop(), path / "edge.db", limits=Limits(publish_bytes=MOST)) as edge:
+    async with running(shop(), path, limits=Limits(publish_bytes=MOST)) as edge:
         port, closed = int(edge.url.rpartition(":")[2]), "penstock_collect_sockets_closed_total"
         yield Site(port, "/streams/orders/publish", closed, edge.observer, edge.collect.publishing.end)
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from fake_flows import FakeFlows, small_app, topic
 
-from penstock.config import Limits, sqlite_place
+from penstock.config import Limits
 from penstock.errors import OverBudgetError
 from penstock.log.log import Stream
 from penstock.views.changelog import Changelog
+from tests.memory_folder import memory_folder
 
 
 @pytest.fixture
 def flows(tmp_path: Path) -> Iterator[FakeFlows]:
-    made = FakeFlows(sqlite_place(tmp_path / "flows.db"))
+    made = FakeFlows(memory_folder(tmp_path).flows_log)
     yield made
     made.close()
 

@@ -10,14 +10,14 @@ import pytest
 from fake_flows import FakeFlows, Rsvp, small_app
 
 from penstock.app import App
-from penstock.config import sqlite_place
 from penstock.log.builds import BatchMeta
 from penstock.views.frontier import FrontierComposer
+from tests.memory_folder import memory_folder
 
 
 @pytest.fixture
 def flows(tmp_path: Path) -> Iterator[FakeFlows]:
-    made = FakeFlows(sqlite_place(tmp_path / "flows.db"))
+    made = FakeFlows(memory_folder(tmp_path).flows_log)
     yield made
     made.close()
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from fake_flows import FakeFlows, small_app, topic
 
-from penstock.config import sqlite_place
 from penstock.errors import CorruptBlockError
 from penstock.views import views as views_module
 from penstock.views.store import Content
 from penstock.views.views import Views
+from tests.memory_folder import memory_folder
 
 
 @pytest.fixture
 async def flows(tmp_path: Path) -> AsyncIterator[FakeFlows]:
-    made = FakeFlows(sqlite_place(tmp_path / "flows.db"))
+    made = FakeFlows(memory_folder(tmp_path).flows_log)
     yield made
     made.close()
 
