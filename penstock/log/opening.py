@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from penstock.clock import Clock, SystemClock
 from penstock.log.log import Log, LogReader
-from penstock.log.logs import memory, sqlite_backend
+from penstock.log.logs import memory, sqlite
 
-_BACKENDS = {"sqlite": sqlite_backend, "memory": memory}
+_BACKENDS = {"sqlite": sqlite, "memory": memory}
 
 
 def open_log(place: str, *, app: str, clock: Clock | None = None) -> Log:

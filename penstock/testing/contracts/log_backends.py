@@ -19,7 +19,7 @@ from penstock.log.index.file import IndexFileWriter
 from penstock.log.index.reader import IndexedReader
 from penstock.log.log import Log, LogReader
 from penstock.log.logs import memory
-from penstock.log.logs.sqlite_backend import path_of
+from penstock.log.logs.sqlite import path_of
 from penstock.log.opening import open_log, open_reader
 from penstock.testing.contracts import sqlite_tearing
 

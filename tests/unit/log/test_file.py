@@ -21,7 +21,7 @@ from penstock.config import sqlite_place
 from penstock.errors import CorruptBlockError, DiskFullError, FolderMismatchError, LogUnavailableError
 from penstock.log.index import file
 from penstock.log.log import Log, Stream, StreamSpec
-from penstock.log.logs.sqlite_backend import path_of
+from penstock.log.logs.sqlite import path_of
 from penstock.log.opening import open_log, open_reader
 from penstock.testing.contracts.log_events import SCHEMA, eventually, everything, put
 

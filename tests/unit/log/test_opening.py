@@ -12,7 +12,7 @@ from penstock.config import Folder, sqlite_place
 from penstock.errors import FolderMismatchError
 from penstock.log.log import StreamSpec
 from penstock.log.logs.memory import temporary_place
-from penstock.log.logs.sqlite_backend import path_of
+from penstock.log.logs.sqlite import path_of
 from penstock.log.opening import check_place, open_log, open_reader
 from penstock.testing.contracts.log_events import SCHEMA, everything, put
 
