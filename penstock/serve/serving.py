@@ -60,6 +60,7 @@ from penstock.sockets.pipe import Pipe
 from penstock.views.store import View
 from penstock.views.views import Views
 
+_THINGS = ("view", "stream", "channel")
 _NAMED = ("view", "stream", "channel", "where", "params", "select", "order_by", "limit")
 """What a named subscription is of: the same name with another of these is refused."""
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -142,21 +143,12 @@ class Serving:
             app,
             ROUTES,
             views=self._list_views,
-            read_view=self._read,
-            view_events=self._events,
-            view_socket=self._socket,
             channels=self._list_channels,
-            read_channel=self._read,
-            channel_events=self._events,
-            channel_socket=self._socket,
             ticket=self._ticket,
             socket=self._socket,
             subscribers=self._list_subscribers,
             streams=self._list_streams,
-            read_stream=self._read,
             schema_of=self._stream_schema,
-            stream_events=self._events,
-            stream_socket=self._socket,
             status=self._status,
             graph=self._graph,
             health=alive,
@@ -164,6 +156,9 @@ class Serving:
             metrics=self._metrics,
             openapi=self._openapi,
             asyncapi=self._asyncapi,
+            **{f"read_{kind}": self._read for kind in _THINGS},
+            **{f"{kind}_events": self._events for kind in _THINGS},
+            **{f"{kind}_socket": self._socket for kind in _THINGS},
         )
         if self._remember is not None:
             writing = {"rebuild_view": self._rebuild, "rebuild_flow": self._rebuild}
@@ -351,7 +346,7 @@ class Serving:
             raise heard_by(credential, error) from None
 
     async def _serve(self, credential: Credential, fields: Mapping[str, Any], receiver: SocketReceiver) -> None:
-        things = [(kind, str(fields[kind])) for kind in ("channel", "stream", "view") if fields.get(kind)]
+        things = [(kind, str(fields[kind])) for kind in _THINGS if fields.get(kind)]
         if len(things) != 1:
             credential.require("read", "*")
             raise BadRequestError(

@@ -35,7 +35,11 @@ def filled(text: str) -> str:
 
 def _block(head: str, kind: str, request: str | None) -> str:
     if kind == "routes":
-        lines = ["| request | needs | |", "|---|---|---|", *(_route(route) for route in sorted(ROUTES, key=_place))]
+        lines = [
+            "| request | needs | edge | |",
+            "|---|---|---|---|",
+            *(_route(route) for route in sorted(ROUTES, key=_place)),
+        ]
     else:
         (route,) = [route for route in ROUTES if route.request == request]
         lines = ["| parameter | meaning |", "|---|---|", *(_parameter(p) for p in route.parameters if p.name)]
@@ -50,7 +54,7 @@ def _route(route: Route) -> str:
     thing = f"a {route.of}"
     words = route.summary.format(thing=thing, Thing=thing.capitalize())
     needs = _NEEDS.get(route.right) or f"`{route.right}:<{route.of}>`"
-    return f"| `{route.request}` | {needs} | {words} |"
+    return f"| `{route.request}` | {needs} | {'writing' if route.needs_writer else 'any'} | {words} |"
 
 
 def _parameter(parameter: Parameter) -> str:
