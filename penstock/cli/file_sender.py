@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.remote import Remote, Reply, path_of
+from penstock.cli.remote import Remote, ServerReply, path_of
 from penstock.errors import BadRequestError, PenstockError, SequenceGapError, UnreachableError
 from penstock.run.terminal import Terminal
 
@@ -87,7 +87,7 @@ def send(remote: Remote, stream: str, file: str, producer: str | None, terminal:
     if path is not None and not path.is_file():
         raise BadRequestError(f"there is no file '{file}'", hint="give a file of JSON lines, or - for stdin")
     name = producer or (fingerprint(path) if path else once())
-    sender = Sender(remote, stream, name, terminal.note)
+    sender = FileSender(remote, stream, name, terminal.note)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     shown = Progress(*columns, console=terminal.err, transient=True, disable=not terminal.err.is_terminal)
     with shown, path.open("rb") if path else sys.stdin.buffer as source:
@@ -95,7 +95,7 @@ def send(remote: Remote, stream: str, file: str, producer: str | None, terminal:
         return sender.send(source, lambda size: shown.update(task, advance=size))
 
 
-class Sender:
+class FileSender:
     """One run of `send`: chunk after chunk, each until it was taken."""
 
     def __init__(self, remote: Remote, stream: str, producer: str, note: Callable[[str], None]) -> None:
@@ -135,13 +135,13 @@ class Sender:
             raise self._gap(number, int(reply.headers["Producer-Expected-Seq"]))
         raise reply.error()
 
-    def _patiently(self, body: bytes, headers: dict[str, str]) -> tuple[Reply, int]:
+    def _patiently(self, body: bytes, headers: dict[str, str]) -> tuple[ServerReply, int]:
         """Try again while the server is away or overloaded: the sequence number makes that safe."""
         deadline = time.monotonic() + PATIENCE_S
         pause_s = 0.2
         for tries in itertools.count(1):
             answer = self._try(body, headers)
-            if isinstance(answer, Reply):
+            if isinstance(answer, ServerReply):
                 return answer, tries
             if time.monotonic() > deadline or not self._began():
                 raise answer
@@ -150,7 +150,7 @@ class Sender:
             pause_s = min(5.0, pause_s * 2)
         raise AssertionError("counting does not end")
 
-    def _try(self, body: bytes, headers: dict[str, str]) -> Reply | PenstockError:
+    def _try(self, body: bytes, headers: dict[str, str]) -> ServerReply | PenstockError:
         """A reply that settles the matter, or the error that may pass."""
         try:
             reply = self._remote.request("POST", self._path, body, headers)
@@ -162,13 +162,13 @@ class Sender:
         """Whether the server was there: one that never was is a wrong address, and waiting does not help."""
         return self.sent.ack is not None or self.sent.skipped_chunks > 0
 
-    def _count(self, reply: Reply) -> None:
+    def _count(self, reply: ServerReply) -> None:
         self.sent.accepted += int(reply.body.get("accepted", 0))
         self.sent.duplicates += int(reply.body.get("duplicates", 0))
         self.sent.rejected += len(reply.body.get("rejected", ()))
         self.sent.ack = reply.body.get("ack") or self.sent.ack or ""
 
-    def _known(self, number: int, reply: Reply, unanswered: int) -> None:
+    def _known(self, number: int, reply: ServerReply, unanswered: int) -> None:
         """The server has this chunk already: from an earlier run, or from a try whose reply was lost."""
         if unanswered:
             self.sent.unanswered += unanswered

@@ -198,10 +198,10 @@ def tail(
     ca: CaOption = None,
 ) -> None:
     """Print the events of a stream as they come, one JSON object a line."""
-    from penstock.cli.stream_tail import Tail
+    from penstock.cli.stream_tail import TailReader
 
     with Remote(url, key, ca) as remote:
-        for event in Tail(remote, stream, where, terminal.note, params).events(since, limit, follow):
+        for event in TailReader(remote, stream, where, terminal.note, params).events(since, limit, follow):
             terminal.data(json.dumps(event, ensure_ascii=False))
 
 

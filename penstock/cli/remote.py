@@ -24,7 +24,7 @@ Params = Mapping[str, str | int | float | None]
 
 
 @dataclass(frozen=True)
-class Reply:
+class ServerReply:
     """What came back: also errors, for callers that know what to do with them."""
 
     status: int
@@ -65,12 +65,12 @@ class Remote:
 
     def request(
         self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Reply:
+    ) -> ServerReply:
         """One exchange. Raises `UnreachableError` alone; what it asked may or may not have happened then."""
         try:
             self._connection.request(method, self._prefix + target, body, {**self._shown, **(headers or {})})
             reply = self._connection.getresponse()
-            return Reply(reply.status, reply.headers, _json(reply.read()))
+            return ServerReply(reply.status, reply.headers, _json(reply.read()))
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise self._unreachable(error) from None

@@ -19,7 +19,7 @@ WAIT_S = 20
 Events = Iterator[dict[str, Any]]
 
 
-class Tail:
+class TailReader:
     """A reader of one stream that resumes by position when the server goes away and comes back."""
 
     def __init__(

@@ -20,7 +20,7 @@ from penstock.flows.engine.small_batches import BatchSize, suit
 
 
 @dataclass(frozen=True)
-class Batch:
+class UnrunBatch:
     """What Spark has planned and not run yet."""
 
     collect: Callable[[], pa.Table]
@@ -29,7 +29,7 @@ class Batch:
     """Up to which end its topmost aggregation gives windows out in append mode; None: it aggregates nothing."""
 
 
-Take = Callable[[Batch, int], int]
+Take = Callable[[UnrunBatch, int], int]
 """What the sink does with a batch; gives how many events it read."""
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -53,7 +53,7 @@ def start_by_foreach_batch(start: Start) -> StreamingQuery:
     spark, size = start.frame.sparkSession, BatchSize(start.few)
 
     def hand_over(rows: DataFrame, number: int) -> None:
-        events = start.take(Batch(rows.toArrow, lambda: _closes_us(spark, start.name)), number)
+        events = start.take(UnrunBatch(rows.toArrow, lambda: _closes_us(spark, start.name)), number)
         size.follow(rows.sparkSession.conf, events)
 
     writer = start.frame.writeStream.queryName(start.name).outputMode(start.mode)

@@ -30,7 +30,7 @@ from penstock.flows import checkpoint
 from penstock.flows.keep import Expiry
 from penstock.flows.late import late_events
 from penstock.flows.plan import Planned, flow_schema, flow_time
-from penstock.flows.query import Batch
+from penstock.flows.query import UnrunBatch
 from penstock.flows.source import Feed
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
@@ -78,7 +78,7 @@ class Sink:
     """Batches taken since this sink began, for telling a hung query from an idle one."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, data: Batch, batch: int) -> int:
+    def __call__(self, data: UnrunBatch, batch: int) -> int:
         try:
             with self.lock:
                 return self._take(data, batch)
@@ -86,7 +86,7 @@ class Sink:
             self.error = error
             raise
 
-    def _take(self, data: Batch, batch: int) -> int:
+    def _take(self, data: UnrunBatch, batch: int) -> int:
         """Gives how many events the batch has read."""
         span = self.span(batch)
         rows = data.collect()

@@ -50,7 +50,7 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class StreamEnd:
     """Where a stream ends, as its only writer knows it. Never changed: a commit makes a new one."""
 
     stream: Stream
@@ -84,10 +84,10 @@ class Draft:
 
     commit: Commit
     pieces: list[Piece]
-    after: Tail
+    after: StreamEnd
 
 
-def draft(tail: Tail, batch: pa.RecordBatch, meta: Mapping[str, Any] | None, now_us: int) -> Draft:
+def draft(tail: StreamEnd, batch: pa.RecordBatch, meta: Mapping[str, Any] | None, now_us: int) -> Draft:
     """The next commit of a stream with these events."""
     pieces = list(_pieces(tail, batch))
     least, most = _times(batch)
@@ -117,7 +117,7 @@ def draft(tail: Tail, batch: pa.RecordBatch, meta: Mapping[str, Any] | None, now
     return Draft(commit, pieces, after)
 
 
-def _ends(tail: Tail, pieces: Sequence[Piece]) -> tuple[int, ...]:
+def _ends(tail: StreamEnd, pieces: Sequence[Piece]) -> tuple[int, ...]:
     ends = list(tail.ends)
     for piece in pieces:
         ends[piece.partition] = piece.stop
@@ -137,7 +137,7 @@ def _times(batch: pa.RecordBatch) -> tuple[int | None, int | None]:
     return (int(times.min()), int(times.max())) if len(times) else (None, None)
 
 
-def _pieces(tail: Tail, batch: pa.RecordBatch) -> Iterator[Piece]:
+def _pieces(tail: StreamEnd, batch: pa.RecordBatch) -> Iterator[Piece]:
     if tail.stream.counts == "commits":
         start = tail.next_commit
         for number, part in enumerate(_cut(batch) or [batch]):
@@ -179,7 +179,7 @@ def _bytes(key: Any) -> bytes:
 
 
 @dataclass(slots=True)
-class Plan:
+class CommitPlan:
     """One commit, worked out: what each append gets, what is written, what will be remembered."""
 
     results: list[Appended | Exception]
@@ -201,7 +201,7 @@ class Plan:
 class _Taken:
     """The appends to one stream that are new, and where the stream ends with them."""
 
-    tail: Tail
+    tail: StreamEnd
     rows: RowIndex | None
     indices: list[int]
     staged: int
@@ -209,7 +209,7 @@ class _Taken:
     fresh: list[pa.RecordBatch]
     """Their events without the duplicates."""
     duplicates: dict[int, tuple[int, ...]]
-    after: Tail
+    after: StreamEnd
 
     def commit(self) -> None:
         if self.tail.ids is not None:
@@ -223,13 +223,13 @@ class _Taken:
                 staged.discard()
 
 
-class Planner:
+class CommitPlanner:
     """Plans commits against what a writer knows: the ends of its streams, its memory, its producers."""
 
     def __init__(
         self,
         log: LogReader,
-        tails: Callable[[Stream], Tail],
+        tails: Callable[[Stream], StreamEnd],
         control_stream: Stream,
         memory: Mapping[str, Any],
         producers: Producers,
@@ -238,7 +238,7 @@ class Planner:
         self.memory, self.producers = memory, producers
         self._rows: dict[tuple[str, str], RowIndex] = {}
 
-    def plan(self, appends: Sequence[Append], remember: Mapping[str, Any | None], now_us: int) -> Plan:
+    def plan(self, appends: Sequence[Append], remember: Mapping[str, Any | None], now_us: int) -> CommitPlan:
         """What these appends become; the ids of their events, and rows that somebody asks for, are staged."""
         attempt = _Attempt(self, appends, now_us)
         try:
@@ -263,7 +263,7 @@ class Planner:
 class _Attempt:
     """One attempt to plan a commit."""
 
-    def __init__(self, planner: Planner, appends: Sequence[Append], now_us: int) -> None:
+    def __init__(self, planner: CommitPlanner, appends: Sequence[Append], now_us: int) -> None:
         self._planner = planner
         self._appends = appends
         self._now_us = now_us
@@ -276,7 +276,7 @@ class _Attempt:
         self._unsigned: list[tuple[int, dict[str, Any]]] = []
         """Outcomes of appends, by their number, that have no token yet."""
 
-    def run(self, remember: Mapping[str, Any | None]) -> Plan:
+    def run(self, remember: Mapping[str, Any | None]) -> CommitPlan:
         self._memory |= remember
         for index, append in enumerate(self._appends):
             self._screen(index, append)
@@ -289,7 +289,7 @@ class _Attempt:
             drafts.append(draft(last, control.rows(self._memory), None, self._now_us))
             last = drafts[-1].after
         results = [refused or self._appended(index, last) for index, refused in enumerate(self._refused)]
-        return Plan(results, drafts, self._memory, list(self._taken.values()))
+        return CommitPlan(results, drafts, self._memory, list(self._taken.values()))
 
     def discard(self) -> None:
         for taken in self._taken.values():
@@ -464,7 +464,7 @@ class _Attempt:
         taken.after = made.after
         return made
 
-    def _appended(self, index: int, control_tail: Tail) -> Appended:
+    def _appended(self, index: int, control_tail: StreamEnd) -> Appended:
         append = self._appends[index]
         after = control_tail if append.stream is None else self._share_of(append.stream).after
         commit = after.next_commit - 1
@@ -473,7 +473,7 @@ class _Attempt:
         duplicates = self._duplicates(index)
         return Appended(after.position, commit, append.batch.num_rows - len(duplicates), duplicates)
 
-    def _behind(self, index: int, after: Tail) -> Position:
+    def _behind(self, index: int, after: StreamEnd) -> Position:
         mark = self._repeats.get(index)
         return after.position if mark is None else mark.position
 
@@ -502,7 +502,7 @@ class _Attempt:
         return marks
 
 
-def _placed(tail: Tail, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Place]]]:
+def _placed(tail: StreamEnd, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Place]]]:
     """The rows of a commit, and the place of each."""
     if tail.stream.counts == "commits":
         yield batch, [(0, tail.next_commit)] * batch.num_rows

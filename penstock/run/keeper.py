@@ -35,7 +35,7 @@ State = Literal["starting", "running", "hung", "waiting", "stopping", "stopped"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChildPlan:
     """What there is to know of a child before it is started."""
 
     name: str
@@ -79,7 +79,7 @@ class Restarts:
 class Keeper:
     """One child through all its lives. Called from the supervisor's main thread alone."""
 
-    def __init__(self, plan: Plan, lifeline: Lifeline, terminal: Terminal) -> None:
+    def __init__(self, plan: ChildPlan, lifeline: Lifeline, terminal: Terminal) -> None:
         self.plan = plan
         self.log = LogFile(plan.log)
         self.hung = 0

@@ -20,7 +20,7 @@ from penstock.flows.engine.scratch import PLACE, RUN, ended
 from penstock.run.announcement import address
 from penstock.run.app_file import Loaded
 from penstock.run.exit_codes import FAILED
-from penstock.run.keeper import Plan
+from penstock.run.keeper import ChildPlan
 from penstock.run.ownership import RunLock, check_folder, wait_for_children
 from penstock.run.preflight import check_java, check_port
 from penstock.run.probe import Address, EdgeProbe, beat
@@ -101,7 +101,7 @@ def _who(request: Request, port: int) -> dict[str, Any]:
 
 
 def _supervise(request: Request, terminal: Terminal, lock: RunLock) -> int:
-    door = Door(request)
+    door = DoorAddress(request)
     probe = EdgeProbe(door.address, secret=os.environ.get(PROBE), tls=request.security.scheme == "https")
     plans = [_edge_plan(request, door, probe), _flows_plan(request)]
     return Supervisor(
@@ -114,7 +114,7 @@ def _supervise(request: Request, terminal: Terminal, lock: RunLock) -> int:
     ).run()
 
 
-class Door:
+class DoorAddress:
     """Where the edge listens: known once it has bound its port, and the same for every edge of this run."""
 
     def __init__(self, request: Request) -> None:
@@ -142,7 +142,7 @@ class Door:
         return None if where is None else address(self._scheme, *where)
 
 
-def _edge_plan(request: Request, door: Door, probe: EdgeProbe) -> Plan:
+def _edge_plan(request: Request, door: DoorAddress, probe: EdgeProbe) -> ChildPlan:
     def command() -> Sequence[str]:
         where = ("--host", request.host, "--port", str(door.port))
         return _command("edge", request, *where, *request.security.words())
@@ -150,13 +150,13 @@ def _edge_plan(request: Request, door: Door, probe: EdgeProbe) -> Plan:
     return _plan("edge", request.folder, command, probe.pulse, EDGE_HUNG_S)
 
 
-def _flows_plan(request: Request) -> Plan:
+def _flows_plan(request: Request) -> ChildPlan:
     file = request.folder.run / "flows.beat"
     return _plan("flows", request.folder, lambda: _command("flows", request), lambda: beat(file), FLOWS_HUNG_S)
 
 
-def _plan(name: str, folder: Folder, command: Any, pulse: Any, hung_s: float) -> Plan:
-    return Plan(
+def _plan(name: str, folder: Folder, command: Any, pulse: Any, hung_s: float) -> ChildPlan:
+    return ChildPlan(
         name=name,
         command=command,
         log=folder.logs / f"{name}.log",

@@ -20,7 +20,7 @@ from typing import Any
 from penstock.errors import revived
 from penstock.run.child import Lifeline
 from penstock.run.exit_codes import INTERRUPTED, OK
-from penstock.run.keeper import Keeper, Plan
+from penstock.run.keeper import ChildPlan, Keeper
 from penstock.run.lifecycle import Bell
 from penstock.run.ownership import write_json
 from penstock.run.probe import EdgeProbe
@@ -41,7 +41,7 @@ class Supervisor:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[ChildPlan],
         *,
         state: Path,
         probe: EdgeProbe,

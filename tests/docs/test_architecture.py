@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -92,3 +95,107 @@ def test_functions_on_the_way_of_an_event_are_where_the_page_says() -> None:
             if not name.endswith(".py"):
                 for part in name.split("."):
                     assert re.search(rf"\b(def|class) {part}\b", source), f"{file} has no {name}"
+
+
+BACKENDS = {"client/processing/stores", "collect/pulling/sources", "log/logs"}
+"""Folders whose files are named after the outside system that each speaks to."""
+
+CONCEPTS = {
+    "cli/demo.py": "a verb of the command line",
+    "cli/stream_tail.py": "a verb of the command line",
+    "flows/engine/first_job.py": "a part that the switch turns off",
+    "flows/engine/hadoop_notes.py": "a part that the switch turns off",
+    "flows/engine/session_without_ml.py": "a part that the switch turns off",
+    "flows/hang.py": "how a query that hangs is found",
+    "flows/late.py": "the ledger of what is late",
+    "flows/proof.py": "what verify can prove",
+    "log/retention.py": "how long a stream keeps events",
+    "run/reading_edge.py": "the edge that only reads",
+    "run/retainer.py": "the process side of retention",
+    "run/writing_half.py": "the other half of an edge than run/reading_half.py",
+    "serve/live_page.py": "the page",
+    "testing/contracts/sqlite_tearing.py": "what a power cut does to one backend's files",
+    "views/frontier.py": "what a view has absorbed: a word of the vocabulary",
+}
+"""Files of fewer than 110 lines that one other file imports: what makes a reader look for each by its name."""
+
+SHORT_LINES = 110
+LONGEST_LINES = 600
+
+
+def named(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def is_backend(path: Path) -> bool:
+    return path.parent.relative_to(PACKAGE).as_posix() in BACKENDS
+
+
+def test_file_names_are_unique_in_the_package_but_for_backends() -> None:
+    names = Counter(path.name for path in files() if path.name != "__init__.py" and not is_backend(path))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_a_short_file_that_one_other_imports_is_a_concept_with_a_name() -> None:
+    alone = {named(path) for path in files() if is_short(path) and len(importers()[module(path)]) == 1}
+    assert alone == set(CONCEPTS), (
+        "fold the file into the one that imports it, or say here why it is looked for by name"
+    )
+
+
+def is_short(path: Path) -> bool:
+    plain = path.name != "__init__.py" and not is_backend(path)
+    return plain and len(path.read_text().splitlines()) < SHORT_LINES
+
+
+def test_no_file_is_too_long_to_be_one_concept() -> None:
+    assert [named(path) for path in files() if len(path.read_text().splitlines()) > LONGEST_LINES] == []
+
+
+def test_six_files_with_one_prefix_are_a_folder() -> None:
+    prefixes = Counter((path.parent, path.stem.partition("_")[0]) for path in files() if "_" in path.stem.strip("_"))
+    many = {f"{parent.relative_to(PACKAGE)}/{prefix}_*" for (parent, prefix), count in prefixes.items() if count >= 6}
+    assert many == {"testing/contracts/log_*"}, (
+        "the log's contract is one class in parts; its folder is that of contracts"
+    )
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    classes = Counter(
+        node.name
+        for path in files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in classes.items() if count > 1} == SAME_THING
+
+
+SAME_THING = {"Default", "Letter", "Producer", "Status"}
+"""Names of classes that are there twice and mean the same: on both sides of the wire, or of the log."""
+
+
+def module(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def importers() -> dict[str, set[str]]:
+    """Which modules import a module."""
+    modules = {module(path): path for path in files()}
+    found: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            for imported in imports_of(node):
+                target = imported if imported in modules else imported.rpartition(".")[0]
+                if target in modules:
+                    found[target].add(name)
+    return found
+
+
+def imports_of(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []

@@ -22,7 +22,7 @@ from pyspark.sql.streaming import StreamingQuery
 from penstock import plain
 from penstock.flows.engine.scratch import scratch
 from penstock.flows.engine.small_batches import BatchSize
-from penstock.flows.query import Batch, Start, closes_us, start_by_foreach_batch, suited
+from penstock.flows.query import Start, UnrunBatch, closes_us, start_by_foreach_batch, suited
 
 _LENGTH_BYTES = 4
 
@@ -88,7 +88,7 @@ class BatchSink:
         self._size = BatchSize(start.few)
 
     def addBatch(self, batch: int, data: JavaObject) -> None:
-        events = self._take(Batch(lambda: self._collected(data), lambda: closes_us(data.queryExecution())), batch)
+        events = self._take(UnrunBatch(lambda: self._collected(data), lambda: closes_us(data.queryExecution())), batch)
         self._size.follow(data.sparkSession().conf(), events)
 
     def toString(self) -> str:

@@ -25,7 +25,7 @@ from penstock.evolution import changes_refused
 from penstock.horizon import Horizon
 from penstock.log import control
 from penstock.log.control import ControlMap, Producers
-from penstock.log.draft import Draft, Planner, Tail
+from penstock.log.draft import CommitPlanner, Draft, StreamEnd
 from penstock.log.ids import IdIndex
 from penstock.log.index.reader import MADE_US, IndexedReader
 from penstock.log.index.removal import Removal, survey
@@ -45,14 +45,14 @@ class IndexedLog(IndexedReader):
         self._term = database.claim(app)
         self._writable = database
         self._clock = clock
-        self._tails: dict[tuple[str, str], Tail] = {}
+        self._tails: dict[tuple[str, str], StreamEnd] = {}
         self._horizons: dict[tuple[str, str], Horizon] = {}
         self._places: dict[tuple[str, str], tuple[int, int]] = {}
         self._memory = ControlMap()
         self._producers = Producers()
         self._removal = Removal(self, self._transaction)
         self._control = self.create(control.SPEC)
-        self._planner = Planner(self, self._tail, self._control, self._memory, self._producers)
+        self._planner = CommitPlanner(self, self._tail, self._control, self._memory, self._producers)
         self._load_control()
 
     @property
@@ -211,18 +211,18 @@ class IndexedLog(IndexedReader):
         tail = self._tails.get((stream.name, stream.epoch))
         return None if tail is None or tail.ids is None else KnownIds(len(tail.ids), tail.ids.since_us)
 
-    def _tail(self, stream: Stream) -> Tail:
+    def _tail(self, stream: Stream) -> StreamEnd:
         key = (stream.name, stream.epoch)
         if key not in self._tails:
             self._tails[key] = self._load_tail(self.find(*key) or stream)
         return self._tails[key]
 
-    def _load_tail(self, stream: Stream) -> Tail:
+    def _load_tail(self, stream: Stream) -> StreamEnd:
         ident, bounds = self._bounds(stream, self.index)
         ids = self._load_ids(stream) if stream.unique else None
         self._places[stream.name, stream.epoch] = (ident, self.index.newest_version(ident))
         total_bytes = self.index.total_bytes(ident, bounds.next_commit - 1)
-        return Tail(stream, bounds.ends, bounds.next_commit, bounds.rows, total_bytes, bounds.max_us, ids)
+        return StreamEnd(stream, bounds.ends, bounds.next_commit, bounds.rows, total_bytes, bounds.max_us, ids)
 
     def _load_ids(self, stream: Stream) -> IdIndex | None:
         """The index of a stream's newest ids, from their own column, in the order in which they were committed."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_server import Answer, FakeServer, json_answer
 
-from penstock.cli.file_sender import CHUNK_BYTES, CHUNK_LINES, Sender, chunks, fingerprint
+from penstock.cli.file_sender import CHUNK_BYTES, CHUNK_LINES, FileSender, chunks, fingerprint
 from penstock.cli.remote import Remote
 from penstock.errors import SequenceGapError, UnknownStreamError, UnreachableError
 
@@ -57,7 +57,7 @@ def write(folder: Path, count: int) -> Path:
 
 
 def send(server: FakeServer, path: Path, producer: str | None = None, notes: list[str] | None = None):
-    sender = Sender(server.remote(), "orders", producer or fingerprint(path), (notes or []).append)
+    sender = FileSender(server.remote(), "orders", producer or fingerprint(path), (notes or []).append)
     with path.open("rb") as source:
         return sender.send(source, lambda size: None)
 
@@ -148,12 +148,12 @@ def test_a_gap_is_told_with_the_way_out(log, tmp_path):
 
 
 def test_an_unknown_stream_is_the_servers_error(server, tmp_path):
-    sender = Sender(server.remote(), "nope", "p", lambda note: None)
+    sender = FileSender(server.remote(), "nope", "p", lambda note: None)
     with pytest.raises(UnknownStreamError, match="no stream"):
         sender.send(io.BytesIO(b"{}\n"), lambda size: None)
 
 
 def test_a_server_that_never_was_there_is_told_at_once():
-    sender = Sender(Remote("http://127.0.0.1:1"), "orders", "p", lambda note: None)
+    sender = FileSender(Remote("http://127.0.0.1:1"), "orders", "p", lambda note: None)
     with pytest.raises(UnreachableError, match=r"no server answers at http://127\.0\.0\.1:1"):
         sender.send(io.BytesIO(b"{}\n"), lambda size: None)

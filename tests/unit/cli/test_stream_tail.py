@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fake_server import Answer, FakeServer, json_answer
 
-from penstock.cli.stream_tail import NEWEST, Tail
+from penstock.cli.stream_tail import NEWEST, TailReader
 from penstock.position import Position
 
 EVENTS = [{"n": number} for number in range(30)]
@@ -38,7 +38,7 @@ def server() -> Iterator[FakeServer]:
 
 
 def read(server: FakeServer, since: str | None = None, limit: int | None = None, where: str | None = None):
-    return [event["n"] for event in Tail(server.remote(), "orders", where, print).events(since, limit, False)]
+    return [event["n"] for event in TailReader(server.remote(), "orders", where, print).events(since, limit, False)]
 
 
 def test_the_newest_events_come_first(server):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.log import draft as drafting
-from penstock.log.draft import Tail, draft, split
+from penstock.log.draft import StreamEnd, draft, split
 from penstock.log.log import Append, Log, Stream
 from penstock.schema import KEY
 from penstock.testing.contracts.log_events import CHANGELOG, CHANGES, SCHEMA, changes, events
@@ -35,7 +35,7 @@ def test_a_batch_without_keys_is_not_split() -> None:
 
 @pytest.mark.usefixtures("small_pieces")
 def test_a_large_append_is_cut_into_blocks_of_consecutive_offsets() -> None:
-    tail = Tail(Stream("s", "e", 1, False, "events", (), SCHEMA, "memory://unit"), (10,))
+    tail = StreamEnd(Stream("s", "e", 1, False, "events", (), SCHEMA, "memory://unit"), (10,))
     pieces = draft(tail, events(range(200)), None, 0).pieces
     assert len(pieces) > 5
     assert [p.start for p in pieces] == [10, *(p.stop for p in pieces[:-1])]

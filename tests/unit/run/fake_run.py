@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.cli.main import guarded
 from penstock.run import keeper, supervisor
-from penstock.run.keeper import Plan
+from penstock.run.keeper import ChildPlan
 from penstock.run.probe import EdgeProbe, beat
 from penstock.run.supervisor import Supervisor
 from penstock.run.terminal import Terminal
@@ -25,9 +25,9 @@ class ReadyAtOnce(EdgeProbe):
         self.ready = True
 
 
-def plan(folder: Path, name: str, script: str, hung_s: float) -> Plan:
+def plan(folder: Path, name: str, script: str, hung_s: float) -> ChildPlan:
     file = folder / f"{name}.beat"
-    return Plan(
+    return ChildPlan(
         name=name,
         command=lambda: ["/bin/sh", "-c", script, name, str(file)],
         log=folder / f"{name}.log",

@@ -38,7 +38,7 @@ def test_a_child_gets_the_same_options_as_absolute_names_of_files(request_for, m
     tokens = TokenOptions(Path("s"), Path("p"), Path("j"), "aud", "iss")
     security = {"tokens": tokens, "tls_cert": Path("c"), "tls_key": Path("k"), "cors": ("https://a.example", "*")}
     request = request_for(**security)
-    command = launch._edge_plan(request, launch.Door(request), launch.EdgeProbe(lambda: None)).command()
+    command = launch._edge_plan(request, launch.DoorAddress(request), launch.EdgeProbe(lambda: None)).command()
     given = {}
     monkeypatch.setattr("penstock.run.lifecycle.die_with", lambda parent: None)
     monkeypatch.setattr("penstock.run.edge.run", lambda *arguments, **_: given.update(security=arguments[-1]))
@@ -48,7 +48,7 @@ def test_a_child_gets_the_same_options_as_absolute_names_of_files(request_for, m
     there = given["security"]
     assert there.tokens == TokenOptions(here / "s", here / "p", here / "j", "aud", "iss")
     assert (there.tls_cert, there.tls_key, tuple(there.cors)) == (here / "c", here / "k", ("https://a.example", "*"))
-    assert launch.Door(request).url() == "https://127.0.0.1:8080"
+    assert launch.DoorAddress(request).url() == "https://127.0.0.1:8080"
 
 
 def test_run_says_who_is_let_in_and_refuses_to_let_everybody_in(request_for):
