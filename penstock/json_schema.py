@@ -73,8 +73,8 @@ def obj(written: str = "", /, **more: Spec) -> Spec:
 
 def record(written: str = "", /, **more: Spec) -> Spec:
     """An object that has all of these."""
-    made = obj(written, **more)
-    return made | {"required": list(made["properties"])}
+    whole = obj(written, **more)
+    return whole | {"required": list(whole["properties"])}
 
 
 def also(schema: Spec, written: str = "", /, **optional: Spec) -> Spec:

@@ -145,10 +145,10 @@ def _error(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _object(raw: bytes) -> Mapping[str, Any]:
     try:
-        found = msgspec.json.decode(raw)
+        body = msgspec.json.decode(raw)
     except msgspec.MsgspecError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return body if isinstance(body, dict) else {}
 
 
 _PASSING = frozenset({408, 425, 429})
@@ -188,7 +188,7 @@ def failure_in(body: Mapping[str, Any]) -> Exception:
 
 def reply_failure(status: int, headers: Mapping[str, str], body: bytes, where: str) -> Exception:
     """What a reply other than 200 means: as its body says, else as its status does."""
-    failure = _said(body) or _unexplained(status, where)
+    failure = _failure_of(body) or _unexplained(status, where)
     wait_s = asked_s(headers, 0.0)
     if isinstance(failure, TransientFailure) and wait_s is not None:
         failure.why.after(wait_s)
@@ -211,10 +211,10 @@ def close_failure(code: int | None, reason: str) -> Exception:
     return TransientFailure(UnreachableError(f"the connection ended ({code}{': ' + reason if reason else ''})"))
 
 
-def _said(body: bytes) -> Exception | None:
+def _failure_of(body: bytes) -> Exception | None:
     try:
-        found: Any = msgspec.json.decode(body)
+        reply: Any = msgspec.json.decode(body)
     except msgspec.MsgspecError:
         return None
-    error = found.get("error") if isinstance(found, dict) else None
+    error = reply.get("error") if isinstance(reply, dict) else None
     return failure_in(error) if isinstance(error, dict) and "code" in error else None

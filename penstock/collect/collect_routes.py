@@ -74,9 +74,9 @@ def _event(subject: Subject) -> Spec:
 def _envelope(subject: Subject) -> Spec:
     """An event of CloudEvents 1.0; further attributes have names of small letters and digits."""
     word: Spec = {"type": "string", "minLength": 1}
-    made = record(specversion={"const": "1.0"}, id=word, source=word | {"format": "uri-reference"}, type=word)
-    made["properties"] |= {"time": {"type": "string", "format": "date-time"}, "data": _event(subject)}
-    return made | {"required": [*made["required"], "data"]}
+    envelope = record(specversion={"const": "1.0"}, id=word, source=word | {"format": "uri-reference"}, type=word)
+    envelope["properties"] |= {"time": {"type": "string", "format": "date-time"}, "data": _event(subject)}
+    return envelope | {"required": [*envelope["required"], "data"]}
 
 
 _EVENTS = Body(
@@ -158,8 +158,8 @@ _YES_OR_NO = choice("true", "false")
 
 
 def _image(status: int, words: str) -> Reply:
-    told = {"Penstock-Rejected": {"description": "Why the event was not taken, if so.", "schema": text()}}
-    return Reply(status, {"type": "string", "format": "binary"}, words, "image/gif", headers=told)
+    headers = {"Penstock-Rejected": {"description": "Why the event was not taken, if so.", "schema": text()}}
+    return Reply(status, {"type": "string", "format": "binary"}, words, "image/gif", headers=headers)
 
 
 ROUTES = (

@@ -96,12 +96,12 @@ class Claim:
     rejections: list[Rejection] = field(default_factory=list)
     accepted: int = 0
     shed: int = 0
-    known: int = 0
+    repeats: int = 0
     """Events of a request that was taken before."""
 
     @property
     def received(self) -> int:
-        return self.decoded.received + self.shed + self.known
+        return self.decoded.received + self.shed + self.repeats
 
 
 class Intake:
@@ -177,11 +177,11 @@ class Intake:
 
     async def repeated(self, events: int, sender: Sender) -> Outcome:
         """Count a request that was taken before under its key: all of its events are known. Durable on return."""
-        return await self._count(sender, known=events)
+        return await self._count(sender, repeats=events)
 
-    async def _count(self, sender: Sender, shed: int = 0, known: int = 0) -> Outcome:
+    async def _count(self, sender: Sender, shed: int = 0, repeats: int = 0) -> Outcome:
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._join(Claim(DecodedEvents([], bytes), 0, sender, done, shed=shed, known=known))
+        self._join(Claim(DecodedEvents([], bytes), 0, sender, done, shed=shed, repeats=repeats))
         return await done
 
     async def drain(self) -> None:
@@ -256,7 +256,7 @@ class Intake:
         """On its way to the log when this returns."""
         letters = [Letter(self.stream.name, r, c.sender, c.producer) for c in claims for r in c.rejections]
         requires = claims[0].note.requires if claims[0].note else ()
-        if built.batch.num_rows or claims[0].producer is not None or any(c.shed or c.known for c in claims):
+        if built.batch.num_rows or claims[0].producer is not None or any(c.shed or c.repeats for c in claims):
             appends = [self._events(claims, built, requires)]
             if letters:
                 appends.append(self._dead.append(letters, follows=True))
@@ -280,7 +280,7 @@ class Intake:
         skewed = () if built.skewed is None else tuple(np.flatnonzero(built.skewed).tolist())
         counts = (
             *counted(name, duplicates=Share("duplicates")),
-            *counted(name, duplicates=sum(c.known for c in claims), shed=sum(c.shed for c in claims)),
+            *counted(name, duplicates=sum(c.repeats for c in claims), shed=sum(c.shed for c in claims)),
             *counted(name, skewed=Share("accepted", skewed) if skewed else 0),
             *counted(name, duplicates=sum(c.received for c in claims) if producer else 0, repeated=True),
         )
@@ -316,9 +316,9 @@ class Intake:
             return [Outcome(at, 0, c.received, repeated=True, token=token) for c in claims]
         plain: dict[int, Outcome] = {}  # the same for nearly all requests, so that it is made once
         outcomes = []
-        for claim, known in zip(claims, duplicates, strict=True):
-            if known or claim.known or claim.shed or claim.rejections:
-                new, old = claim.accepted - known, known + claim.known
+        for claim, repeats in zip(claims, duplicates, strict=True):
+            if repeats or claim.repeats or claim.shed or claim.rejections:
+                new, old = claim.accepted - repeats, repeats + claim.repeats
                 outcomes.append(Outcome(at, new, old, claim.rejections, shed=claim.shed, token=token))
             else:
                 outcome = plain.get(claim.accepted)
@@ -359,11 +359,11 @@ def _joined(claims: list[Claim]) -> ArrivedEvents:
 
 
 def _arrived(claim: Claim) -> ArrivedEvents:
-    found, sent_us, rows = claim.decoded, claim.sender.sent_us, len(claim.decoded.events)
+    decoded, sent_us, rows = claim.decoded, claim.sender.sent_us, len(claim.decoded.events)
     received = np.full(rows, claim.received_us)
     sent = _sent(claim) if sent_us is None else np.full(rows, sent_us)
     return ArrivedEvents(
-        found.events, received, found.unknown, sent, found.ids, found.times, found.columns, found.first
+        decoded.events, received, decoded.unknown, sent, decoded.ids, decoded.times, decoded.columns, decoded.first
     )
 
 
@@ -373,13 +373,13 @@ def _sent(claim: Claim) -> list[int | None] | None:
     return [claim.sender.sent_us] * len(claim.decoded.events)
 
 
-def _each(claims: list[Claim], known: Callable[[Claim], Sequence[Any] | None]) -> list[Any] | None:
+def _each(claims: list[Claim], facts: Callable[[Claim], Sequence[Any] | None]) -> list[Any] | None:
     """What is known of each event of all requests; None when it is known of none."""
-    found = [known(claim) for claim in claims]
-    if all(values is None for values in found):
+    by_claim = [facts(claim) for claim in claims]
+    if all(values is None for values in by_claim):
         return None
-    nothing = (values or [None] * len(claim.decoded.events) for claim, values in zip(claims, found, strict=True))
-    return [value for values in nothing for value in values]
+    whole = (values or [None] * len(claim.decoded.events) for claim, values in zip(claims, by_claim, strict=True))
+    return [value for values in whole for value in values]
 
 
 def _starts(claims: list[Claim]) -> list[int]:

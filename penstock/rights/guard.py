@@ -153,8 +153,8 @@ class Guard:
         if self.rights.is_open:
             return ANONYMOUS if self._origins.is_here(host) else None
         scheme, _, secret = (authorization or "").partition(" ")
-        found = self.rights.find(secret.strip()) if scheme.lower() == "bearer" else None
-        return found if isinstance(found, Credential) and found.may("write", stream) else None
+        credential = self.rights.find(secret.strip()) if scheme.lower() == "bearer" else None
+        return credential if isinstance(credential, Credential) and credential.may("write", stream) else None
 
     def grants(self, credential: Credential) -> bool:
         """One request of this credential's rate, if there is one."""

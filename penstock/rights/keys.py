@@ -115,8 +115,8 @@ class KeyBook:
         return changed
 
     def get(self, id: str) -> KeyRecord | None:
-        found = self._keys.get(id)
-        return found[0] if found else None
+        entry = self._keys.get(id)
+        return entry[0] if entry else None
 
     def records(self) -> list[KeyRecord]:
         return sorted((record for record, _ in self._keys.values()), key=lambda record: record.created_us)

@@ -93,10 +93,10 @@ class Rights:
 
     def bearer(self, secret: str) -> Credential:
         """Whose key or token this is; raises `UnauthorizedError`, which never quotes it."""
-        found = self.find(secret)
-        if isinstance(found, Credential):
-            return found
-        raise self._refused(*found)
+        finding = self.find(secret)
+        if isinstance(finding, Credential):
+            return finding
+        raise self._refused(*finding)
 
     def find(self, secret: str) -> Credential | tuple[str, str]:
         """Whose key or token this is, or why it is nobody's; nothing is counted."""
@@ -105,8 +105,8 @@ class Rights:
         if self._supervisor and hmac.compare_digest(secret.encode(), self._supervisor.encode()):
             return SUPERVISOR
         if secret.startswith(START):
-            found = self._book.find(secret, self._clock.now_us())
-            return found if isinstance(found, Credential) else (found, _SAID[found])
+            finding = self._book.find(secret, self._clock.now_us())
+            return finding if isinstance(finding, Credential) else (finding, _SAID[finding])
         if self._tokens is None:
             return "unknown", "the credential is not a key of this server"
         try:
@@ -227,13 +227,13 @@ class Rights:
 
     async def obey(self, instruction: Instruction) -> None:
         """Durable on return. What was obeyed before changes nothing."""
-        known = self._book.get(instruction.id)
+        record = self._book.get(instruction.id)
         if instruction.do == "create":
-            if known is None and instruction.key is not None:
+            if record is None and instruction.key is not None:
                 await self._put(instruction.key)
                 self._signals(KeyCreated(instruction.key.id, instruction.key.name))
-        elif known is not None and known.revoked_us is None:
-            revoked = msgspec.structs.replace(known, revoked_us=instruction.at_us)
+        elif record is not None and record.revoked_us is None:
+            revoked = msgspec.structs.replace(record, revoked_us=instruction.at_us)
             await self._put(revoked)
             self._signals(KeyRevoked(revoked.id, revoked.name))
             self._end(revoked)

@@ -97,8 +97,8 @@ def _unpacked_bytes(data: bytes, batch: int, content: pa.Buffer) -> int:
         if length:
             if not 0 <= start <= content.size - 8:
                 raise ValueError("a buffer lies outside of its message")
-            told = int(_i64(content.slice(start, 8).to_pybytes())[0])
-            total += max(told, length)
+            unpacked = int(_i64(content.slice(start, 8).to_pybytes())[0])
+            total += max(unpacked, length)
     return total
 
 
@@ -129,8 +129,8 @@ def _is_known(kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
-    known = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return _is_view(kind) or any(is_kind(kind) for is_kind in known)
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return _is_view(kind) or any(is_kind(kind) for is_kind in texts)
 
 
 def _is_view(kind: pa.DataType) -> bool:
@@ -179,8 +179,8 @@ class _Unfolding:
         if types.is_map(kind):
             keys, items = self.unfolded(array.keys), self.unfolded(array.items)
             return pa.MapArray.from_arrays(array.offsets, keys, items, mask=missing)
-        made = pa.ListArray if types.is_list(kind) else pa.LargeListArray
-        return made.from_arrays(array.offsets, self.unfolded(array.values), mask=missing)
+        lists = pa.ListArray if types.is_list(kind) else pa.LargeListArray
+        return lists.from_arrays(array.offsets, self.unfolded(array.values), mask=missing)
 
     def _take(self, size: int) -> None:
         self._left -= size

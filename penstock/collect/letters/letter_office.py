@@ -48,12 +48,12 @@ class _Letter(msgspec.Struct, forbid_unknown_fields=True):
     events: list[msgspec.Raw] | None = None
 
 
-class _Ask(msgspec.Struct, forbid_unknown_fields=True):
+class _ReplayOrder(msgspec.Struct, forbid_unknown_fields=True):
     letters: list[_Letter]
     dry_run: bool = False
 
 
-_ask = msgspec.json.Decoder(_Ask)
+_orders = msgspec.json.Decoder(_ReplayOrder)
 
 
 class DeadLetterOffice:
@@ -111,11 +111,11 @@ class DeadLetterOffice:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         query = request.query
-        wanted = LetterQuery(
+        filters = LetterQuery(
             query.get("stream"), query.get("reason"), _since(query.get("since")), _flag(query, "replayed")
         )
         after = Position.parse(query["after"], "stream", "dead") if query.get("after") else None
-        page = await asyncio.to_thread(self._letters.page, wanted, after, _limit(query.get("limit")))
+        page = await asyncio.to_thread(self._letters.page, filters, after, _limit(query.get("limit")))
         shown = as_it_is if _flag(query, "masked") is False else self._mask
         letters = [self._body(letter, shown(letter)) for letter in page.letters]
         return json_reply(200, {"letters": letters, "next": page.next.token(), "more": page.more}, _NO_STORE)
@@ -128,13 +128,14 @@ class DeadLetterOffice:
         sender = sender_of(request, "replay")
         body = RequestBody(request, self._limits, self._room, sender.account, self._slow)
         try:
-            asked = _asked(await _read(body))
-            wishes = [Wish(a.letter, None if a.events is None else [bytes(e) for e in a.events]) for a in asked.letters]
-            done = await self._replayer.replay(wishes, sender, self._may(request), dry_run=asked.dry_run)
+            order = _order(await _read(body))
+            wishes = [Wish(a.letter, None if a.events is None else [bytes(e) for e in a.events]) for a in order.letters]
+            done = await self._replayer.replay(wishes, sender, self._may(request), dry_run=order.dry_run)
         finally:
             body.close()
-        said = {"letters": [result.body() for result in done.results], "accepted": done.accepted}
-        return json_reply(200, said | {"duplicates": done.duplicates, "acks": done.acks})
+        results = [result.body() for result in done.results]
+        counts = {"accepted": done.accepted, "duplicates": done.duplicates, "acks": done.acks}
+        return json_reply(200, {"letters": results} | counts)
 
     def _may(self, request: web.Request) -> Callable[[str], bool]:
         """Whether the caller may know and settle the letters of a stream: to write there is not enough, because what
@@ -170,9 +171,9 @@ async def _read(body: RequestBody) -> bytes:
         raise BadRequestError(error.message, detail=error.detail, hint=error.hint) from None
 
 
-def _asked(raw: bytes) -> _Ask:
+def _order(raw: bytes) -> _ReplayOrder:
     try:
-        return _ask.decode(raw)
+        return _orders.decode(raw)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise BadRequestError(
             "the body is not a request to replay",

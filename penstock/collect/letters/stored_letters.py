@@ -117,8 +117,8 @@ class LetterQuery:
             mask = _and(mask, pc.greater_equal(batch.column(RECEIVED), since))
         if mask is None:
             return list(range(batch.num_rows))
-        found: list[int] = pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist()
-        return found
+        rows: list[int] = pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist()
+        return rows
 
 
 def _and(mask: Any, more: Any) -> Any:
@@ -140,28 +140,28 @@ class StoredLetters:
     def __init__(self, log: FolderLog, replayed: Replayed) -> None:
         self._log, self._replayed = log, replayed
 
-    def page(self, wanted: LetterQuery, after: Position | None, limit: int) -> LetterPage:
-        found, offsets, blocks = self._log.opened("dead", after)
+    def page(self, query: LetterQuery, after: Position | None, limit: int) -> LetterPage:
+        dead, offsets, blocks = self._log.opened("dead", after)
         letters: list[StoredLetter] = []
         room, looked_at = PAGE_BYTES, 0
         for block in blocks:
-            for letter in self._passing(found, block, wanted):
+            for letter in self._passing(dead, block, query):
                 letters.append(letter)
                 room -= len(letter.raw)
                 if len(letters) == limit or room <= 0:
                     offsets[block.partition] = letter.place.offset + 1
-                    return LetterPage(letters, found.position(offsets), True)
+                    return LetterPage(letters, dead.position(offsets), True)
             offsets[block.partition] = block.end
             looked_at += block.batch.num_rows + BLOCK_LETTERS
             if looked_at >= SCAN_LETTERS:
-                return LetterPage(letters, found.position(offsets), True)
-        return LetterPage(letters, found.position(offsets), False)
+                return LetterPage(letters, dead.position(offsets), True)
+        return LetterPage(letters, dead.position(offsets), False)
 
     def find(self, name: str) -> StoredLetter:
         """Raises `UnknownLetterError`."""
         side, offset = self._parsed(name)
-        found = self._log.find("dead")
-        part, partition = found.places()[side]
+        dead = self._log.find("dead")
+        part, partition = dead.places()[side]
         if part.stream is not None:
             bounds = part.bounds()
             if bounds.starts[partition] <= offset < bounds.ends[partition]:
@@ -181,11 +181,11 @@ class StoredLetters:
             )
         return int(match[1]), int(match[2])
 
-    def _passing(self, found: Found, block: Block, wanted: LetterQuery) -> Iterator[StoredLetter]:
-        epoch = found.places()[block.partition][0].epoch
+    def _passing(self, dead: Found, block: Block, query: LetterQuery) -> Iterator[StoredLetter]:
+        epoch = dead.places()[block.partition][0].epoch
         offsets = block.offsets.to_pylist()
-        for letter in _letters(block, epoch, offsets, wanted.rows(block.batch)):
-            if wanted.replayed is None or wanted.replayed == self.is_replayed(letter):
+        for letter in _letters(block, epoch, offsets, query.rows(block.batch)):
+            if query.replayed is None or query.replayed == self.is_replayed(letter):
                 yield letter
 
 

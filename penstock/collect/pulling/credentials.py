@@ -56,9 +56,9 @@ def from_environment(value: str, environment: Mapping[str, str]) -> str:
     if not value.startswith(_ENV):
         return value
     name = value.removeprefix(_ENV)
-    if not (found := environment.get(name)):
+    if not (variable := environment.get(name)):
         raise NotNow(f"the environment variable '{name}', which a pull needs, is not set")
-    return found
+    return variable
 
 
 async def trusted(origin: Origin) -> ssl.SSLContext:

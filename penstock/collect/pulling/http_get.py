@@ -33,17 +33,17 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 def kept_alive(address: AddrInfoType) -> socket.socket:
     """A socket on which the kernel asks a silent peer whether it is still there."""
-    made = socket.socket(*address[:3])
-    made.setblocking(False)
-    keep_alive(made)
-    return made
+    peer = socket.socket(*address[:3])
+    peer.setblocking(False)
+    keep_alive(peer)
+    return peer
 
 
-def keep_alive(made: Any) -> None:
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+def keep_alive(peer: Any) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 @asynccontextmanager
@@ -51,8 +51,8 @@ async def session(origin: Origin) -> AsyncIterator[ClientSession]:
     """For one connection of a pull; no limit of time on a reply that never ends."""
     connector = TCPConnector(socket_factory=kept_alive, ssl=await trusted(origin))
     timeout = ClientTimeout(total=None, sock_connect=CONNECT_S)
-    async with ClientSession(timeout=timeout, connector=connector) as made:
-        yield made
+    async with ClientSession(timeout=timeout, connector=connector) as opened:
+        yield opened
 
 
 class _Error(msgspec.Struct):

@@ -48,14 +48,14 @@ class Idempotency:
         """What was replied before, or leave to go on; then `end` must follow. Raises what the sender is told. `digest`
         is that of the body."""
         id = _digest(stream.encode(), sender.account.encode(), key.encode())
-        known = self._book.find(id)
-        if known is not None:
-            if known.body != digest:
+        earlier = self._book.find(id)
+        if earlier is not None:
+            if earlier.body != digest:
                 raise IdempotencyReusedError(
                     f"the Idempotency-Key '{key[:80]}' was used for another body",
                     hint="use a new key for each request, and the same one only to repeat the same request",
                 )
-            return known
+            return earlier
         if id in self._open:
             raise IdempotencyBusyError(
                 f"a request with the Idempotency-Key '{key[:80]}' is under way",
@@ -90,7 +90,7 @@ def body_digest(form: Form, raw: bytes) -> str:
 
 
 def _digest(*parts: bytes) -> str:
-    made = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for part in parts:
-        made.update(len(part).to_bytes(8) + part)
-    return made.hexdigest()
+        hasher.update(len(part).to_bytes(8) + part)
+    return hasher.hexdigest()

@@ -123,7 +123,7 @@ class ViewFeed:
     async def drained(self) -> None:
         """Nothing waits for a connection."""
 
-    def stall(self, made: Callable[[], Message]) -> None:
+    def stall(self, make: Callable[[], Message]) -> None:
         """Nobody is slow here: who reads late reads again."""
 
     def cut(self, policy: str, last: Message) -> None:

@@ -121,10 +121,10 @@ class _Tail:
 
     def _take_up(self, mark: Mark) -> None:
         """Go on after a restart."""
-        found = trail(self._path, mark, self._seen)
-        if found.unfinished is None and not mark.get("done"):
+        files = trail(self._path, mark, self._seen)
+        if files.unfinished is None and not mark.get("done"):
             raise SourceReset(f"'{mark['path']}', which was read up to byte {mark['offset']}, is gone")
-        self._follow(found, mark)
+        self._follow(files, mark)
 
     def _cut_off(self, file: OpenFile, mark: Mark) -> None:
         """The file is shorter than what was read, or begins otherwise: its lines may stand in a copy."""
@@ -132,12 +132,12 @@ class _Tail:
         self._file = None
         self._follow(trail(self._path, mark, self._seen), mark)
 
-    def _follow(self, found: Trail, mark: Mark) -> None:
+    def _follow(self, files: Trail, mark: Mark) -> None:
         """The rest of what was begun, else the oldest that was not, else the live file."""
-        if found.unfinished is not None:
-            self._next = (found.unfinished, mark)
+        if files.unfinished is not None:
+            self._next = (files.unfinished, mark)
         else:
-            self._next = (found.newer[0] if found.newer else self._path, None)
+            self._next = (files.newer[0] if files.newer else self._path, None)
 
     def _was_overtaken(self, file: OpenFile) -> bool:
         """Before the first line of the live file: whether others were copied away from it and it was cut off."""
@@ -167,10 +167,10 @@ class _Tail:
         rest = self._file.rest()
         mark = self._file.mark()
         self._follow_on(mark)
-        self._seen = [mark, *(known for known in self._seen if known["inode"] != mark["inode"])][:MOST_SEEN]
+        self._seen = [mark, *(seen for seen in self._seen if seen["inode"] != mark["inode"])][:MOST_SEEN]
         self._file.close()
         self._file = None
-        return SourceEvents(rest, {FILE: mark | {"done": True}, SEEN: [dict(known) for known in self._seen]})
+        return SourceEvents(rest, {FILE: mark | {"done": True}, SEEN: [dict(seen) for seen in self._seen]})
 
     def _follow_on(self, mark: Mark) -> None:
         """What was rotated between two looks comes before the live file."""

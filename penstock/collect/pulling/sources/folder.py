@@ -85,17 +85,17 @@ class _Files:
             yield from self._read(entry)
 
     def _entries(self) -> list[_Entry]:
-        found: list[_Entry] = []
+        entries: list[_Entry] = []
         for path in glob.iglob(self._pattern):
             try:
                 status = os.stat(path)
             except FileNotFoundError:
                 continue
             if os.path.isfile(path):
-                found.append((f"{status.st_dev}:{status.st_ino}", path, status))
-        if len(found) > MOST_FILES:
+                entries.append((f"{status.st_dev}:{status.st_ino}", path, status))
+        if len(entries) > MOST_FILES:
             raise NotNow(f"'{self._pattern}' names more than {MOST_FILES} files: move those away that are read", 30.0)
-        return sorted(found, key=lambda entry: (entry[2].st_mtime_ns, entry[1]))
+        return sorted(entries, key=lambda entry: (entry[2].st_mtime_ns, entry[1]))
 
     def _has_news(self, entry: _Entry) -> bool:
         inode, _, status = entry
@@ -160,8 +160,8 @@ class _Files:
         self._looked[inode] = (status.st_size, status.st_mtime_ns)
         if self._is_settled(status):
             why = f"{path} cannot be unpacked behind byte {offset}: {error}".encode()
-            known = self._marks.get(inode) or {"inode": inode, "offset": 0, "length": 0, "print": EMPTY, "path": path}
-            yield self._arrived(inode, [why], {**known, "done": status.st_size})
+            last = self._marks.get(inode) or {"inode": inode, "offset": 0, "length": 0, "print": EMPTY, "path": path}
+            yield self._arrived(inode, [why], {**last, "done": status.st_size})
 
     def _arrived(self, inode: str, lines: list[bytes], mark: dict[str, Any]) -> SourceEvents:
         self._marks[inode] = mark

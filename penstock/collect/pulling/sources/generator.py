@@ -37,12 +37,12 @@ class GeneratorSource:
 
 
 async def _events(yielded: Any) -> AsyncIterator[SourceEvents]:
-    async for made in yielded:
-        if isinstance(made, tuple):
-            position, event = made
+    async for item in yielded:
+        if isinstance(item, tuple):
+            position, event = item
             yield SourceEvents([_raw(event)], {AT: msgspec.to_builtins(position)})
         else:
-            yield SourceEvents([_raw(made)])
+            yield SourceEvents([_raw(item)])
 
 
 def _raw(event: Any) -> bytes:

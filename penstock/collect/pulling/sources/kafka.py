@@ -115,12 +115,12 @@ class _Reader:
         """What came within a moment."""
         if self._clock.monotonic() - self._looked_s > PARTITIONS_S:
             self._add_partitions()
-        found = self._consumer.consume(TOGETHER_EVENTS, POLL_S)
+        arrived = self._consumer.consume(TOGETHER_EVENTS, POLL_S)
         if self._error is not None:
             raise ConnectionError(str(self._error))
         raws: list[bytes] = []
         moved: dict[str, int] = {}
-        for one in found:
+        for one in arrived:
             if one.error() is not None:
                 self._refuse(one.error(), one.partition())
             if one.value() is not None:
@@ -151,13 +151,13 @@ class _Reader:
 
     def _partitions(self) -> list[int]:
         try:
-            found = self._consumer.list_topics(self._topic, timeout=CONNECT_S).topics[self._topic]
+            topic = self._consumer.list_topics(self._topic, timeout=CONNECT_S).topics[self._topic]
         except self._kafka.KafkaException as error:
             self._consumer.poll(0)  # only then are we told what went wrong
             raise ConnectionError(str(self._refused or error)) from None
-        if found.error is not None:
-            raise ConnectionError(f"the topic '{self._topic}': {found.error}")
-        return sorted(found.partitions)
+        if topic.error is not None:
+            raise ConnectionError(f"the topic '{self._topic}': {topic.error}")
+        return sorted(topic.partitions)
 
     def _at(self, partition: int, offset: int | None = None) -> Any:
         at = self._kafka.TopicPartition(self._topic, partition)

@@ -87,9 +87,9 @@ class PenstockStreamSource:
 
     async def _page(self, session: ClientSession, after: str | None, wait_s: int) -> _Page:
         while True:
-            asked = {"limit": str(self._limit), "wait": str(wait_s), **({"after": after} if after else {})}
+            parameters = {"limit": str(self._limit), "wait": str(wait_s), **({"after": after} if after else {})}
             try:
-                async with self._get(session, asked) as reply:
+                async with self._get(session, parameters) as reply:
                     body = await bounded(reply, MESSAGE_BYTES)
                 self._limit = min(PAGE_EVENTS, self._limit * 2)
                 return await asyncio.to_thread(msgspec.json.decode, body, type=_Page)

@@ -50,8 +50,8 @@ class TcpSource:
         lines = Lines(self._event_bytes)
         try:
             while chunk := await reader.read(READ_BYTES):
-                if found := lines.feed(chunk):
-                    yield SourceEvents(found)
+                if raws := lines.feed(chunk):
+                    yield SourceEvents(raws)
         except ConnectionError:
             if rest := lines.rest().strip():
                 yield SourceEvents([rest])
