@@ -140,6 +140,7 @@ class World:
         for _ in range(3):
             self.commit(self.random.choice(SHAPES).name)
             await asyncio.sleep(self.random.uniform(0, 0.1))
+        self.counts["kills of one that only reads"] += self.other.read_only
         await self.other.kill()
         await self.other.start()  # for a later round
         await asyncio.sleep(self.random.uniform(0, 0.05))
@@ -187,17 +188,18 @@ class EdgeWithin:
 
 
 class EdgeApart:
-    """`penstock edge` as a process of its own."""
+    """`penstock edge` as a process of its own: one that only reads and one that writes, in turns."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.read_only = False
         self._process: asyncio.subprocess.Process
-        self._address = folder / "run" / "edge.json"
 
     async def start(self) -> None:
-        self._address.unlink(missing_ok=True)
+        self.read_only = not self.read_only
         app = Path(__file__).with_name("readers_app.py")
         words = ["edge", app, "--data", self.folder, "--port", 0, "--parent", os.getpid()]
+        words += ["--read-only"] if self.read_only else []
         with (self.folder.parent / "edge.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "penstock.cli.main", *map(str, words), stdout=log, stderr=log
@@ -205,16 +207,27 @@ class EdgeApart:
 
     def is_ready(self) -> bool:
         self._must_live()
-        return self._address.exists()
+        return self._announced() is not None
 
     def _must_live(self) -> None:
         if self._process.returncode is not None:
             said = (self.folder.parent / "edge.log").read_text()[-3000:]
             raise Wrong(f"the server ended by itself with {self._process.returncode}: {said}")
 
+    def _announced(self) -> int | None:
+        """The port, as it says in the data folder."""
+        for path in (self.folder / "run").glob("edge*.json"):
+            with suppress(ValueError):  # half written
+                said = json.loads(path.read_text())
+                if said["pid"] == self._process.pid:
+                    return int(said["port"])
+        return None
+
     @property
     def port(self) -> int:
-        return int(json.loads(self._address.read_text())["port"])
+        port = self._announced()
+        assert port is not None
+        return port
 
     async def kill(self) -> None:
         self._must_live()
