@@ -203,7 +203,7 @@ class Route:
                 path = path.replace(f"{{{parameter.name}}}", f"{{{parameter.name}:{parameter.pattern}}}")
         return path
 
-    @property
+    @cached_property
     def of(self) -> str | None:
         """The kind of thing that its path names."""
         return next((kind for kind in ("view", "stream", "channel", "flow") if f"{{{kind}}}" in self.path), None)
@@ -231,7 +231,7 @@ class Route:
 
     def check(self, query: Mapping[str, str]) -> None:
         """Raises `BadRequestError` for a parameter that this route does not take."""
-        if query and EVENT_FIELDS not in self.parameters:
+        if query and EVENT_FIELDS.name not in self.taken:
             only(query, self.taken)
 
     def address(self, thing: Thing) -> str:

@@ -101,7 +101,7 @@ VIEW_EVENTS = Route(
     "read",
     "view_events",
     "{Thing} as Server-Sent Events",
-    (*_FILTER, *_RESUME, *_ORDER, *_REACHED, WAIT),
+    (*_FILTER, *_ORDER, *_REACHED, WAIT, *_RESUME),
     talk=Talk("events", as_events),
 )
 VIEW_SOCKET = Route(
@@ -131,7 +131,7 @@ STREAM_EVENTS = Route(
     "read",
     "stream_events",
     "{Thing} as Server-Sent Events",
-    (*_FILTER, *_RESUME, _AFTER),
+    (*_FILTER, _AFTER, *_RESUME),
     talk=Talk("events", as_events),
 )
 STREAM_SOCKET = replace(VIEW_SOCKET, request="GET /streams/{stream}/socket", name="stream_socket")
