@@ -25,7 +25,7 @@ AFTER_READY_S = 1.0
 
 
 class EdgeProbe:
-    """The edge's pulse, its readiness and the errors of its flows, each as of the last answer."""
+    """The edge's pulse, its readiness and the states of its flows, each as of the last answer."""
 
     def __init__(self, address: Callable[[], Address | None], *, secret: str | None = None, tls: bool = False) -> None:
         """`secret` is what the edge knows its supervisor by: without it `/readyz` tells states and no errors."""
@@ -35,7 +35,7 @@ class EdgeProbe:
         self._thread = threading.Thread(target=self._watch, name="edge-probe", daemon=True)
         self.answers = 0
         self.ready = False
-        self.flow_errors: dict[str, dict[str, Any]] = {}
+        self.flows: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
         self._thread.start()
@@ -56,7 +56,7 @@ class EdgeProbe:
             reply = ask(address, "/readyz", self._asking)
             if reply is not None:
                 self.ready = self.ready or reply[0] == 200
-                self.flow_errors = _errors(reply[1])
+                self.flows = _flows(reply[1])
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,10 @@ def _unasked() -> ssl.SSLContext:
     return context
 
 
-def _errors(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The flows that are retrying or stopped, with their error bodies."""
-    flows = body.get("flows") or {}
-    if not isinstance(flows, dict):
-        return {}
-    return {name: flow["error"] for name, flow in flows.items() if isinstance(flow, dict) and flow.get("error")}
+def _flows(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The `state` and `error` of each flow by its name; whoever listens on the port may say anything."""
+    flows = body.get("flows")
+    return {name: flow for name, flow in flows.items() if isinstance(flow, dict)} if isinstance(flows, dict) else {}
 
 
 def beat(path: Path) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -34,6 +34,30 @@ STOP_S = 6.0
 """Children that have not ended by then are killed: `run` promises 10 s, and what follows takes its time, too."""
 ROTATE_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class FlowNews:
+    """Tells what changed of each flow, once: an error, a rebuild, and that either is over."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._errors: dict[str, dict[str, Any]] = {}
+        self._rebuilding: set[str] = set()
+
+    def tell(self, flows: Mapping[str, Mapping[str, Any]]) -> None:
+        """`flows` has the state and the error of each, by name."""
+        errors = {name: flow["error"] for name, flow in flows.items() if flow.get("error")}
+        for name, error in errors.items():
+            if self._errors.get(name) != error:
+                self._terminal.error(revived(error))
+        for name in self._errors.keys() - errors.keys():
+            self._terminal.note(f"the flow '{name}' runs again", "green")
+        rebuilding = {name for name, flow in flows.items() if flow.get("state") == "rebuilding"}
+        for name in sorted(rebuilding - self._rebuilding):
+            self._terminal.note(f"'{name}' is rebuilt from the log; its old rows are served until that is done")
+        for name in sorted(self._rebuilding - rebuilding - errors.keys()):
+            self._terminal.note(f"'{name}' is rebuilt", "green")
+        self._errors, self._rebuilding = errors, rebuilding
 
 
 class Supervisor:
@@ -60,7 +84,7 @@ class Supervisor:
         self._asked = 0
         self._opened = False
         self._announced = False
-        self._told_errors: dict[str, Any] = {}
+        self._flow_news = FlowNews(terminal)
         self._written: dict[str, Any] = {}
         self._began = self._looked = self._rotated = time.monotonic()
         self._deadline: float | None = None
@@ -153,22 +177,12 @@ class Supervisor:
             self._announced = True
             self._terminal.note(f"ready after {now - self._began:.1f} s", "green")
             self._terminal.data(f"ready {url}")
-        self._report_flows()
+        self._flow_news.tell(self._probe.flows)
         self._write("stopping" if self._deadline else "ready" if self._announced else "starting")
         if now - self._rotated > ROTATE_S:
             self._rotated = now
             for keeper in self._keepers:
                 keeper.log.rotate()
-
-    def _report_flows(self) -> None:
-        """Each new error of a flow once, as a paragraph; and that it is over."""
-        errors = self._probe.flow_errors
-        for name, error in errors.items():
-            if self._told_errors.get(name) != error:
-                self._terminal.error(revived(error))
-        for name in self._told_errors.keys() - errors.keys():
-            self._terminal.note(f"the flow '{name}' runs again", "green")
-        self._told_errors = errors
 
     def _write(self, state: str) -> None:
         body = {

@@ -1,5 +1,6 @@
 """Children live as long as the supervisor and not a moment longer, and come back when they die or hang."""
 
+import io
 import json
 import os
 import signal
@@ -11,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from penstock.run.child import processes
+from penstock.run.supervisor import FlowNews
+from penstock.run.terminal import Terminal
 
 FAKE_RUN = Path(__file__).with_name("fake_run.py")
 LIVES = 'trap "exit 0" TERM; while :; do touch "$1"; sleep 0.05; done'
@@ -199,3 +203,18 @@ def test_a_users_error_is_said_once_and_nothing_is_started_again(start, tmp_path
     assert code == 1
     assert "bad_app_file: app.py:3: no\n  What to do: mend it" in err
     assert "starting it again" not in err
+
+
+def test_what_changes_about_a_flow_is_told_once():
+    said = io.StringIO()
+    news = FlowNews(Terminal(err=Console(file=said, width=200)))
+    runs, rebuilds = {"state": "running", "error": None}, {"state": "rebuilding", "error": None}
+    failed = {"state": "retrying", "error": {"code": "flow_failed", "message": "no luck"}}
+    for flow in (runs, rebuilds, rebuilds, runs, failed, failed, runs):
+        news.tell({"a": flow})
+    assert said.getvalue().splitlines() == [
+        "'a' is rebuilt from the log; its old rows are served until that is done",
+        "'a' is rebuilt",
+        "flow_failed: no luck",
+        "the flow 'a' runs again",
+    ]
