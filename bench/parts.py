@@ -25,7 +25,7 @@ from bench import processes, server, waterfall
 from bench.percentile import median
 from bench.server import Server
 from penstock import plain
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 
 APP, VIEW, STREAM = "one", "sensors", "readings"
 PAUSE_S = 0.05

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from bench.percentile import Spread, spread
 from penstock.config import Folder
 from penstock.log.builds import batch_meta
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.log.log import LogReader
 
 TIERS = ("accepted", "logged", "planned by Spark", "batch done", "in view", "on the wire", "painted")

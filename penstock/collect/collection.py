@@ -42,8 +42,8 @@ from penstock.collect.ways.without_ack import Unanswered
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef
 from penstock.errors import SchemaChangeError
-from penstock.log.evolving import WAY_OUT, judged, versioned
-from penstock.log.folder import DEAD
+from penstock.log.class_change import WAY_OUT, judged, versioned
+from penstock.log.folder_log import DEAD
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log, Stream, StreamSpec
 from penstock.observe.metrics import Observer

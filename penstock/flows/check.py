@@ -13,7 +13,7 @@ from penstock.flows import flow_build
 from penstock.flows.plan import Planned, Planner, flow_time, served_columns
 from penstock.flows.session import open_session
 from penstock.log import control_keys
-from penstock.log.evolving import WAY_OUT, judged
+from penstock.log.class_change import WAY_OUT, judged
 from penstock.log.log import LogReader
 from penstock.log.opening import open_reader
 from penstock.schema import TIME

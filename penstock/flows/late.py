@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock import schema as columns_
 from penstock.flows.source import Feed, earliest_us, late_mask
-from penstock.log.folder import LATE
+from penstock.log.folder_log import LATE
 from penstock.log.log import Commit, LogReader
 from penstock.protocol import wire
 from penstock.views.unpack import dicts_of

@@ -17,7 +17,7 @@ from penstock.declaration import ViewDef
 from penstock.flows.plan import Planned, Planner, Ranges
 from penstock.flows.sink import with_op
 from penstock.flows.source import Feed
-from penstock.log.folder import DEAD
+from penstock.log.folder_log import DEAD
 from penstock.log.log import LogReader
 from penstock.views.unpack import dicts_of
 

@@ -27,7 +27,7 @@ from penstock.flows.hang import EXIT_HUNG, HangWatch
 from penstock.flows.plan import Planner, served_columns
 from penstock.flows.session import hold, open_session
 from penstock.log import control_keys
-from penstock.log.folder import DEAD, LATE
+from penstock.log.folder_log import DEAD, LATE
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log, LogReader, Stream, StreamSpec
 from penstock.log.opening import open_log, open_reader

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock import schema as columns_
-from penstock.log.follow import INTERVAL_S
+from penstock.log.follower import INTERVAL_S
 from penstock.log.log import Block, LogReader, Stream
 from penstock.log.opening import open_reader
 

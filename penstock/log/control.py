@@ -24,7 +24,7 @@ import pyarrow as pa
 from penstock.errors import FencedError, PositionGoneError, SequenceGapError
 from penstock.log import control_keys
 from penstock.log.control_keys import KeyFamily
-from penstock.log.follow import Follower
+from penstock.log.follower import Follower
 from penstock.log.log import CONTROL, Block, LogReader, Producer, Stream, StreamSpec
 from penstock.position import Position
 

@@ -22,7 +22,7 @@ from penstock import plain
 from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.run.announcement import Presence, address, announce
 from penstock.run.edge_log import Setting, WrittenLog
 from penstock.run.edge_memory import collect_garbage_seldom, give_memory_back

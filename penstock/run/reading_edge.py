@@ -13,7 +13,7 @@ from penstock.collect.letters.stored_letters import masked
 from penstock.collect.ways.acks import Acks
 from penstock.collect.ways.receipts import Receipts
 from penstock.errors import UnknownStreamError
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.position import Position
 from penstock.rights.guard import PIXEL, bind, refuse
 from penstock.run.edge_log import FollowedLog, Setting

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from penstock.collect.ways.connections import Connections
 from penstock.declaration import Application
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.observe.signals import RequestRefused
 from penstock.rights.guard import Guard
 from penstock.rights.rights import Rights

@@ -25,7 +25,7 @@ from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import BadRequestError, ForbiddenError, NotReadyError, PenstockError, UnknownViewError
 from penstock.log import control_keys
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import AccessRefused, TicketIssued
 from penstock.position import Position

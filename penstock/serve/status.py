@@ -23,7 +23,7 @@ from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node
 from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.log.log import Bounds, KnownIds
 from penstock.position import frontier_body
 from penstock.serve.describe.stream_versions import newest_version

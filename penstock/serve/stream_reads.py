@@ -26,8 +26,8 @@ from penstock.change import Column, Row
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
 from penstock.errors import ForbiddenError, NotReadyError, PositionGoneError, UnknownStreamError
-from penstock.log.folder import FolderLog, Found
-from penstock.log.follow import Follower
+from penstock.log.folder_log import FolderLog, FolderStream
+from penstock.log.follower import Follower
 from penstock.log.log import Block
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import SubscriberReset, SubscriberStalled
@@ -196,7 +196,7 @@ class StreamReads:
             tail.leave(member)
         return member.position, member.told
 
-    def _tail(self, found: Found, query: Query, since: Position) -> StreamTail:
+    def _tail(self, found: FolderStream, query: Query, since: Position) -> StreamTail:
         """The one of all who may see the same columns; it begins where the first of them is."""
         key = (found.name, query.columns)
         tail = self._tails.get(key)
@@ -295,7 +295,7 @@ class StreamReads:
                 positions.append(Position("stream", behind.name, behind.epoch, tuple(offsets)).token)
         return Events(rows, positions, behind, found.schema), sum(block.batch.nbytes for block in blocks)
 
-    def _query(self, found: Found, question: Question) -> Query:
+    def _query(self, found: FolderStream, question: Question) -> Query:
         if question.masked:
             self._mask.check(found.name, question.where)
         filtered = found.name in self._filtered or (found.name in LEDGERS and bool(self._filtered))

@@ -39,7 +39,7 @@ from penstock.errors import (
 )
 from penstock.log import control_keys
 from penstock.log.builds import FlowState, state_of
-from penstock.log.follow import Follower
+from penstock.log.follower import Follower
 from penstock.log.log import LogReader
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import BatchApplied, FollowFailed, ViewLoaded, ViewOverBudget

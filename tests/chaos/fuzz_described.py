@@ -23,7 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.config import Folder
-from penstock.log.folder import DEAD, LATE
+from penstock.log.folder_log import DEAD, LATE
 from penstock.log.log import StreamSpec
 from tests.chaos.fuzz import APP, Target, _complaints
 from tests.unit.views.fake_flows import FakeFlows

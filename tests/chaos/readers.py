@@ -38,7 +38,7 @@ from aiohttp.test_utils import TestServer
 
 from penstock.client import AsyncClient, Changes, Client
 from penstock.config import Folder, Limits
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.log.log import Stream
 from penstock.observe.metrics import Observer
 from penstock.position import Position

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.evolving import WAY_OUT
+from penstock.log.class_change import WAY_OUT
 from penstock.run.app_file import load
 from tests.docs.pages import PACKAGE, ROOT, Block, blocks, documents, page, without_code
 

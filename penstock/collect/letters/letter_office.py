@@ -31,7 +31,7 @@ from penstock.collect.ways.request_body import RequestBody, SlowBodies
 from penstock.config import Limits
 from penstock.declaration import PullDef
 from penstock.errors import BadBodyError, BadRequestError, LogUnavailableError, PenstockError, StaleTermError
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.observe.signals import CollectFailed, Signals
 from penstock.position import Position
 from penstock.rights.credential import credential_of

@@ -20,7 +20,7 @@ from penstock.collect.intake import Keys, Note
 from penstock.collect.letters.dead_letters import RAW_BYTES
 from penstock.errors import BadRequestError, UnknownLetterError
 from penstock.log import control_keys
-from penstock.log.folder import FolderLog, Found
+from penstock.log.folder_log import FolderLog, FolderStream
 from penstock.log.log import Block, KeyIs
 from penstock.position import Position
 from penstock.private import mask
@@ -161,7 +161,7 @@ class StoredLetters:
         """Raises `UnknownLetterError`."""
         side, offset = self._parsed(name)
         dead = self._log.find("dead")
-        part, partition = dead.places()[side]
+        part, partition = dead.partitions()[side]
         if part.stream is not None:
             bounds = part.bounds()
             if bounds.starts[partition] <= offset < bounds.ends[partition]:
@@ -181,8 +181,8 @@ class StoredLetters:
             )
         return int(match[1]), int(match[2])
 
-    def _passing(self, dead: Found, block: Block, query: LetterQuery) -> Iterator[StoredLetter]:
-        epoch = dead.places()[block.partition][0].epoch
+    def _passing(self, dead: FolderStream, block: Block, query: LetterQuery) -> Iterator[StoredLetter]:
+        epoch = dead.partitions()[block.partition][0].epoch
         offsets = block.offsets.to_pylist()
         for letter in _letters(block, epoch, offsets, query.rows(block.batch)):
             if query.replayed is None or query.replayed == self.is_replayed(letter):

@@ -186,7 +186,7 @@ class IndexedReader:
         while at < wanted.end or (in_pieces and last is not None):
             page, is_last = _page(wanted, index, at, last)
             for row in page:
-                self._check_place(wanted, row, at, last)
+                self._check_order(wanted, row, at, last)
                 at, last = row.stop, row
                 yield self._block(wanted, row)
             if is_last and at < wanted.end:
@@ -194,7 +194,7 @@ class IndexedReader:
             if is_last:
                 return
 
-    def _check_place(self, wanted: _Range, row: Stored, at: int, last: Stored | None) -> None:
+    def _check_order(self, wanted: _Range, row: Stored, at: int, last: Stored | None) -> None:
         follows = row.start == at or (last is not None and row.start == last.start and row.piece == last.piece + 1)
         if not (row.start <= at < row.stop if last is None else follows):
             raise self._lost(wanted, at)

@@ -121,7 +121,7 @@ class Removal:
                 self._payloads.remove([row[0] for row in slice_])
                 tables.remove_blocks(ident, [row[3:] for row in slice_])
             yield sum(row[2] for row in slice_)
-        while (number := self._index.commit_at(ident, SLICE_ROWS)) is not None:
+        while (number := self._index.commit_behind(ident, SLICE_ROWS)) is not None:
             with self._transaction() as tables:
                 tables.remove_commits(ident, number)
             yield 0
@@ -163,12 +163,12 @@ class Removal:
         """Keep a merged block where nobody sees it; gives it, and its size."""
         batch, offsets = _joined(merged, survey.stream.schema)
         data = batch.serialize()
-        facts = (version, batch.num_rows, 1, survey.bound_us, survey.last.written_us)
-        place = (*where, merged.start, 0, merged.stop, survey.last.number, *facts)
+        times = (survey.bound_us, survey.last.written_us)
+        facts = (*where, merged.start, 0, merged.stop, survey.last.number, version, batch.num_rows, 1, *times)
         with self._transaction() as tables:
             payload = self._payloads.put(data, offsets)
             tables.add_garbage([payload])
-        return Stored(*place, checksum(place, data, offsets), payload), data.size
+        return Stored(*facts, checksum(facts, data, offsets), payload), data.size
 
     def _merge(self, survey: Survey, partition: int) -> Iterator[_Merged | None]:
         """Old blocks, oldest first, with only the rows that are kept, joined up to the size of a merged block; None

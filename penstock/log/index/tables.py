@@ -7,7 +7,7 @@
 - `payloads`: the bytes of those blocks that the index holds itself
 - `garbage`: payloads that nobody refers to, removed bit by bit
 
-A block's place and its bytes are apart, so that compaction can swap the places of a whole range in one small
+What says where a block stands and its bytes are apart, so that compaction can swap a whole range in one small
 transaction, so that listing blocks never touches their bytes, and so that the bytes may lie elsewhere.
 
 The tables lie in a `Database`: a file (`file.py`) or the memory of a process (`logs/memory.py`). `Index` asks, `Tables`
@@ -80,11 +80,11 @@ class Stored(NamedTuple):
 _HEADER = struct.Struct("<11q")
 
 
-def checksum(place: Sequence[Any], data: Any, offsets: Any) -> int:
-    """Of a block's bytes and its place (the fields of `Stored` before the checksum), so that bytes which turn up
-    elsewhere are found out too."""
-    bound = -(2**63) if place[9] is None else place[9]
-    header = _HEADER.pack(*place[:9], bound, place[10])
+def checksum(facts: Sequence[Any], data: Any, offsets: Any) -> int:
+    """Of a block's bytes and of what is known of it (the fields of `Stored` before the checksum), so that bytes which
+    turn up elsewhere are found out too."""
+    bound = -(2**63) if facts[9] is None else facts[9]
+    header = _HEADER.pack(*facts[:9], bound, facts[10])
     return zlib.crc32(offsets or b"", zlib.crc32(data, zlib.crc32(header)))
 
 
@@ -260,25 +260,25 @@ class Index:
     def is_merged(self, ident: int, commit: Commit) -> bool:
         """Whether a commit is one that compaction has made."""
         sql = "SELECT max(merged) FROM blocks WHERE stream = ? AND partition = ? AND start < ? AND number = ?"
-        places = [(ident, partition, end, commit.number) for partition, end in enumerate(commit.ends)]
-        return any(self._rows(sql, place)[0][0] for place in places)
+        each = [(ident, partition, end, commit.number) for partition, end in enumerate(commit.ends)]
+        return any(self._rows(sql, values)[0][0] for values in each)
 
     def hidden(self) -> list[int]:
         """Streams whose removal a crash has interrupted, or that is under way."""
         return [row[0] for row in self._rows("SELECT id FROM streams WHERE dropped = 1")]
 
     def blocks(self, ident: int, limit: int) -> list[Any]:
-        """Of blocks in no order: payload, bytes as far as the index holds them, rows, and place."""
+        """Of blocks in no order: payload, bytes as far as the index holds them, rows, partition, start and piece."""
         sql = (
             "SELECT payload, length(data), rows, partition, start, piece"
             " FROM blocks LEFT JOIN payloads ON id = payload WHERE stream = ? LIMIT ?"
         )
         return self._rows(sql, (ident, limit))
 
-    def commit_at(self, ident: int, place: int) -> int | None:
-        """The number of a stream's commit at a place, counted from its oldest."""
+    def commit_behind(self, ident: int, oldest: int) -> int | None:
+        """The number of the commit behind so many of a stream's oldest."""
         sql = "SELECT number FROM commits WHERE stream = ? ORDER BY number LIMIT 1 OFFSET ?"
-        rows = self._rows(sql, (ident, place))
+        rows = self._rows(sql, (ident, oldest))
         return rows[0][0] if rows else None
 
     def garbage(self, limit: int) -> list[Any]:
@@ -409,10 +409,10 @@ class Tables:
             self._execute(f"INSERT INTO garbage SELECT payload {_BELOW}", below)
             self._execute(f"DELETE {_BELOW}", below)
 
-    def remove_blocks(self, ident: int, places: Iterable[Sequence[int]]) -> None:
+    def remove_blocks(self, ident: int, blocks: Iterable[Sequence[int]]) -> None:
         """By partition, start and piece."""
         sql = "DELETE FROM blocks WHERE stream = ? AND partition = ? AND start = ? AND piece = ?"
-        self._each(sql, [(ident, *place) for place in places])
+        self._each(sql, [(ident, *block) for block in blocks])
 
     def remove_commits(self, ident: int, before: int) -> None:
         self._execute("DELETE FROM commits WHERE stream = ? AND number < ?", (ident, before))

@@ -24,8 +24,8 @@ from penstock.errors import SchemaChangeError
 from penstock.evolution import changes_refused
 from penstock.horizon import Horizon
 from penstock.log import control
+from penstock.log.commit_plan import CommitPlanner, Draft, StreamEnd
 from penstock.log.control import ControlMap, Producers
-from penstock.log.draft import CommitPlanner, Draft, StreamEnd
 from penstock.log.ids import IdIndex
 from penstock.log.index.reader import MADE_US, IndexedReader
 from penstock.log.index.removal import Removal, survey
@@ -47,7 +47,8 @@ class IndexedLog(IndexedReader):
         self._clock = clock
         self._tails: dict[tuple[str, str], StreamEnd] = {}
         self._horizons: dict[tuple[str, str], Horizon] = {}
-        self._places: dict[tuple[str, str], tuple[int, int]] = {}
+        self._idents: dict[tuple[str, str], tuple[int, int]] = {}
+        """Of the streams that were written to: their number in the index, and the version that is written."""
         self._memory = ControlMap()
         self._producers = Producers()
         self._removal = Removal(self, self._transaction)
@@ -107,7 +108,7 @@ class IndexedLog(IndexedReader):
         ident = self.ident(stream)
         ids = (tail.ids or self._load_ids(stream)) if stream.unique else None
         self._tails[key] = replace(tail, stream=stream, ids=ids)
-        self._places[key] = (ident, self.index.newest_version(ident))
+        self._idents[key] = (ident, self.index.newest_version(ident))
 
     def _add_schema(self, stream: Stream, schema: pa.Schema) -> None:
         """A new version, if all events that the stream still holds can be read under it."""
@@ -148,12 +149,12 @@ class IndexedLog(IndexedReader):
 
     def _write_draft(self, tables: Tables, made: Draft) -> None:
         commit, stream = made.commit, made.after.stream
-        ident, version = self._places[stream.name, stream.epoch]
+        ident, version = self._idents[stream.name, stream.epoch]
         for piece in made.pieces:
-            facts = (version, piece.rows, 0, commit.bound_us, commit.written_us)
-            place = (ident, piece.partition, piece.start, piece.piece, piece.stop, commit.number, *facts)
+            where = (ident, piece.partition, piece.start, piece.piece, piece.stop)
+            facts = (*where, commit.number, version, piece.rows, 0, commit.bound_us, commit.written_us)
             payload = self.payloads.put(piece.data, None)
-            tables.add_block(Stored(*place, checksum(place, piece.data, None), payload))
+            tables.add_block(Stored(*facts, checksum(facts, piece.data, None), payload))
         tables.add_commit(ident, commit, made.after.total_bytes)
 
     def _transaction(self) -> AbstractContextManager[Tables]:
@@ -186,7 +187,7 @@ class IndexedLog(IndexedReader):
         with self._transaction() as tables:
             tables.hide(ident)
         self._tails.pop((stream.name, stream.epoch), None)
-        self._places.pop((stream.name, stream.epoch), None)
+        self._idents.pop((stream.name, stream.epoch), None)
         yield 0
         yield from self._removal.dropping(ident)
 
@@ -220,7 +221,7 @@ class IndexedLog(IndexedReader):
     def _load_tail(self, stream: Stream) -> StreamEnd:
         ident, bounds = self._bounds(stream, self.index)
         ids = self._load_ids(stream) if stream.unique else None
-        self._places[stream.name, stream.epoch] = (ident, self.index.newest_version(ident))
+        self._idents[stream.name, stream.epoch] = (ident, self.index.newest_version(ident))
         total_bytes = self.index.total_bytes(ident, bounds.next_commit - 1)
         return StreamEnd(stream, bounds.ends, bounds.next_commit, bounds.rows, total_bytes, bounds.max_us, ids)
 

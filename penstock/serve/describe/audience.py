@@ -12,7 +12,7 @@ from dataclasses import replace
 from penstock.change import Column
 from penstock.config import Limits
 from penstock.declaration import LEDGERS, Application
-from penstock.log.folder import DEAD, LATE
+from penstock.log.folder_log import DEAD, LATE
 from penstock.rights.credential import Credential
 from penstock.route import Route, Subject, Thing
 from penstock.serve.describe.message_schemas import (

@@ -9,8 +9,8 @@ import pyarrow as pa
 from penstock.change import Column
 from penstock.clock import rfc3339
 from penstock.errors import NotReadyError, UnknownStreamError, UnknownVersionError
-from penstock.log.evolving import class_of
-from penstock.log.folder import FolderLog
+from penstock.log.class_change import class_of
+from penstock.log.folder_log import FolderLog
 from penstock.log.log import Version
 from penstock.schema import simple_type
 from penstock.serve.describe.message_schemas import row_spec

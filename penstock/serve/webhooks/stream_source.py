@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import PenstockError, PositionGoneError
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.position import Position
 from penstock.protocol import encode
 from penstock.serve.question import Question

@@ -27,7 +27,7 @@ from penstock.errors import (
     TooManyWebhooksError,
     UnknownWebhookError,
 )
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import LimitReached, WebhookDisabled
 from penstock.protocol import encode

@@ -22,7 +22,7 @@ from penstock.collect.pulling.pull import Sleep
 from penstock.collect.ways.connections import Connections
 from penstock.collect.ways.short_way import Writers
 from penstock.config import Folder, Limits
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.log.group import GIVE_UP_S, GroupCommit
 from penstock.log.logs.memory import memory_of
 from penstock.log.opening import open_log, open_reader

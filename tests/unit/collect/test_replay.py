@@ -19,7 +19,7 @@ from penstock.collect.letters import stored_letters
 from penstock.collect.letters.replayer import Replayer, Wish
 from penstock.collect.letters.stored_letters import BLOCK_LETTERS, LetterQuery, StoredLetters
 from penstock.collect.sender import Sender
-from penstock.log.folder import DEAD, FolderLog
+from penstock.log.folder_log import DEAD, FolderLog
 from penstock.log.log import Append, StreamSpec
 from penstock.log.logs.memory import forget
 from penstock.log.opening import open_log

@@ -17,7 +17,7 @@ from penstock.collect.collection import Collect
 from penstock.collect.ways.view_reply import MayRead, by_credential
 from penstock.config import Limits
 from penstock.errors import ReadOnlyStreamError
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.log import Log
 from penstock.log.opening import open_log

@@ -20,7 +20,7 @@ from penstock.errors import StaleTermError
 from penstock.event import Event
 from penstock.flows.build_cleanup import KEPT_US, BuildCleanup
 from penstock.log.builds import BatchMeta, Build
-from penstock.log.folder import DEAD, LATE, FolderLog
+from penstock.log.folder_log import DEAD, LATE, FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, Stream, StreamSpec
 from penstock.log.opening import open_log

@@ -16,7 +16,7 @@ from fake_flows import FakeFlows, small_app
 
 from penstock.app import App
 from penstock.config import Folder, Limits
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.log.log import Append, StreamSpec
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer

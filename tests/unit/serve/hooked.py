@@ -22,7 +22,7 @@ from standardwebhooks.webhooks import Webhook as Verifier
 from penstock import App
 from penstock.clock import SystemClock
 from penstock.config import Limits
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.log.group import GroupCommit
 from penstock.log.log import Append, StreamSpec
 from penstock.log.opening import open_log

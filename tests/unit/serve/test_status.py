@@ -21,7 +21,7 @@ from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.collection import stream_spec
 from penstock.errors import DiskFullError, PenstockError
-from penstock.log.folder import FolderLog
+from penstock.log.folder_log import FolderLog
 from penstock.log.log import Append, KnownIds
 from penstock.log.opening import open_log
 from penstock.serve.live_page import add_page

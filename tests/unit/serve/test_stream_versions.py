@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 from edge import Door, edge, eventually, flows_and_edge
 
-from penstock.log.evolving import versioned
-from penstock.log.folder import DEAD
+from penstock.log.class_change import versioned
+from penstock.log.folder_log import DEAD
 from penstock.log.log import StreamSpec
 from tests.memory_folder import memory_folder
 

@@ -1,8 +1,8 @@
-"""Reads both files of a data folder by the names of their streams, so that nobody else has to know which is where.
+"""Reads both logs of an app by the names of their streams, so that nobody else has to know which is where.
 
-`edge.db` holds the door's streams, `flows.db` those of the flows. The ledger `dead` has a partition in each: partition
-0 is what the door rejected, partition 1 what died in a flow. Its epoch is both epochs joined, `-` for a side that is
-not there yet.
+The edge's log holds the door's streams, the flows' log those of the flows. The ledger `dead` has a partition in each:
+partition 0 is what the door rejected, partition 1 what died in a flow. Its epoch is both epochs joined, `-` for a side
+that is not there yet.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NOTHING = Bounds((0,), (0,), 0, 0, 0, 0, None)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file's share of a stream; `stream` None: that file does not have it yet."""
+    """One log's share of a stream; `stream` None: that log does not have it yet."""
 
     log: LogReader
     stream: Stream | None
@@ -69,8 +69,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A stream of the folder, whichever files it is in. Its partitions are those of its parts, one after another."""
+class FolderStream:
+    """A stream of the app, whichever logs it is in. Its partitions are those of its parts, one after another."""
 
     name: str
     schema: pa.Schema
@@ -84,7 +84,7 @@ class Found:
         return Position("stream", self.name, self.epoch, tuple(offsets))
 
     def bounds(self) -> Bounds:
-        """Of a stream in both files the numbers of commits are added up: they count, but number nothing."""
+        """Of a stream in both logs the numbers of commits are added up: they count, but number nothing."""
         each = [part.bounds() for part in self.parts]
         times = [bounds.max_us for bounds in each if bounds.max_us is not None]
         return Bounds(
@@ -97,13 +97,13 @@ class Found:
             max_us=max(times, default=None),
         )
 
-    def places(self) -> list[tuple[Part, int]]:
+    def partitions(self) -> list[tuple[Part, int]]:
         """For each partition, whose it is and its number there."""
         return [(part, number) for part in self.parts for number in range(part.stream.partitions if part.stream else 1)]
 
 
 class FolderLog:
-    """The streams of a data folder by name; any process, any thread."""
+    """The streams of an app by name; any process, any thread."""
 
     def __init__(self, folder: Folder) -> None:
         self.edge: LogReader = open_reader(folder.edge_log)
@@ -114,18 +114,18 @@ class FolderLog:
         self.flows.close()
 
     def revision(self) -> tuple[int, int]:
-        """Differs when anything was committed in either file since the last call in this thread."""
+        """Differs when anything was committed in either log since the last call in this thread."""
         return self.edge.revision(), self.flows.revision()
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> FolderStream:
         """The stream of that name; of a flow's stream the build that is served. Raises `UnknownStreamError`."""
         door, made = self.edge.find(name), self._served(name)
         stream = door or made
         if stream is None or stream.counts != "events" or name.startswith("_"):
             raise UnknownStreamError(f"there is no stream '{name}'", hint="GET /streams lists them")
         if name == "dead":
-            return Found(name, stream.schema, (Part(self.edge, door), Part(self.flows, made)))
-        return Found(name, stream.schema, (Part(self.edge if door else self.flows, stream),))
+            return FolderStream(name, stream.schema, (Part(self.edge, door), Part(self.flows, made)))
+        return FolderStream(name, stream.schema, (Part(self.edge if door else self.flows, stream),))
 
     def _served(self, name: str) -> Stream | None:
         epoch = self.flows.memory().get(control_keys.live(name))
@@ -136,8 +136,8 @@ class FolderLog:
 
     def position_end(self, name: str) -> Position:
         """Behind everything that the stream holds now."""
-        found = self.find(name)
-        return found.position(found.bounds().ends)
+        stream = self.find(name)
+        return stream.position(stream.bounds().ends)
 
     def read_after(self, name: str, position: Position | None, limit: int) -> tuple[list[Block], Position]:
         """At most `limit` events from a position on (None: from the beginning), and the position behind exactly these.
@@ -145,7 +145,7 @@ class FolderLog:
         Blocks come in the order in which they were committed, so that no partition waits for another. A position of
         another epoch, or one that retention has passed, raises `PositionGoneError`.
         """
-        found, offsets, waiting = self.opened(name, position)
+        stream, offsets, waiting = self.opened(name, position)
         blocks: list[Block] = []
         for block in waiting:
             taken = _first(block, limit)
@@ -154,20 +154,20 @@ class FolderLog:
             blocks.append(taken)
             if not limit:
                 break
-        return blocks, found.position(offsets)
+        return blocks, stream.position(offsets)
 
-    def opened(self, name: str, position: Position | None) -> tuple[Found, list[int], Iterator[Block]]:
+    def opened(self, name: str, position: Position | None) -> tuple[FolderStream, list[int], Iterator[Block]]:
         """The same for whoever does not know yet how many events it wants: the stream, the offsets at which it begins,
         and its blocks, read as they are asked for."""
-        found = self.find(name)
-        bounds = found.bounds()
-        offsets = list(bounds.starts) if position is None else _offsets(found, position, bounds)
-        return found, offsets, _merged(found, list(offsets))
+        stream = self.find(name)
+        bounds = stream.bounds()
+        offsets = list(bounds.starts) if position is None else _offsets(stream, position, bounds)
+        return stream, offsets, _merged(stream, list(offsets))
 
 
-def _offsets(found: Found, position: Position, bounds: Bounds) -> list[int]:
+def _offsets(stream: FolderStream, position: Position, bounds: Bounds) -> list[int]:
     """Where to go on; a side of `dead` that was not there when the position was given begins at its beginning."""
-    theirs, ours = position.epoch.split("."), found.epoch.split(".")
+    theirs, ours = position.epoch.split("."), stream.epoch.split(".")
     known = len(theirs) == len(ours) and all(t in (o, _ABSENT) for t, o in zip(theirs, ours, strict=True))
     within = len(position.offsets) == len(bounds.ends) and all(
         offset <= end for offset, end in zip(position.offsets, bounds.ends, strict=True)
@@ -175,24 +175,24 @@ def _offsets(found: Found, position: Position, bounds: Bounds) -> list[int]:
     if known and within:
         return list(position.offsets)
     raise PositionGoneError(
-        f"the stream '{found.name}' no longer holds this position",
-        detail=f"it is of epoch '{position.epoch}' and the stream of '{found.epoch}'" if not known else None,
+        f"the stream '{stream.name}' no longer holds this position",
+        detail=f"it is of epoch '{position.epoch}' and the stream of '{stream.epoch}'" if not known else None,
         hint="begin again from the start of the stream",
     )
 
 
-def _merged(found: Found, offsets: Sequence[int]) -> Iterator[Block]:
+def _merged(stream: FolderStream, offsets: Sequence[int]) -> Iterator[Block]:
     """The blocks of all partitions in the order of their commits, numbered as in the whole stream."""
     readers = [
-        _numbered(part.log.read(part.stream, number, offset), place, found.schema)
-        for place, ((part, number), offset) in enumerate(zip(found.places(), offsets, strict=True))
+        _numbered(part.log.read(part.stream, number, offset), partition, stream.schema)
+        for partition, ((part, number), offset) in enumerate(zip(stream.partitions(), offsets, strict=True))
         if part.stream is not None
     ]
-    return heapq.merge(*readers, key=_arrival if len(found.parts) > 1 else _order)
+    return heapq.merge(*readers, key=_arrival if len(stream.parts) > 1 else _order)
 
 
 def _numbered(blocks: Iterator[Block], partition: int, schema: pa.Schema) -> Iterator[Block]:
-    """Of a stream in both files one may be written under an older schema than the other."""
+    """Of a stream in both logs one may be written under an older schema than the other."""
     for block in blocks:
         same = block.batch.schema.equals(schema)
         yield replace(block, partition=partition, batch=block.batch if same else adapt(block.batch, schema))
@@ -203,7 +203,7 @@ def _order(block: Block) -> tuple[int, int]:
 
 
 def _arrival(block: Block) -> tuple[int, int]:
-    """Numbers of commits mean nothing across files; times do, near enough, and the order is the same every time."""
+    """Numbers of commits mean nothing across logs; times do, near enough, and the order is the same every time."""
     return block.written_us, block.partition
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config import Folder
 from penstock.errors import PositionGoneError, UnknownStreamError
-from penstock.log.folder import DEAD, LATE, FolderLog
+from penstock.log.folder_log import DEAD, LATE, FolderLog
 from penstock.log.log import Append, Log, StreamSpec
 from penstock.log.opening import open_log
 from penstock.position import Position

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from penstock.log.follow import Follower
+from penstock.log.follower import Follower
 from penstock.log.log import Log, Stream
 from penstock.testing.contracts.log_events import eventually, put
 

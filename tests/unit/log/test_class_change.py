@@ -16,7 +16,7 @@ from penstock import App, Event, Struct
 from penstock.declaration import StreamDef
 from penstock.errors import SchemaChangeError
 from penstock.evolution import adapt
-from penstock.log.evolving import class_of, judged, versioned
+from penstock.log.class_change import class_of, judged, versioned
 from penstock.log.log import Append, Log, StreamSpec
 from penstock.log.opening import open_reader
 

@@ -5,8 +5,8 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from penstock.log import draft as drafting
-from penstock.log.draft import StreamEnd, draft, split
+from penstock.log import commit_plan
+from penstock.log.commit_plan import StreamEnd, draft, split
 from penstock.log.log import Append, Log, Stream
 from penstock.schema import KEY
 from penstock.testing.contracts.log_events import CHANGELOG, CHANGES, SCHEMA, changes, events
@@ -14,7 +14,7 @@ from penstock.testing.contracts.log_events import CHANGELOG, CHANGES, SCHEMA, ch
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafting, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(commit_plan, "PIECE_BYTES", 1000)
 
 
 def test_the_partition_of_a_key_is_its_crc_so_that_it_never_moves() -> None:
