@@ -60,7 +60,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 class RowOptions(TypedDict, total=False):
-    """What `get_row` takes of what `get` does: what says which rows, or in which order, says nothing of one."""
+    """The options of `get` that make sense for one row."""
 
     where: str | Condition | None
     params: Mapping[str, Any] | None
@@ -77,7 +77,7 @@ class AsyncClient:
             async for changes in client.watch("topics", where="rsvps > 3"):
                 print(changes.upserts, changes.deletes)
 
-    It connects when it is first request for something, and belongs to the loop that request.
+    It connects when it is first asked for something, and belongs to the loop that asked.
     """
 
     def __init__(
@@ -392,7 +392,7 @@ class AsyncClient:
             raise TransientFailure(garbled) from None
 
     def producing(self, options: ProducerOptions) -> ProducerOptions:
-        """The options of a producer that is to be known by this client's key."""
+        """The options of a producer that uses this client's key."""
         ours: ProducerOptions = {"key": self._key, "tls": self._tls, "clock": self._clock}
         return ours | options
 

@@ -22,7 +22,7 @@ class BatchNumber:
     first: int
     last: int
     doubtful: bool = False
-    """Whether a try may have been taken whose answer did not come."""
+    """Whether a try may have been taken although no answer came."""
 
 
 @dataclass(frozen=True, slots=True)

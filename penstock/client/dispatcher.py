@@ -225,7 +225,7 @@ class Dispatcher:
                 self._wait("blocked", error)
 
     def _renumber(self, batch: NumberedBatch, error: PenstockError) -> None:
-        """Nobody can say any more whether a doubtful batch was taken; twice and told is better than lost."""
+        """Nobody can say any more whether a doubtful batch was taken: twice, with a warning, is better than lost."""
         if batch.number.doubtful:
             _log.warning(
                 "%d events may be in the stream twice: they were sent, the answer was lost, and the server no longer "

@@ -1,4 +1,4 @@
-"""A view as a dict that keeps itself current in the loop_thread: `AsyncLive` for asyncio, `Live` for threads.
+"""A view as a dict that keeps itself current in the background: `AsyncLive` for asyncio, `Live` for threads.
 
 1. A batch is applied all or none: whoever reads sees the rows of one position, never half of a batch.
 2. Any thread may read; the client's loop applies.
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class LiveRows(Mapping[Hashable, Row]):
-    """Rows by key: the value of the key's column, or a tuple of them. Rows are not to be changed by who reads them."""
+    """Rows by key: the value of the key's column, or a tuple of them. Whoever reads rows must not change them."""
 
     def __init__(self, watch: Following[Changes], key_columns: KeyColumns, on_change: OnChange | None) -> None:
         self.view = watch.request.name
@@ -184,7 +184,7 @@ class Live(LiveRows):
     """For threads: `with client.live("topics") as topics: topics["jazz"]["rsvps"]`."""
 
     def __init__(self, same: AsyncLive, loop_thread: LoopThread) -> None:
-        """`same` has not begun; it is followed on the loop_thread's loop."""
+        """`same` has not begun; it is followed on the loop of that thread."""
         super().__init__(same._watch, same._key_columns, same._on_change)
         self._loop_thread = loop_thread
         self._stop: Callable[[], None] | None = None

@@ -159,7 +159,7 @@ class Outbox:
     def doubt(self) -> None:
         """A try of the open batch may have been taken: from now on its events stay under its number.
 
-        Nothing is written: a batch that is start in a folder is doubtful anyway.
+        Nothing is written: a batch that is found in a folder is doubtful anyway.
         """
         with self._changed:
             self._batch = replace(self._open, doubtful=True)
@@ -170,7 +170,7 @@ class Outbox:
             self._batch = replace(self._open, doubtful=False)
 
     def shrink(self) -> None:
-        """The open batch with half of its events, under the same number; later ones are made hardly larger."""
+        """The open batch with half of its events, under the same number; later batches are not much larger."""
         with self._changed:
             assert not self._open.doubtful
             half = replace(self._open, last=(self._open.first + self._open.last) // 2)

@@ -35,7 +35,7 @@ class Watch(Iterator[Item], Generic[Item]):
         self._open = True
 
     def __del__(self) -> None:
-        """Who drops a reader ends it, on the loop that it runs on.
+        """Dropping a reader ends it, on the loop that it runs on.
 
         Python would finalise its generators one by one, in whichever thread that happens, while that loop closes them.
         """
@@ -49,7 +49,7 @@ class Watch(Iterator[Item], Generic[Item]):
     def next(self, timeout_s: float | None = None) -> Item:
         """The next item. Raises `TimeoutError` when time is up: nothing is lost by that.
 
-        A wait that is given up goes on in the loop_thread. To cancel it could throw away what came in that moment.
+        A wait that is given up goes on in the background. To cancel it could throw away what came in that moment.
         """
         waiting = self._waiting
         if waiting is None:

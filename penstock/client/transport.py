@@ -1,6 +1,6 @@
 """The ways on which messages come: the same messages with the same positions on each, so that one may resume another's.
 
-Who reads calls `messages` once for each connection, takes what comes, and closes it. While nobody asks for the next
+A reader calls `messages` once for each connection, takes what comes, and closes it. While nobody asks for the next
 message, nothing is read from the network, so that the server sees a slow reader as one. What connects needs aiohttp and
 imports it then: a program that only sends never pays for it.
 """

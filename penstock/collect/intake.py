@@ -167,8 +167,8 @@ class Intake:
         return outcome
 
     def put(self, decoded: DecodedEvents, received_us: int, sender: Sender, done: OutcomeTaker) -> None:
-        """As `take`, for who waits without a task, and where the stream's guard lets everything pass: `done` is told
-        what `take` would return or raise."""
+        """As `take`, without a task that waits, and where the stream's guard lets everything pass: `done` is told what
+        `take` would return or raise."""
         self._join(Claim(decoded, received_us, sender, done, rejections=list(decoded.rejections)))
 
     async def drop(self, events: int, sender: Sender) -> Outcome:
@@ -392,7 +392,7 @@ def _starts(claims: list[Claim]) -> list[int]:
 
 
 def _noted(claims: list[Claim]) -> tuple[dict[str, Any | None], list[tuple[int, str, Mapping[str, Any]]]]:
-    """Keys that are set, and those that get the reply to a request, with its number."""
+    """Keys that are set, and keys that get the reply to a request, each with the request's number."""
     sets: dict[str, Any | None] = {}
     replies: list[tuple[int, str, Mapping[str, Any]]] = []
     for number, claim in enumerate(claims):

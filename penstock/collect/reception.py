@@ -26,7 +26,7 @@ from penstock.observe.signals import EventsTaken, Signals
 INLINE_BYTES = 8 * 1024
 INLINE_MARKS = 256
 """Smaller bodies with fewer commas and line ends are judged on the loop even event by event: a thread would take longer
-than the judgement. Of so many that are all bad it takes 5 ms; 8 KiB of the shortest that there are would take 100."""
+than the judgement. That takes 5 ms if all are bad; 8 KiB of the shortest possible events would take 100."""
 INLINE_CSV_BYTES = 32 * 1024
 """Rows are typed many at a time, which takes 2 ms for so much. Threads that do it beside each other and the loop get in
 each other's way: eight senders of 28 kB got a fifth less done. Where a row must be judged alone, it is in a thread."""
@@ -83,7 +83,7 @@ class Reception:
         finally:
             self._turns.end(sender.account, weight)
 
-    # In two halves, for who wants to look at the events before they are written
+    # In two halves, for those who want to look at the events before they are written
 
     async def judged(
         self, intake: Intake, raw: bytes, form: Form, sender: Sender, bad_note: BadNote | None = None

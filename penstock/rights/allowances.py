@@ -3,8 +3,8 @@
 A rate is a bucket of tokens for each account, one token for each event or request. A bucket fills at the rate, up to
 the burst. A request of more events than the burst needs a full bucket and leaves a debt, which is paid off before the
 next: the rate holds, and no size of request is refused for ever. Buckets that are full again are forgotten, since a
-new one is full too, so memory is bounded by who has sent lately; above a number the one that was used longest ago goes,
-which only ever favours its sender.
+new one is full too, so only those who have sent lately take memory; above a number the one that was used longest ago
+goes, which only ever favours its sender.
 
 A key's own limits come before those of the server. Whoever comes without a credential (on a server that has no key)
 and the process that started this one are not limited: nobody could tell the one from the other.

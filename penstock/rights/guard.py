@@ -46,7 +46,7 @@ def bind(app: web.Application, routes: Iterable[Route], **handlers: Handler) -> 
 
 
 def refuse(app: web.Application, routes: Iterable[Route], handler: Handler) -> None:
-    """Answer these with one handler, as far as they are not served: for who may ask them, and described to nobody."""
+    """Answer those that are not served with one handler: for whoever has the right to ask, and described to nobody."""
     bound = app.setdefault(_BOUND, {})
     served = {(route.method, route.pattern) for route in bound.values()}
     for route in (route for route in routes if (route.method, route.pattern) not in served):

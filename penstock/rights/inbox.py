@@ -1,4 +1,4 @@
-"""How a command changes what only the edge may write: a file per instruction in the data folder, taken by who holds it.
+"""How a command changes what only the edge may write: a file per instruction, taken by whoever holds the data folder.
 
 1. A file appears whole and durable (written aside, fsynced, renamed) and can be read and written by its owner alone.
 2. It is removed only after what it says is in the log. Taken twice, after a crash in between, it changes nothing more.
@@ -63,7 +63,7 @@ class Inbox:
             try:
                 yield path, self._read(path)
             except FileNotFoundError:
-                continue  # withdrawn by who posted it
+                continue  # the command has withdrawn it
             except (OSError, ValueError, msgspec.MsgspecError) as error:
                 yield path, error
 

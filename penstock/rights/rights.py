@@ -138,7 +138,7 @@ class Rights:
         return replace(credential, rate=owner.rate, connections=owner.connections)
 
     def nobody(self) -> Credential:
-        """Who comes without a credential; raises `UnauthorizedError` unless the server is open."""
+        """Somebody without a credential; raises `UnauthorizedError` unless the server is open."""
         if self.is_open:
             return ANONYMOUS
         raise self._refused("missing", "the request has no credential")

@@ -1,4 +1,4 @@
-"""Checks that a webhook comes from who shares our secret, over the raw bytes, before anything of them is read.
+"""Checks that a webhook comes from somebody who shares our secret, over the raw bytes, before anything reads them.
 
 A signature is a credential that may write its one stream. Every comparison takes the same time whether it fails early
 or late. Times are judged by the injected clock.

@@ -3,7 +3,7 @@
 1. A condition is compiled by itself, with the reader's claims as bound values. No text and no parameter of a client's
    is ever part of it, and it is joined to the client's own `where` by AND, behind both compilations.
 2. It is tested before the client's condition: a hidden row neither passes nor raises nor counts there.
-3. Who lacks a claim that a condition needs is refused. Nobody sees everything by lacking something.
+3. A reader that lacks a claim which a condition needs is refused. Nobody sees everything by lacking something.
 4. A hidden column is not in the answer, and not in what the answer depends on: naming it is refused, and a view's own
    `order_by` that names it is left out.
 """
@@ -78,7 +78,7 @@ class ReadRule:
 
 
 EVERYTHING = ReadRule()
-"""The rule of who may see all rows and columns."""
+"""The rule of a reader that may see all rows and columns."""
 
 
 def read_rule(
@@ -148,7 +148,7 @@ def _compiled(condition: RuleCondition, columns: Sequence[Column], errors: list[
 
 
 def _undecided(error: BadQueryError) -> ForbiddenError:
-    """The condition is the app's and the claim the issuer's: what is wrong with them is not the reader's to mend."""
+    """The condition is the app's and the claim the issuer's: the reader cannot mend what is wrong with them."""
     return ForbiddenError(
         "what is visible to this credential cannot be decided, so nothing is",
         detail=error.message,
@@ -264,6 +264,6 @@ def _condition(what: str, text: str, columns: Sequence[Column], place: Place) ->
 
 
 def _any_claims(text: str) -> dict[str, Any]:
-    """Values that are of every type: what a claim will be is not known before somebody reads."""
+    """Values that are of every type: nobody knows what a claim will be before somebody reads."""
     lists = {node.this for call in parse(text).find_all(exp.Any) for node in call.find_all(exp.Placeholder)}
     return {claim: [] if claim in lists else None for claim in claims_in(text)}

@@ -85,7 +85,7 @@ class Content:
         self.meta: BatchMeta | None = None
         self.history = History(offset, limits)
         self.queries: dict[str, Query] = {}
-        """What was made of what readers asked, for those who ask the same; bounded by whoever asks."""
+        """Queries by the text of what readers asked, for those who ask the same; whoever adds to it bounds it."""
         self._limits = limits
         self._row_bytes = 0.0
         self._sampled_rows = -1

@@ -16,7 +16,7 @@ from penstock.change import Change, Key, Row
 from penstock.views.read_query import Delta, Query, QueryState, ascending
 
 RESERVE_ROWS = 2_000
-"""RowItems ranked beyond the limit: so many may leave before the view is scanned again."""
+"""Rows ranked beyond the limit: so many may leave before the view is scanned again."""
 _GROWTH = 8
 """How far the ranked part may grow before the bound is drawn tighter."""
 
@@ -25,7 +25,7 @@ _SORT_AT = 1_000
 
 
 class RowItems(Protocol):
-    """RowItems by key, as far as ranking them needs."""
+    """Rows by key, as far as ranking them needs."""
 
     def items(self) -> Iterable[tuple[Key, Row]]: ...
 

@@ -375,7 +375,7 @@ class RowsAfter:
         return view.content.key if view.content else view.definition.key
 
     def rule(self, view: str, reader: Reader) -> ReadRule:
-        """What `reader` may see of a view. Raises `ForbiddenError` for who lacks a claim, `UnknownViewError`."""
+        """What `reader` may see of a view. Raises `ForbiddenError` when it lacks a claim, and `UnknownViewError`."""
         return read_rule(reader, view, self._views.view(view).definition.visible_where)
 
     async def after(

@@ -41,7 +41,7 @@ _POLL_S = 1.0
 
 
 class ClientFeed:
-    """A `ChangeFeed`. What is request has no limit: a row beyond it would be taken for a deleted one."""
+    """A `ChangeFeed`. The request has no limit: a row beyond it would be taken for a deleted one."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ClientFeed:
         return self._watch(since)
 
     async def level(self, since: str | None) -> AsyncGenerator[Changes, None]:
-        """Up to where the view is when this begins, by long polls: their positions move also where nothing is told."""
+        """Up to the view's present position, by long polls: their positions also move past batches without changes."""
         path, parameters = self._request.path, self._request.parameters()
         now = await self._get(path, parameters, 0.0)
         if since is None:

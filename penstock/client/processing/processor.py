@@ -98,7 +98,7 @@ class Options:
     timeout_s: float = 10.0
     """How long an outgoing call may take."""
     settle_s: float = 1.0
-    """How long after a call was cut off `confirm` is asked: what is on its way has arrived by then."""
+    """How long to wait after a call was cut off before `confirm` is asked: what was on its way has arrived by then."""
     backoff_most_s: float = 60.0
     backlog: int = 10_000
     """Receiving waits while more tasks than this are stored."""
@@ -298,7 +298,7 @@ class Processor:
             return task
 
     def _now_us(self) -> int:
-        """For when tasks are due, which holds for one owner: a wall clock that is put back would put them off."""
+        """When tasks are due is told by the monotonic clock: setting the wall clock back would put them off."""
         return int(self._options.clock.monotonic() * 1_000_000)
 
     def _idle_s(self) -> float:

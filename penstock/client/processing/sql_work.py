@@ -189,7 +189,7 @@ class SqlWork(ABC):
     # Tasks
 
     def next(self, now_us: int, busy: Collection[int] = ()) -> Task | None:
-        """Of the first so many tasks that are due, one is not among the busy."""
+        """Among the first `len(busy) + 1` tasks that are due, at least one is not busy."""
         due = self._transact(lambda sql: sql.rows(_DUE, self.name, now_us, len(busy) + 1))
         for number, key, changes, tries in due:
             if number not in busy:
@@ -208,7 +208,7 @@ class SqlWork(ABC):
         self._advance(sql)
 
     def _advance(self, sql: Sql) -> None:
-        """Move the position up to which all is done behind the batches of which nothing is open."""
+        """Move the position up to which all is done past the batches that have no open task."""
         ((oldest,),) = sql.rows("SELECT min(batch) FROM penstock_tasks WHERE processor = ?", self.name)
         done, values = "WHERE processor = ?", [self.name]
         if oldest is not None:

@@ -153,7 +153,7 @@ def canonical(value: Any) -> str:
 
 
 def idempotency_key(name: str, view: str, rows: list[tuple[str, int]]) -> str:
-    """Of what is to be done, not of the try: from which rows, and how often the handler was told of each.
+    """Made of what is to be done, not of the try: of the rows, and how often the handler was told of each.
 
     It depends on neither the position nor the number of the task, so that a store which was lost or restored from a
     copy gives a row that comes again the key that it had.

@@ -167,7 +167,7 @@ _NOWHERE = object()
 
 
 def completed(why: Refused, kind: type[msgspec.Struct], event: Any, *, texts: bool = False) -> Refused:
-    """The same reason with what is missing in it. `event` is what was sent, in JSON's types, or its JSON; `texts`: all
+    """The same reason, completed. `event` is what was sent, in JSON's types, or its JSON; `texts`: all
     of it is text, so that what was found is told instead of its type."""
     if why.expected is None or (why.found is not None and not texts):
         return why

@@ -22,7 +22,7 @@ READ_BYTES = 256 * 1024
 MOST_READS = 64
 """Without a line end among them; then others get their turn."""
 BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
-"""What a packed file raises that is not complete, or is none."""
+"""What reading raises when a packed file is not complete, or not packed at all."""
 
 Mark = Mapping[str, Any]
 """`inode`, `offset`, `length`, `print` (a hash of the first `length` bytes), `modified_ns`, and `path` for people."""

@@ -129,7 +129,7 @@ class Door:
             body.close()
 
     async def _read(self, intake: Intake, body: RequestBody, options: PostOptions) -> tuple[bytes, Sender]:
-        """The body and who sent it, which of a signed one is known only now."""
+        """The body and its sender, who is known only now if the body is signed."""
         await body.receive()
         sender = await self._sender(intake, body, options)
         try:

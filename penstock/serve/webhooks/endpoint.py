@@ -223,7 +223,7 @@ class Endpoint:
             await asyncio.gather(task, return_exceptions=True)
 
     def progress(self) -> WebhookProgress:
-        """As it is written down: who has everything has also what has passed without concerning it."""
+        """As it is written down. A webhook that has everything also has what has passed without concerning it."""
         passed = self._works.sources[self.webhook.kind].passed(self.webhook) if self.state == "level" else None
         place = self.place if passed is None else msgspec.structs.replace(self.place, position=passed)
         return WebhookProgress(place, self.trouble)
@@ -293,7 +293,7 @@ class Endpoint:
             self._works.keeper.note(self.webhook.id)
 
     def _level(self) -> None:
-        """The source has nothing more; who is in trouble has something, and has not read it again yet."""
+        """The source has nothing more; a webhook in trouble has something, and has not read it again yet."""
         if self.trouble is None:
             self.state, self.problem, self._behind_us = "level", None, None
 

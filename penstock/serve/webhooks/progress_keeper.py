@@ -4,8 +4,8 @@
    noted is in the log about `FLUSH_S` later.
 2. What must be durable before something is sent, or before an owner is told, is written at once by `write`.
 3. A log that cannot be written to is told, and tried again; deliveries go on meanwhile.
-4. Who changes what a webhook is does so under `alone`, from writing it down to knowing it: what was noted of the
-   webhook before is written ahead of that or made from what is known behind it, and nothing old comes back.
+4. Whoever changes a webhook's definition holds `alone` from writing it down to knowing it. What was noted before is
+   written ahead of that, or made from the new definition behind it, and nothing old comes back.
 """
 
 from __future__ import annotations

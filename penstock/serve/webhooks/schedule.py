@@ -1,4 +1,4 @@
-"""When webhooks deliver: digests in time, what was not taken soon again, then ever later, and not after three days.
+"""Decides when webhooks deliver: digests on time, and what was not taken soon again, then ever later, for three days.
 
 The schedule is an endpoint's breaker: while it waits nothing is sent (open), then the oldest delivery is tried alone
 (half-open), and only when that was taken does the rest follow (closed). Nothing is skipped.

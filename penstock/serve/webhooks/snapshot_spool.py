@@ -1,6 +1,6 @@
 """Keeps large snapshots on disk while endpoints take them, so that a slow one holds no memory and no other's turn.
 
-1. Making one depends on nobody outside; a few are made at one time. Who has one waits for nobody.
+1. Making one depends on nobody outside; a few are made at one time. A webhook that has one waits for no other.
 2. All together take `SPOOL_BYTES`, or one alone what it needs. When that is full whoever is taken more slowly than
    `SLOW_BYTES_S` makes room and begins anew later; if nobody is, the new one is tried again later.
 3. A file has no name, so that nothing is left of it when the process is gone.
@@ -73,7 +73,7 @@ class SnapshotSpool:
     def __init__(self, folder: Path | None, clock: Clock, most_bytes: int = SPOOL_BYTES) -> None:
         self._folder, self._clock, self._most = folder, clock, most_bytes
         self.making = asyncio.Semaphore(MAKERS)
-        """Held by who reads a large view, until its snapshot is on disk."""
+        """Held while a large view is read, until its snapshot is on disk."""
         self._held: set[Spooled] = set()
         self._lock = Lock()
 

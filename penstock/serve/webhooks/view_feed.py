@@ -24,7 +24,7 @@ ALL_BYTES = 64 * 1024**2
 """What waits for all webhooks together."""
 
 MOMENT_S = 0.05
-"""Who gets nothing for so long has everything."""
+"""A webhook that gets nothing for so long has everything."""
 
 
 class HeldBytes:
@@ -100,7 +100,7 @@ class ViewFeed:
     # For the group
 
     def offer(self, message: Message) -> bool:
-        """Never behind, so that nothing is merged: who is full lets go, and reads it again."""
+        """Never behind, so that nothing is merged: a full feed lets go, and reads it again."""
         if message.kind == "position":
             if not self._buffer and not self._let_go:
                 self.passed = message.position
@@ -124,7 +124,7 @@ class ViewFeed:
         """Nothing waits for a connection."""
 
     def stall(self, make: Callable[[], Message]) -> None:
-        """Nobody is slow here: who reads late reads again."""
+        """Nobody is slow here: a late reader reads again."""
 
     def cut(self, policy: str, last: Message) -> None:
         """Nothing is cut, for the same reason."""

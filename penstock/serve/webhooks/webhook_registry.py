@@ -1,7 +1,7 @@
 """All webhooks of an edge: made, found, changed, replayed and forgotten here, each durable before its owner is told.
 
-1. A webhook reads with the rights of who made it. A key can be revoked, and then its webhooks are disabled; a token or
-   a ticket just runs out, so who has no more than that cannot make one.
+1. A webhook reads with the rights of its maker. A key can be revoked, and then its webhooks are disabled; a token or a
+   ticket just runs out, so it cannot make one.
 2. Each owner sees its own, an administrator all; to others a webhook is not there.
 """
 
@@ -77,7 +77,7 @@ TESTS = 8
 AT_ONCE = 50
 """Webhooks that are looked at between two steps of the loop."""
 LAZY_S = 60.0
-"""How often the place of those is written down that batches have passed by: far less than what the history keeps."""
+"""How often the place of webhooks is written down that batches have passed by: far less than the history keeps."""
 
 _QUERY = {"where", "params", "select"}
 

@@ -159,7 +159,7 @@ class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WebhookRoutes:
-    """The handlers. Who asks sees and changes its own webhooks, an administrator all of them."""
+    """The handlers. Everybody sees and changes their own webhooks, an administrator all of them."""
 
     def __init__(self, webhooks: Webhooks, pause_s: float) -> None:
         """A body must be there within `pause_s`."""

@@ -156,7 +156,7 @@ class _Lookup(Generic[T]):
         return len(self._buckets(entry).get(entry.value, ()))
 
     def find(self, before: Row | None, after: Row | None, hits: list[T]) -> None:
-        """Add whoever the row before or the row after is looked up by; some may come twice."""
+        """Add the items that the row before or the row after leads to; some may come twice."""
         new = None if after is None else self._read(after)
         if after is not None:
             self._find(new, hits)

@@ -50,7 +50,7 @@ def _as_date(scope: FilterScope, name: str, term: Term) -> Term:
 
 
 def _to(target: SqlType) -> Build:
-    """A conversion, as CAST has it; a string column may hold what is none."""
+    """A conversion, as CAST has it; a string column may hold texts that are no time."""
 
     def build(scope: FilterScope, name: str, arguments: Sequence[Term]) -> Term:
         (value,) = arguments

@@ -36,11 +36,11 @@ RETRY_S = 30.0
 """How long a database may be away (a restart, a failover) before the processor gives in."""
 _PAUSE_S = 0.2
 _LOCK_WAIT_MS = 2000
-"""How long one who stands by waits for a transaction of the owner."""
+"""How long a process that stands by waits for a transaction of the owner."""
 _PASSING = ("08", "25006", "40", "53", "57")
 """SQLSTATEs: connections, a server that became a read-only one, conflicts, resources, somebody's intervention."""
 _TABLES_LOCK = 0x70656E73
-"""Two who make the tables at the same moment take turns: an advisory lock's number, 'pens' in ASCII."""
+"""Two processes that make the tables at the same moment take turns: the number of an advisory lock, 'pens' in ASCII."""
 _UNFIT = ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort")
 """Plans that read a whole queue to find its first task: it grows faster than statistics, and the indexes fit."""
 _NOW_US = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"

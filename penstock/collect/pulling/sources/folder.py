@@ -22,7 +22,7 @@ from penstock.pull_origin import Origin, file_path
 
 LOOK_S = 0.25
 BUSY_PART = 10
-"""Looking through the folder may take one part in so many of the time."""
+"""Looking through the folder may take this fraction of the time: one part in so many."""
 SETTLED_S = 30.0
 MOST_FILES = 100_000
 """Each costs about 200 bytes of the log's memory for as long as it stands in the folder."""
