@@ -6,7 +6,8 @@ import gzip
 import http.client
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -187,8 +188,7 @@ class Dispatcher:
     def _settle(self, batch: NumberedBatch, settled: Settled) -> None:
         if settled.receipt.shed:
             _log.warning("%s dropped %d events: it is overloaded", self._connection.where, settled.receipt.shed)
-        for index, error in sorted(settled.rejected.items()):
-            self._reject(batch.lines[index], error)
+        self._reject([(batch.lines[index], error) for index, error in sorted(settled.rejected.items())])
         self._backoff.succeeded()
         self._reported = None
         self.doing, self.error = "idle", None
@@ -207,7 +207,7 @@ class Dispatcher:
                 hint="make the event smaller, or raise the limit of what stands before the server",
                 reason="too_large",
             )
-            self._reject(batch.lines[0], refused)
+            self._reject([(batch.lines[0], refused)])
             self._outbox.refuse(refused)
 
     def _ask(self, batch: NumberedBatch, error: PenstockError) -> None:
@@ -235,14 +235,17 @@ class Dispatcher:
             )
         self._outbox.renumber()
 
-    def _reject(self, line: bytes, error: EventRejectedError) -> None:
+    def _reject(self, rejected: Sequence[tuple[bytes, EventRejectedError]]) -> None:
+        """Tell the program of each, or the log of those with one reason together."""
         if self._on_rejected is None:
-            _log.warning("%s: %s", error.message, error.detail)
+            for (message, detail), count in Counter((error.message, error.detail) for _, error in rejected).items():
+                _log.warning("%s: %s%s", message, detail, f" ({count} events)" if count > 1 else "")
             return
-        try:
-            self._on_rejected(line, error)
-        except Exception:
-            _log.exception("on_rejected failed")
+        for line, error in rejected:
+            try:
+                self._on_rejected(line, error)
+            except Exception:
+                _log.exception("on_rejected failed")
 
     def _wait(self, doing: Doing, error: PenstockError, after_s: float | None = None) -> None:
         self.doing, self.error = doing, error

@@ -70,7 +70,7 @@ def test_an_event_that_the_disk_does_not_take_is_not_in_the_queue(door: Scripted
         db.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(DiskFullError):
             orders.send({"order_id": 1, "text": "x" * 100_000})
-        orders.flush(5)
+        orders.flush(60)
         assert orders.status().unsent_events == 0
         db.execute("PRAGMA max_page_count = 100000")
         orders.send({"order_id": 2, "text": "x" * 100_000}).result(5)

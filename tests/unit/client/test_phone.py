@@ -73,7 +73,7 @@ def test_a_phone_offline_for_days_with_a_wrong_clock_gets_each_event_in_once_at_
         lost = Answer(cut=True)
         door.answers.extend([lost, refusal(503, "overloaded", Retry_After="0"), taken(), lost, taken()])
         with Producer(door.url, "visits", **options) as producer:
-            producer.flush(10)
+            producer.flush(60)
         answered = [True] * len(door.requests)
         answered[0] = answered[1] = answered[3] = False
     corrected: dict[int, int] = {}
@@ -131,7 +131,7 @@ async def test_the_same_against_a_real_edge_behind_a_network_that_loses_answers(
         with suppress(PenstockError):  # by luck all of it gets through
             await producer.flush(0.3)
         proxy.end()
-        await producer.flush(10)
+        await producer.flush(60)
         await producer.close()
         found = {event["n"]: event["_time"] for event in edge.events("ticks")}
         assert len(edge.events("ticks")) == 24

@@ -56,6 +56,20 @@ async def test_what_was_sent_is_in_the_stream_in_order_and_the_bad_ones_are_told
     assert told == [(b'{"order_id":"x"}', "wrong_type")]
 
 
+def test_events_that_are_rejected_for_one_reason_are_one_line_in_the_log(
+    door: ScriptedDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = [{"index": n, "reason": "wrong_type", "detail": "'n': expected int, found str"} for n in range(5)]
+    late = [{"index": 5, "reason": "missing_field", "detail": "'n': expected a value, found nothing"}]
+    body = {"accepted": 0, "duplicates": 0, "rejected": wrong + late, "ack": "a", "level": "logged"}
+    door.answers.append(Answer(422, body))
+    with Producer(door.url, "orders", **FAST | {"linger_ms": 60_000, "batch_events": 6}) as orders:
+        for n in range(6):
+            orders.send(order(n))
+    told = [record.getMessage() for record in caplog.records if "expected" in record.getMessage()]
+    assert [line.rpartition("found ")[2] for line in told] == ["str (5 events)", "nothing"]
+
+
 async def test_nothing_is_lost_or_doubled_over_restarts_of_both_with_answers_lost(tmp_path: Path) -> None:
     """The first batch is taken, its answer lost, the producer ends; the next one repeats it under its old number."""
     async with running(shop(), tmp_path) as edge:
@@ -71,7 +85,7 @@ async def test_nothing_is_lost_or_doubled_over_restarts_of_both_with_answers_los
         async with AsyncProducer(edge.url, "orders", folder=tmp_path / "out", **FAST) as second:
             assert second.status().unsent_events == 1
             await second.send(order(1))
-            await second.flush(5)
+            await second.flush(60)
         async with AsyncProducer(edge.url, "orders", folder=tmp_path / "out", **FAST) as third:
             await (await third.send(order(2)))
         assert [event["order_id"] for event in edge.events("orders")] == [0, 1, 2]
@@ -198,7 +212,7 @@ async def test_a_doubtful_batch_that_was_not_taken_is_made_smaller(tmp_path: Pat
         await first.close(0)
     async with running(shop(), tmp_path, limits=Limits(body_bytes=200)) as edge:
         async with AsyncProducer(edge.url, "orders", folder=tmp_path / "out", **FAST | {"compress": False}) as second:
-            await second.flush(10)
+            await second.flush(60)
         assert [event["order_id"] for event in edge.events("orders")] == list(range(40))
         assert edge.dead() == []
 
@@ -316,7 +330,7 @@ def test_many_threads_and_a_flush(door: ScriptedDoor, tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        orders.flush(10)
+        orders.flush(60)
         assert orders.status().unsent_events == 0
         assert sum(len(request.events) for request in door.requests) == 200
     with pytest.raises(ProducerClosedError):
