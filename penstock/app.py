@@ -9,15 +9,16 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
 import msgspec
 
-from penstock.config import duration_us, size_bytes
+from penstock.config import WHOLE_ROWS, duration_us, rows_count, size_bytes
 from penstock.declaration import (
     Application,
     ChannelDef,
     FlowDef,
+    How,
     Place,
     Policy,
     PullDef,
@@ -284,15 +285,19 @@ class App:
         max_lag: str | timedelta | int | None = None,
         deterministic: bool = False,
         visible_where: str | None = None,
+        how: How | None = None,
+        whole: int | str | None = None,
     ) -> Callable[[F], F]:
-        """A function whose rows are kept current by `key` and served. Its parameters name its inputs.
+        """A function whose rows are kept current by `key` and served. Its parameters name its inputs: streams, flows
+        and other views.
 
         `where` (SQL) decides which rows are in the view, `order_by` and `limit` are defaults of a read, `keep` lets
         rows go that are older than this against the newest event. `deterministic=True` is your word that a function
         which `verify` cannot prove always gives the same rows for the same events. Above `max_lag` (a duration, or
         a number of events) senders of its inputs have to wait. `visible_where` (SQL) says which rows a reader sees:
         `"user_id = :sub"`, with `:sub` a claim of its credential; no reader can widen it, and one without that claim
-        sees nothing.
+        sees nothing. `how` insists on one way to keep it current (`penstock check` tells which one it has), and
+        `whole` says up to how many rows of its inputs it may be computed as a whole: `"1 million rows"`.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -328,6 +333,8 @@ class App:
                         doc=inspect.getdoc(f) or "",
                         max_lag=parse_max_lag(max_lag),
                         visible_where=visible_where,
+                        how=_how(how),
+                        whole_rows=WHOLE_ROWS if whole is None else rows_count(whole),
                     )
                 )
             return f
@@ -445,6 +452,12 @@ def _at_least(least: int, option: str, number: int) -> None:
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
+
+
+def _how(how: How | None) -> How | None:
+    if how is not None and how not in get_args(How):
+        raise DeclarationError(f"how={how!r} is no way to keep a view", hint=f"use one of {', '.join(get_args(How))}")
+    return how
 
 
 def _skew(sent: str | None, max_skew: str | timedelta | None) -> int | None:

@@ -58,6 +58,26 @@ def duration_us(text: str | timedelta) -> int:
     return round(float(match[1]) * unit)
 
 
+WHOLE_ROWS = 100_000
+"""Rows of its inputs up to which a view without units is computed whenever one of them changes: about a second."""
+_ROWS = re.compile(r"^([0-9][0-9_,]*|[0-9]+\.[0-9]+)\s*(thousand|million)?\s*rows?$")
+
+
+def rows_count(given: int | str) -> int:
+    """How many rows a number or a text such as `1 million rows` means.
+
+    >>> rows_count("1 million rows"), rows_count("250,000 rows"), rows_count(5_000)
+    (1000000, 250000, 5000)
+    """
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return given
+    match = _ROWS.match(given.strip()) if isinstance(given, str) else None
+    if match is None:
+        raise DeclarationError(f"{given!r} is no number of rows", hint='write "1 million rows", or a number above 0')
+    number = float(match[1].replace(",", "").replace("_", ""))
+    return int(number * {"thousand": 1_000, "million": 1_000_000, None: 1}[match[2]])
+
+
 def size_bytes(text: str) -> int | None:
     """A size in bytes, or None when the text is not a size.
 
@@ -165,6 +185,11 @@ class Folder:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    @property
+    def held(self) -> Path:
+        """Rows that regrouped views are computed from: derived from the log, and filled again where it is missing."""
+        return self.root / "held.db"
 
     @property
     def logs(self) -> Path:

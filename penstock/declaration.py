@@ -18,6 +18,8 @@ from penstock.pull_origin import Origin
 from penstock.schema import EventSchema
 from penstock.signed import Signed
 
+How = Literal["folded", "regrouped", "whole"]
+"""How a view is kept current: by Spark's streaming state, by computing its changed units again, or all of it."""
 Unknown = Literal["ignore", "keep", "reject"]
 Policy = Literal["conflate", "every_change"]
 """What a subscriber that cannot keep up gets: batches merged into one, or a cut and then every batch from there."""
@@ -140,6 +142,10 @@ class ViewDef:
     max_lag: MaxLag | None = None
     visible_where: str | None = None
     """Which rows a reader sees, by its claims; None: all. It changes no row, so a change of it rebuilds nothing."""
+    how: How | None = None
+    """How it must be kept current; None: as its plan allows."""
+    whole_rows: int = 100_000
+    """Up to how many rows of its inputs it may be computed as a whole, whenever one of them changes."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -230,25 +236,27 @@ class Application:
         order: list[Node] = []
         while ready := [n for n in waiting if all(i in done for i in n.inputs)]:
             order += ready
-            done |= {n.name for n in ready if isinstance(n, FlowDef)}
+            done |= {n.name for n in ready}
             waiting = [n for n in waiting if n not in ready]
         return order
 
     def roots(self, name: str) -> frozenset[str]:
-        """The door's streams that a flow or view reads, directly or through other flows."""
+        """The door's streams that a flow or view reads, directly or through other flows and views. A hidden view,
+        `NAME.1`, reads what the view reads that it is a part of."""
         if self.stream(name):
             return frozenset([name])
+        name = name.partition(".")[0]
         node = self.flow(name) or self.view(name)
         return frozenset().union(*(self.roots(i) for i in node.inputs)) if node else frozenset()
 
     def downstream(self, name: str) -> Iterator[Node]:
-        """Every flow and view that reads `name`, directly or through other flows."""
+        """Every flow and view that reads `name`, directly or through other flows and views."""
         reached = {name}
         waiting = list(self.nodes)
-        while next_ones := [n for n in waiting if reached & set(n.inputs)]:
-            yield from next_ones
-            reached |= {n.name for n in next_ones if isinstance(n, FlowDef)}
-            waiting = [n for n in waiting if n not in next_ones]
+        while found := [n for n in waiting if reached & set(n.inputs)]:
+            yield from found
+            reached |= {n.name for n in found}
+            waiting = [n for n in waiting if n not in found]
 
     def graph(self, states: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The DAG as data: what `GET /graph` and `penstock graph --json` give."""
@@ -419,29 +427,31 @@ def _priority_problems(stream: StreamDef, fields: Mapping[str, pa.DataType]) -> 
 
 
 def _input_problems(app: Application) -> Iterator[Problem]:
-    names = [*(s.name for s in app.streams), *(f.name for f in app.flows)]
     for node in app.nodes:
+        known = [*(s.name for s in app.streams), *(f.name for f in app.flows)]
+        if isinstance(node, ViewDef):
+            known += [view.name for view in app.views if view is not node]
         if not node.inputs:
             yield _error(
                 "no_input",
                 f"'{node.name}' has no input",
                 node.place,
-                f"name a parameter after one of: {', '.join(names)}",
+                f"name a parameter after one of: {', '.join(known)}",
             )
         for name in node.inputs:
-            if app.view(name):
+            if app.view(name) and isinstance(node, FlowDef):
                 yield _error(
                     "view_as_input",
-                    f"'{node.name}' reads the view '{name}'",
+                    f"the flow '{node.name}' reads the view '{name}', whose rows change; a flow's are final",
                     node.place,
-                    "inputs are streams and flows; make the shared part a @app.flow",
+                    "make it a @app.view, or let it read streams and flows",
                 )
-            elif name not in names:
+            elif name not in known and name != node.name:
                 yield _error(
                     "unknown_input",
-                    f"'{node.name}' has a parameter '{name}', which is no stream and no flow",
+                    f"'{node.name}' has a parameter '{name}', which is no stream, flow or view",
                     node.place,
-                    f"name it after one of: {', '.join(names) or 'nothing is declared yet'}",
+                    f"name it after one of: {', '.join(known) or 'nothing is declared yet'}",
                 )
 
 
@@ -474,11 +484,11 @@ def _filter_problems(app: Application) -> Iterator[Problem]:
 
 
 def _cycle_problems(app: Application) -> Iterator[Problem]:
-    for flow in app.flows:
-        above, visited = set(flow.inputs), set[str]()
-        while above - visited:
-            visited |= above
-            above = {i for f in app.flows if f.name in visited for i in f.inputs}
-        if flow.name in visited:
-            hint = "let one of the flows in the circle read a stream instead"
-            yield _error("cycle", f"'{flow.name}' reads what is made from itself", flow.place, hint)
+    for node in app.nodes:
+        above, seen = set(node.inputs), set[str]()
+        while above - seen:
+            seen |= above
+            above = {i for n in app.nodes if n.name in seen for i in n.inputs}
+        if node.name in seen:
+            hint = "let one of those in the circle read a stream instead"
+            yield _error("cycle", f"'{node.name}' reads what is made from itself", node.place, hint)

@@ -436,6 +436,10 @@ class FlowError(PenstockError, code="flow_failed", retry=True):
     """A flow's function failed on its data; the message names the flow, the line, the batch and the offsets."""
 
 
+class TooMuchError(PenstockError, code="too_much"):
+    """A view without units has more rows to be computed from than it may."""
+
+
 class DuplicateKeyError(PenstockError, code="duplicate_key"):
     """A batch holds two rows of one key, so that no one of them is the view's row."""
 

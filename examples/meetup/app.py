@@ -6,7 +6,7 @@ penstock run examples/meetup/app.py       # everything else
 
 import os
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from penstock import App, Event, Struct
@@ -98,6 +98,13 @@ def trending(rsvps: DataFrame) -> DataFrame:
         .groupBy(F.window("_time", "1 minute"), "topic")
         .agg(F.count("*").alias("rsvps"))
     )
+
+
+@app.view(key=["window", "place"], order_by=["-window", "place"], limit=10, keep="1 hour")
+def top10(trending: DataFrame) -> DataFrame:
+    """The ten topics of each minute with the most RSVPs."""
+    by = Window.partitionBy("window").orderBy(F.desc("rsvps"), "topic")
+    return trending.withColumn("place", F.row_number().over(by)).where("place <= 10")
 
 
 @app.view(key="country", order_by="-rsvps")

@@ -22,6 +22,7 @@ from typing import Any
 
 from penstock.config import Folder
 from penstock.declaration import LEDGERS, Application
+from penstock.flows.regroup.hidden_views import shown_name
 from penstock.log import control_keys
 from penstock.log.builds import batch_meta, build_of
 from penstock.log.log import CONTROL, Log, Stream
@@ -57,6 +58,8 @@ class BuildCleanup:
         """One slice at each step, for `GroupCommit.sliced`; gives the rows that went."""
         self._log.append([])  # raises where another writer has taken over, before a file is touched
         memory = dict(self._log.memory())
+        hidden = {family.rest(key) for key in memory for family in _OF_A_NAME if key.startswith(family.prefix)}
+        self._declared |= {name for name in hidden if shown_name(name) in self._declared}
         kept = self._kept(memory)
         undeclared = self._undeclared(memory) - {name for name, _ in kept}
         lost = self._lost(kept)

@@ -42,11 +42,24 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
     if isinstance(node, ViewDef):
         why = f": {', '.join(made.proof_reasons)}" if made.proof_reasons else ""
         yield Problem("note", f"proof_{made.proof}", f"'{node.name}' is {made.proof}{why}", node.place)
+        yield Problem("note", f"kept_{made.how}", f"'{node.name}' is {made.how}: {price(made)}", node.place)
         if not made.event_time and node.keep_us is None:
             yield from _unbounded(application, made)
     elif isinstance(node, FlowDef) and node.late_after_us and (len(made.inputs) > 1 or flow_time(made) != TIME):
         text = f"lateness in '{node.name}' is judged on its own stream, so a rebuild may change it"
         yield Problem("note", "rebuild_may_differ", text, node.place)
+
+
+def price(made: Planned) -> str:
+    """What keeping a view current costs, in words."""
+    if made.units is None:
+        return "each event costs the same"
+    inputs = " and ".join(f"'{name}'" for name in made.inputs)
+    if made.how == "whole":
+        assert isinstance(made.node, ViewDef)
+        return f"any change computes all of it again, from at most {made.node.whole_rows:,} rows of {inputs}"
+    unit = ", ".join(made.units.columns)
+    return f"a change computes the rows of its {unit} again, from those rows of {inputs} that lead there"
 
 
 def _unbounded(application: Application, made: Planned) -> Iterator[Problem]:
@@ -73,7 +86,7 @@ def _against_folder(application: Application, planned: dict[str, Planned], folde
         memory = flows.memory()
         for name, made in planned.items():
             stored = memory.get(control_keys.build(name))
-            inputs = {i: epochs.get(i, "") for i in made.inputs}
+            inputs = {i: epochs.get(i, "") for i in made.inputs} if made.how == "folded" else {}
             why = flow_build.why_rebuilt(memory, made, inputs)
             if why:
                 yield Problem("note", "will_rebuild", f"'{name}' will be rebuilt: {why}", made.node.place)

@@ -61,6 +61,8 @@ def new_build(made: Planned, inputs: Mapping[str, str], starts: Mapping[str, Any
         columns=tuple(Column(f.name, f.dataType.simpleString()) for f in made.frame_schema.fields),
         proof=made.proof,
         proof_reasons=made.proof_reasons,
+        how=made.how,
+        unit=made.units.columns if made.units else (),
         mode=made.mode,
         started_us=clock.now_us(),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,11 +21,14 @@ from pyspark.sql.types import StructType
 from penstock import schema as columns_
 from penstock.change import Column
 from penstock.config import Folder
-from penstock.declaration import Application, FlowDef, Node, Place, Problem, ViewDef
+from penstock.declaration import Application, FlowDef, How, Node, Place, Problem, ViewDef
 from penstock.errors import PlanError
 from penstock.flows import plan_tree, proof, rules
 from penstock.flows.fingerprint import fingerprint
 from penstock.flows.plan_nodes import node_kind
+from penstock.flows.regroup.hidden_views import cut, shown_name
+from penstock.flows.regroup.units import Units, find_units, relation
+from penstock.flows.regroup.units import whole as whole_unit
 from penstock.flows.session import ship
 from penstock.flows.source import FORMAT, Feed, LogSource, Skips
 from penstock.log.builds import Proof
@@ -79,6 +82,9 @@ class Planned:
     proof: Proof
     proof_reasons: tuple[str, ...]
     fingerprint: str
+    how: How = "folded"
+    units: Units | None = None
+    """How a view that is not folded is computed, unit by unit."""
 
     @property
     def arrow(self) -> pa.Schema:
@@ -119,12 +125,21 @@ class Planner:
                     Problem("error", error.code, error.message.removeprefix(f"{place}: "), place, error.hint)
                 )
                 continue
+            cuttable = made is None and isinstance(node, ViewDef) and node.how != "folded" and _folds(found)
+            parts = self._parts(node, planned) if cuttable and isinstance(node, ViewDef) else None
+            if parts is not None:
+                planned |= {part.node.name: part for part in parts}
+                continue
             problems += found
-            if made is not None:
+            if made is not None and isinstance(node, ViewDef) and node.how not in (None, made.how):
+                problems.append(rules.other_way(node, made.how))
+            elif made is not None:
                 planned[node.name] = made
         return self._with_lateness(planned), problems
 
     def _plan(self, node: Node, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
+        if isinstance(node, ViewDef) and any(isinstance(planned[i].node, ViewDef) for i in node.inputs if i in planned):
+            return self._plan_regrouped(node, planned)
         inputs = {name: self.input(name, planned) for name in node.inputs}
         frame = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
         delays = {_delay_us(i.late_after_us) for i in inputs.values() if i.late_after_us is not None}
@@ -137,6 +152,21 @@ class Planner:
         if mode is None or problems:
             return None, problems
         return self._described(node, inputs, frame, mode, planned), problems
+
+    def _parts(self, node: ViewDef, planned: Mapping[str, Planned]) -> list[Planned] | None:
+        """A view that cannot be folded as a whole, as a hidden view that can and the rest above it; None: it has no
+        such parts."""
+        inputs = {name: self.input(name, planned) for name in node.inputs}
+        streamed = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
+        shapes = {name: relation(self.spark, from_arrow_schema(i.schema)) for name, i in inputs.items()}
+        parts = cut(node, streamed, shapes, lambda frames: self.call(node, frames))
+        if parts is None:
+            return None
+        lower, problems = self._plan(parts[0], planned)
+        if lower is None or problems:
+            return None
+        upper, problems = self._plan(parts[1], {**planned, parts[0].name: lower})
+        return None if upper is None or problems else [lower, upper]
 
     def _described(
         self,
@@ -169,6 +199,45 @@ class Planner:
         )
         return dataclasses.replace(made, fingerprint=self._fingerprint(made, batch, kinds, planned))
 
+    def _plan_regrouped(self, node: ViewDef, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
+        """A view over rows that change: it is computed unit by unit, as a batch query."""
+        if streams := [name for name in node.inputs if name not in planned or isinstance(planned[name].node, FlowDef)]:
+            return None, [rules.stream_beside_view(node, streams[0])]
+        shapes = {name: relation(self.spark, planned[name].frame_schema) for name in node.inputs}
+        frame = self.call(node, shapes)
+        problems = [*rules.column_problems(node, frame)]
+        if node.where is not None:
+            problems += self._where_problems(node, frame)
+        problems += rules.repeatable_problems(node, frame)
+        if problems:
+            return None, problems
+        units = None if node.how == "whole" else find_units(frame, shapes, node.key)
+        keys = {plan_tree.analyzed(shape).rdd().id(): planned[name].node.key for name, shape in shapes.items()}
+        grade, reasons = proof.proof_of(node, frame, keys)
+        kinds = plan_tree.kinds(plan_tree.analyzed(frame))
+        made = Planned(
+            node=node,
+            inputs={name: self._view_input(planned[name]) for name in node.inputs},
+            mode="update",
+            event_time=False,
+            drops_late=False,
+            needed=(),
+            frame_schema=frame.schema,
+            ordered=False,
+            aggregates=False,
+            proof=grade,
+            proof_reasons=reasons,
+            fingerprint="",
+            how="regrouped" if units is not None else "whole",
+            units=units or whole_unit(node.inputs),
+        )
+        needed = tuple(name for source in made.inputs.values() for name in source.schema.names)
+        made = dataclasses.replace(made, needed=needed)
+        return dataclasses.replace(made, fingerprint=self._fingerprint(made, frame, kinds, {})), []
+
+    def _view_input(self, made: Planned) -> Input:
+        return Input(made.node.name, self.folder.flows_log, True, made.arrow, None, 1, False)
+
     def _fingerprint(
         self, made: Planned, batch: DataFrame, kinds: frozenset[str], planned: Mapping[str, Planned]
     ) -> str:
@@ -195,7 +264,8 @@ class Planner:
         """Mark every node that has event-time state, or feeds something that has."""
         marked = {}
         for name, made in planned.items():
-            below = [planned[n.name] for n in self.application.downstream(name) if n.name in planned]
+            reading = {n.name for n in self.application.downstream(name)}
+            below = [other for other in planned.values() if shown_name(other.node.name) in reading]
             drops = made.event_time or any(p.event_time for p in below)
             meant = hashlib.sha256(f"{made.fingerprint} {drops}".encode()).hexdigest()
             marked[name] = dataclasses.replace(made, drops_late=drops, fingerprint=meant)
@@ -285,6 +355,11 @@ class Planner:
         if not isinstance(frame, DataFrame):
             raise PlanError(f"{node.place}: '{node.name}' returned {type(frame).__name__}", hint="return a DataFrame")
         return frame
+
+
+def _folds(problems: Sequence[Problem]) -> bool:
+    """Whether all that is wrong with a view is that Spark cannot fold it as a whole."""
+    return bool(problems) and all(problem.code in rules.NOT_FOLDED for problem in problems)
 
 
 def in_commit_order(frame: DataFrame) -> bool:

@@ -14,6 +14,7 @@ from penstock.declaration import Node
 from penstock.flows import plan_tree
 from penstock.flows.plan_expressions import EXACT, EXACT_AGGREGATES, FLOATING, OTHER_AGGREGATES, REGISTERED, TOLD
 from penstock.flows.plan_nodes import node_kind
+from penstock.flows.regroup.ties import Keys, ties
 from penstock.log.builds import Proof
 
 _NO_BATCH = "applyInPandasWithState, which no batch query has"
@@ -27,9 +28,19 @@ _JUDGED = EXACT | EXACT_AGGREGATES | OTHER_AGGREGATES
 """What needs no word of its own: of an aggregate, the `AggregateExpression` around it is judged."""
 
 
-def proof_of(node: Node, frame: DataFrame) -> tuple[Proof, tuple[str, ...]]:
-    """The class of a view (or flow) and the reasons that keep it from being exact."""
-    reasons = tuple(sorted(set(_reasons(plan_tree.analyzed(frame)))))
+_BY_BATCH = {"Window", "Sort", "GlobalLimit", "LocalLimit", "Offset", "Except", "Intersect", "LateralJoin"}
+"""Operators that give the same rows whenever a batch query computes them, but for ties."""
+_OVER_WINDOWS = {"RowNumber", "Rank", "DenseRank", "PercentRank", "CumeDist", "NTile", "Lag", "Lead", "NthValue"}
+
+
+def proof_of(node: Node, frame: DataFrame, keys: Keys | None = None) -> tuple[Proof, tuple[str, ...]]:
+    """The class of a view (or flow) and the reasons that keep it from being exact. With the `keys` of its inputs it is
+    one that is computed as a batch query."""
+    plan = plan_tree.analyzed(frame)
+    found = set(_reasons(plan, batch=keys is not None))
+    if keys is not None:
+        found |= set(ties(plan, keys))
+    reasons = tuple(sorted(found))
     tolerance = tuple(r.removeprefix("~") for r in reasons if r.startswith("~"))
     hard = tuple(r for r in reasons if not r.startswith("~"))
     if hard and (not node.deterministic or _NO_BATCH in hard):
@@ -37,13 +48,13 @@ def proof_of(node: Node, frame: DataFrame) -> tuple[Proof, tuple[str, ...]]:
     return ("tolerance", tolerance) if tolerance or hard else ("exact", ())
 
 
-def _reasons(plan: plan_tree.Plan) -> Iterator[str]:
+def _reasons(plan: plan_tree.Plan, *, batch: bool) -> Iterator[str]:
     """Why not exact, one by one; those that begin with ~ only call for a tolerance."""
     if not plan.deterministic():
         yield "an expression that is not deterministic"
     for node in plan_tree.with_subqueries(plan):
         name = plan_tree.kind(node)
-        if not node_kind(name).exact:
+        if not (node_kind(name).exact or (batch and name in _BY_BATCH)):
             yield _NAMED.get(name, f"the operator {name}")
         if plan_tree.is_relation(node) and not plan_tree.is_log(node):
             yield _OUTSIDE
@@ -52,7 +63,8 @@ def _reasons(plan: plan_tree.Plan) -> Iterator[str]:
         if name == "Join" and plan_tree.streaming_join(node) and "Inner" not in node.joinType().toString():
             yield "an outer join of two streams"
         for expression in plan_tree.expressions(node):
-            yield from _expression_reasons(expression)
+            if not (batch and plan_tree.kind(expression) in _OVER_WINDOWS):
+                yield from _expression_reasons(expression)
 
 
 def _drops_columns(node: plan_tree.Plan) -> bool:

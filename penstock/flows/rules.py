@@ -14,11 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from penstock.change import OP
-from penstock.declaration import FlowDef, Node, Problem, ViewDef
+from penstock.declaration import FlowDef, How, Node, Problem, ViewDef
 from penstock.flows import plan_tree
+from penstock.flows.plan_expressions import OF_THE_MOMENT
 from penstock.flows.plan_nodes import NODES, TOP, TWICE, node_kind
 
 Mode = Literal["update", "append"]
+NOT_FOLDED = ("above_aggregation", "unsupported_plan")
+"""Codes of what Spark cannot fold, though a batch query could compute it."""
+
+_PYTHON = ("Python", "MapIn", "FlatMap", "TransformWithState", "BatchEvalPython", "ArrowEvalPython")
 
 Uses = dict[str, set[int]]
 """Of which columns of a plan, by their ids, columns of the view are made."""
@@ -68,6 +73,33 @@ def unsupported(node: Node, said: str) -> Problem:
         said = "it aggregates what another aggregation, or a join, may still change"
     hint = hint or (_CLOSED if isinstance(node, FlowDef) else _NO_STREAM)
     return _error("unsupported_plan", f"'{node.name}': {said}", node, hint)
+
+
+def stream_beside_view(node: ViewDef, stream: str) -> Problem:
+    """Rows of a stream beside those of a view."""
+    text = f"'{node.name}' reads the stream '{stream}' beside a view"
+    return _error(
+        "stream_beside_view", text, node, f"read a view of '{stream}' instead, such as its newest rows by key"
+    )
+
+
+def other_way(node: ViewDef, how: How) -> Problem:
+    """A view that insists on one way to be kept current, and can only be kept in another."""
+    text = f"'{node.name}' says how='{node.how}', and its plan makes it {how}"
+    return _error("other_way", text, node, "leave out how=, or write the function so that it can be kept so")
+
+
+def repeatable_problems(node: ViewDef, frame: DataFrame) -> Iterator[Problem]:
+    """What may give other rows when a view is computed again: chance, the clock, and Python functions."""
+    plan = plan_tree.analyzed(frame)
+    kinds = plan_tree.kinds(plan)
+    if not plan.deterministic() or kinds & {"Sample", *OF_THE_MOMENT} - {"CurrentRow"}:
+        text = f"'{node.name}' depends on chance or on the clock, and is computed again whenever something changes"
+        hint = "leave out rand(), sample() and current_timestamp(), or compute them in a view of a stream"
+        yield _error("not_repeatable", text, node, hint)
+    elif not node.deterministic and any(kind.startswith(_PYTHON) for kind in kinds):
+        text = f"'{node.name}' calls a Python function, and is computed again whenever something changes"
+        yield _error("not_repeatable", text, node, "say deterministic=True if it always gives the same for the same")
 
 
 def refused(node: Node, frame: DataFrame, delays_us: set[int], mode: Mode | None) -> Iterator[Problem]:

@@ -25,6 +25,7 @@ from penstock.flows.engine.first_job import run_first_job
 from penstock.flows.flow_run import Flow, Surroundings
 from penstock.flows.hang import EXIT_HUNG, HangWatch
 from penstock.flows.plan import Planner, served_columns
+from penstock.flows.regroup.regrouped_views import RegroupedViews
 from penstock.flows.session import hold, open_session
 from penstock.log import control_keys
 from penstock.log.folder_log import DEAD, LATE
@@ -107,6 +108,7 @@ class Runner:
         self.beat = beat
         self.named = run
         self.flows: dict[str, Flow] = {}
+        """The queries of Spark: flows and folded views."""
         self.streams: dict[str, Stream] = {}
         self.chores_at = 0.0
         self.cleaned_at: float | None = None
@@ -119,6 +121,7 @@ class Runner:
         if not self._await_door():
             return
         self._begin(list(self.flows.values()))
+        self.regrouped.begin()
         watch = HangWatch(self.folder, self.planner.spark, self.clock)
         while not self.stop.wait(_LOOK_S):
             now = self.clock.monotonic()
@@ -126,11 +129,13 @@ class Runner:
             for flow in self.flows.values():
                 flow.look(now)
                 watch.look(flow, now)
+            self.regrouped.look()
             self._rebuild_what_must()
             self._begin_what_waits(now)
             if now >= self.chores_at:
                 self.chores_at = now + _CHORES_S
                 self._chores()
+        self.regrouped.stop()
         self._stop_all(list(self.flows.values()))
 
     def _make_flows(self) -> None:
@@ -152,9 +157,10 @@ class Runner:
             run=self.named,
             random=random.Random(),
         )
-        self.flows = {name: Flow(made, around) for name, made in planned.items()}
+        self.flows = {name: Flow(made, around) for name, made in planned.items() if made.how == "folded"}
         for flow in self.flows.values():
             flow.tell("starting")
+        self.regrouped = RegroupedViews(planned, around)
 
     def _ledger(self, name: str, schema: object) -> Stream:
         spec = StreamSpec(name, schema, unique=True)
@@ -177,6 +183,9 @@ class Runner:
         asked = self._asked()
         if asked:
             self.group.submit([], {control_keys.rebuilt(name): number for name, number in asked.items()}).result()
+        for name in asked:
+            if name in self.regrouped.names:
+                self.regrouped.rebuild(name)
         names = [name for name, flow in self.flows.items() if flow.lost or name in asked]
         for name in names:
             below = {n.name for n in self.application.downstream(name)}
@@ -222,7 +231,7 @@ class Runner:
         done = self.log.memory()
         return {
             name: number
-            for name in self.flows
+            for name in (*self.flows, *self.regrouped.names)
             if (number := self.edge.memory().get(control_keys.rebuild(name)))
             and number != done.get(control_keys.rebuilt(name))
         }
@@ -244,9 +253,9 @@ class Runner:
         settled = all(self._settled(flow) for flow in self.flows.values())
         if self.cleaned_at is None or (settled and any(f.switched_at > self.cleaned_at for f in self.flows.values())):
             self._clean()
-        for flow in self.flows.values():
-            if isinstance(flow.made.node, ViewDef) and flow.output is not None:
-                self._compact(flow.output)
+        folded = [f.output for f in self.flows.values() if isinstance(f.made.node, ViewDef) and f.output is not None]
+        for changelog in (*folded, *self.regrouped.outputs.values()):
+            self._compact(changelog)
 
     def _settled(self, flow: Flow) -> bool:
         """Whether a flow serves its own build, and has for a while: until then old builds may still be read."""

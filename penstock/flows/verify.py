@@ -28,6 +28,8 @@ from penstock.errors import PenstockError, PositionGoneError
 from penstock.flows import failure, flow_build
 from penstock.flows.keep import hashable, row_times, too_old
 from penstock.flows.plan import Planned, Planner, flow_schema
+from penstock.flows.regroup.hidden_views import shown_name
+from penstock.flows.regroup.regrouping import frame_of
 from penstock.flows.rules import window_column
 from penstock.flows.session import open_session
 from penstock.flows.sink import flow_events, latest_by_key, with_op
@@ -87,7 +89,7 @@ def verify(application: Application, folder: Folder, names: Sequence[str] = ()) 
     edge, flows = open_reader(folder.edge_log), open_reader(folder.flows_log)
     try:
         verifier = Verifier(planner, edge, flows)
-        wanted = [made for name, made in planned.items() if not names or name in names]
+        wanted = [made for name, made in planned.items() if not names or shown_name(name) in names]
         missing = [n.name for n in application.nodes if n.name not in planned and (not names or n.name in names)]
         broken = [
             Report(name, "view", "unverifiable", reasons=["it has errors: run penstock check"]) for name in missing
@@ -186,12 +188,15 @@ class Verifier:
 
     def _computed(self, made: Planned, ground: Mapping[str, Ground], output: Stream, meta: BatchMeta) -> pa.Table:
         """What the function gives as a batch query over the log up to the frontier."""
-        memory = self.flows.memory()
-        streams = {name: each.stream for name, each in ground.items()}
-        feeds = self.planner.feeds(made, streams, flow_build.skips_of(memory, made.node.name, output.epoch))
-        ranges = {name: (each.starts, tuple(meta.end[name][1])) for name, each in ground.items()}
-        frame = self.planner.batch_frame(made, feeds, ranges)
         node = made.node
+        if made.how == "folded":
+            streams = {name: each.stream for name, each in ground.items()}
+            feeds = self.planner.feeds(made, streams, flow_build.skips_of(self.flows.memory(), node.name, output.epoch))
+            ranges = {name: (each.starts, tuple(meta.end[name][1])) for name, each in ground.items()}
+            frame = self.planner.batch_frame(made, feeds, ranges)
+        else:
+            rows = {name: self._rows_at(each.stream, meta.end[name][1][0]) for name, each in ground.items()}
+            frame = self.planner.call(node, {name: frame_of(self.planner.spark, table) for name, table in rows.items()})
         if isinstance(node, ViewDef):
             table = self._closed(with_op(frame, node).toArrow(), made, meta)
             table = latest_by_key(table, node.key) if made.ordered else table
@@ -202,15 +207,17 @@ class Verifier:
             table = pa.Table.from_batches([flow_events(self._closed(frame.toArrow(), made, meta), made, 0)])
         return table.select(self._names(made))
 
+    def _rows_at(self, changelog: Stream, offset: int) -> pa.Table:
+        """The rows of a view when its changelog ended at this offset."""
+        blocks = self.flows.read(changelog, 0, self.flows.bounds(changelog).starts[0], offset)
+        table = pa.Table.from_batches([block.batch for block in blocks], schema=changelog.schema)
+        table = latest_by_key(table, changelog.compact_by)
+        return table.filter(pc.equal(table.column(OP), UPSERT)).drop_columns([OP])
+
     def _held(self, made: Planned, output: Stream, commit: Commit) -> pa.Table:
         """What the log holds of the output at that commit."""
         if isinstance(made.node, ViewDef):
-            batches = [
-                b.batch for b in self.flows.read(output, 0, self.flows.bounds(output).starts[0], commit.number + 1)
-            ]
-            table = pa.Table.from_batches(batches, schema=output.schema)
-            table = latest_by_key(table, made.node.key)
-            table = table.filter(pc.equal(table.column(OP), UPSERT))
+            table = self._rows_at(output, commit.number + 1)
         else:
             starts = self.flows.bounds(output).starts
             batches = [
@@ -254,7 +261,7 @@ class Verifier:
         log = self._log_of(name)
         stream = self._found(log, name, meta.end[name][0])
         bounds = log.bounds(stream)
-        if bounds.first_commit == 0:
+        if bounds.first_commit == 0 or stream.compact_by:  # compaction takes nothing that counts
             return Ground(stream, bounds.starts, None)
         first = log.commits(stream, bounds.first_commit, limit=1)
         if not first or first[0].number != bounds.first_commit:

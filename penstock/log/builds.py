@@ -22,6 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.change import Column
+from penstock.declaration import How
 from penstock.position import Frontier, frontier_from_json, frontier_json
 
 State = Literal["starting", "running", "rebuilding", "retrying", "stopped"]
@@ -41,6 +42,9 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     proof: Proof
     proof_reasons: tuple[str, ...] = ()
+    how: How = "folded"
+    unit: tuple[str, ...] = ()
+    """The columns of a unit, where it is computed unit by unit."""
     mode: Literal["update", "append"] = "update"
     started_us: int
 

@@ -155,6 +155,7 @@ class Status:
             "limit": definition.limit,
             "keep": None if definition.keep_us is None else duration_text(definition.keep_us),
             "class": content.proof if content else None,
+            "how": content.how if content else None,
             "rows": len(content.rows) if content else 0,
             "position": content.position.token() if content else None,
             "frontier": frontier_body(view.frontier),

@@ -61,7 +61,7 @@ class Changelog:
     def load(self, memory: Mapping[str, Any]) -> Content:
         """The whole build as it stands now. Raises `OverBudgetError` before the memory is used up."""
         bounds = self._log.bounds(self.stream)
-        columns, proof = _described(self._definition.name, self.stream, memory)
+        columns, proof, how = _described(self._definition.name, self.stream, memory)
         content = Content(
             self._definition.name,
             self.stream.epoch,
@@ -71,6 +71,7 @@ class Changelog:
             bounds.starts[0],
             self._limits,
             self._shown,
+            how,
         )
         self._next = bounds.first_commit
         for decoded in self._decode(bounds.starts[0], self._log.commits(self.stream, self._next, bounds.next_commit)):
@@ -118,13 +119,16 @@ def _take(content: Content, decoded: Decoded) -> None:
         content.apply(content.prepare(decoded.end, decoded.ops, decoded.meta, decoded.written_us))
 
 
-def _described(name: str, stream: Stream, memory: Mapping[str, Any]) -> tuple[tuple[Column, ...], str | None]:
-    """A build's columns and what `verify` can prove of it; from the stream alone when a newer build is under way."""
+def _described(
+    name: str, stream: Stream, memory: Mapping[str, Any]
+) -> tuple[tuple[Column, ...], str | None, str | None]:
+    """A build's columns, what `verify` can prove of it, and how it is kept current; from the stream alone when a newer
+    build is under way."""
     stored = memory.get(control_keys.build(name))
     build = build_of(stored) if stored is not None else None
     if build is not None and build.epoch == stream.epoch:
-        return build.columns, build.proof
-    return tuple(Column(f.name, simple_type(f.type)) for f in stream.schema if f.name != OP), None
+        return build.columns, build.proof, build.how
+    return tuple(Column(f.name, simple_type(f.type)) for f in stream.schema if f.name != OP), None, None
 
 
 def shown_epoch(epoch: str, application: Application, view: ViewDef) -> str:

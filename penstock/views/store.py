@@ -70,6 +70,7 @@ class Content:
         offset: int,
         limits: Limits,
         shown: str | None = None,
+        how: str | None = None,
     ) -> None:
         self.name = name
         self.epoch = epoch
@@ -80,6 +81,8 @@ class Content:
         """Of this build: the app file may name another one already."""
         self.names = tuple(column.name for column in columns)
         self.proof = proof
+        self.how = how
+        """How this build is kept current; None: it is not known."""
         self.offset = offset
         self.rows: dict[Key, Row] = {}
         self.meta: BatchMeta | None = None

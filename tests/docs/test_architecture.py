@@ -109,6 +109,7 @@ CONCEPTS = {
     "flows/hang.py": "how a query that hangs is found",
     "flows/late.py": "the ledger of what is late",
     "flows/proof.py": "what verify can prove",
+    "flows/regroup/ties.py": "where a query chooses among equal rows",
     "log/retention.py": "how long a stream keeps events",
     "run/reading_edge.py": "the edge that only reads",
     "run/retainer.py": "the process side of retention",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -20,7 +20,9 @@ from penstock import App, plain
 from penstock.client import AsyncClient
 from penstock.client.processing.processor import Options as ProcessingOptions
 from penstock.client.processing.processor import ProcessOptions
+from penstock.declaration import How
 from penstock.errors import PenstockError
+from penstock.log.builds import Proof
 from penstock.observe.signals import Counts, Observes, Signal
 from tests.docs.pages import PACKAGE, page, section, table_codes
 from tests.docs.route_tables import ROUTES, filled
@@ -170,8 +172,8 @@ def test_every_column_that_a_function_sees_is_documented() -> None:
 
 
 def problem_codes() -> set[str]:
-    """Literal codes of every `Problem(...)` and of the `_error(...)` that make one, and the grades of a proof."""
-    found = {"proof_exact", "proof_tolerance", "proof_unverifiable", "bad_plan"}
+    """Literal codes of every `Problem(...)` and of the `_error(...)` that make one, grades of a proof, ways to keep."""
+    found = {f"proof_{grade}" for grade in get_args(Proof)} | {f"kept_{how}" for how in get_args(How)} | {"bad_plan"}
     for file in ("declaration.py", "flows/rules.py", "flows/plan.py", "flows/check.py", "views/read_rule.py"):
         tree = ast.parse((PACKAGE / file).read_text())
         names = {n.targets[0].id: n.value.value for n in tree.body if _is_text(n)}  # type: ignore[attr-defined]

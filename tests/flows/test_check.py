@@ -237,7 +237,7 @@ def test_a_plan_that_would_give_wrong_views_is_refused_with_what_to_do(spark: Sp
     function, code, hint = REFUSED[case]
     app = _app()
 
-    @app.view(key="country")
+    @app.view(key="country", how="folded")
     def wrong(orders: DataFrame) -> DataFrame:
         return function(orders)
 
@@ -356,9 +356,13 @@ def test_names_inputs_and_cycles_are_checked_without_spark() -> None:
     def v(nothing: DataFrame) -> DataFrame:
         return nothing
 
-    @app.view(key="x")
+    @app.flow
     def w(v: DataFrame) -> DataFrame:
         return v
+
+    @app.view(key="x")
+    def itself(itself: DataFrame) -> DataFrame:
+        return itself
 
     codes = [p.code for p in app.declared().problems()]
     assert {"name_taken", "cycle", "unknown_input", "view_as_input"} <= set(codes)

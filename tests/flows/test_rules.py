@@ -35,7 +35,7 @@ def _app(function: Function, key: str | list[str] = "country", late_after: str |
     app = App("shop")
     app.stream("orders", Order, time="at", late_after=late_after)
 
-    @app.view(key=key)
+    @app.view(key=key, how="folded")
     def shown(orders: DataFrame) -> DataFrame:
         return function(orders)
 

@@ -30,7 +30,7 @@ SCHEMAS: Spec = {
     ),
     "View": record(
         "view, doc, key: [text], columns: [Column], order_by: [text]?, limit: integer?, keep?, position?,"
-        "class: exact|tolerance|unverifiable?, frontier: Frontier",
+        "class: exact|tolerance|unverifiable?, how: folded|regrouped|whole?, frontier: Frontier",
         rows=_HIDDEN,
         filter_errors=_HIDDEN,
         flow=record("state, error: Error?"),

@@ -1,0 +1,252 @@
+"""Rows that regrouped views are computed from, and those views' own rows, in an SQLite file that can be found by value.
+
+Everything here is derived from the log. The file may be lost, damaged or older than the log: then it is filled again.
+
+1. What a step changes here, it changes in one transaction, together with how far each table has followed the log.
+2. The log comes first: a step is committed there before it is committed here. So this file may be behind, never ahead.
+3. Values by which rows are found are bytes that are equal when Spark calls the values equal (`cells.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from penstock.flows.keep import row_times
+from penstock.flows.regroup.cells import array_of, cells_of, values_of, width
+
+_CACHE_KIB = 64 * 1024
+_VALUES_AT_ONCE = 30_000
+"""SQLite takes 32,766 values in one statement."""
+
+_KEY = itemgetter(0)
+
+Index = tuple[str, ...]
+"""Expressions over a table's columns by whose values its rows are found."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a table holds: its columns, the key of its rows, and by what they are found."""
+
+    name: str
+    schema: pa.Schema
+    key: tuple[str, ...]
+    indexes: tuple[Index, ...] = ()
+    expires: bool = False
+    """Its rows are looked for by their time, too."""
+
+    @property
+    def digest(self) -> str:
+        """Another one: the table is filled again."""
+        columns = [f"{field.name} {field.type}" for field in self.schema]
+        return hashlib.sha256(repr((columns, self.key, self.indexes, self.expires)).encode()).hexdigest()
+
+
+class HeldFile:
+    """The file. Used by one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = _opened(path)
+        self.tables: dict[str, Table] = {}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def table(self, shape: Shape) -> Table:
+        """The table of this shape, made anew and empty if there is none, or one of another shape."""
+        stored = self._fact(f"shape/{shape.name}")
+        if stored != shape.digest:
+            with self.transaction():
+                self._make(shape)
+        self.tables[shape.name] = Table(shape, self._connection)
+        return self.tables[shape.name]
+
+    def _make(self, shape: Shape) -> None:
+        name = _quoted(shape.name)
+        cells = [f"c{i}" for i in range(sum(width(field.type) for field in shape.schema))]
+        found = [f"x{i} BLOB" for i in range(len(shape.indexes))]
+        self._connection.execute(f"DROP TABLE IF EXISTS {name}")
+        columns = ", ".join(["k BLOB PRIMARY KEY", "t INTEGER", *found, *cells])
+        self._connection.execute(f"CREATE TABLE {name} ({columns}) WITHOUT ROWID")
+        if shape.expires:
+            self._connection.execute(f"CREATE INDEX {_quoted(f'{shape.name}.t')} ON {name} (t)")
+        for i in range(len(shape.indexes)):
+            self._connection.execute(f"CREATE INDEX {_quoted(f'{shape.name}.{i}')} ON {name} (x{i})")
+        self.remember({f"shape/{shape.name}": shape.digest, f"reached/{shape.name}": None})
+
+    # What is to be computed
+
+    def dirty(self, view: str) -> set[bytes]:
+        """Units of a view that are not computed yet."""
+        return {unit for (unit,) in self._connection.execute("SELECT unit FROM dirty WHERE view = ?", (view,))}
+
+    def mark(self, view: str, units: Iterable[bytes]) -> None:
+        self._connection.executemany("INSERT OR IGNORE INTO dirty VALUES (?, ?)", ((view, unit) for unit in units))
+
+    def clean(self, view: str, units: Iterable[bytes]) -> None:
+        statement = "DELETE FROM dirty WHERE view = ? AND unit = ?"
+        self._connection.executemany(statement, ((view, unit) for unit in units))
+
+    # Facts about tables
+
+    def reached(self, name: str) -> tuple[str, list[int]] | None:
+        """The epoch and offsets up to which a table has followed its stream; None: it holds nothing of it."""
+        stored = self._fact(f"reached/{name}")
+        return None if stored is None else (stored[0], stored[1])
+
+    def remember(self, facts: Mapping[str, Any]) -> None:
+        """Keep words about tables, within a transaction; None forgets one."""
+        for key, value in facts.items():
+            stored = None if value is None else msgspec.msgpack.encode(value)
+            self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, stored))
+
+    def _fact(self, key: str) -> Any:
+        found = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
+        return None if found is None or found[0] is None else msgspec.msgpack.decode(found[0])
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """Rows of a table, in the order of their keys, each with its values of every index."""
+
+    table: pa.Table
+    found: tuple[list[bytes], ...]
+
+    def values(self, index: int) -> set[bytes]:
+        return set(self.found[index])
+
+
+class Table:
+    """The rows of one input or view."""
+
+    def __init__(self, shape: Shape, connection: sqlite3.Connection) -> None:
+        self.shape = shape
+        self._connection = connection
+        self._name = _quoted(shape.name)
+        self._cells = [f"c{i}" for i in range(sum(width(field.type) for field in shape.schema))]
+
+    def __len__(self) -> int:
+        return int(self._connection.execute(f"SELECT count(*) FROM {self._name}").fetchone()[0])
+
+    def keys_of(self, rows: pa.Table) -> list[bytes]:
+        return values_of([rows.column(name).combine_chunks() for name in self.shape.key])
+
+    def put(self, rows: HeldRows) -> None:
+        """Insert rows, or replace those of the same key."""
+        table = rows.table
+        cells = [c for name in self.shape.schema.names for c in cells_of(table.column(name).combine_chunks())]
+        times = row_times(table).to_pylist() if self.shape.expires else [None] * table.num_rows
+        marks = ", ".join("?" * (2 + len(rows.found) + len(cells)))
+        statement = f"INSERT OR REPLACE INTO {self._name} VALUES ({marks})"
+        self._connection.executemany(statement, zip(self.keys_of(table), times, *rows.found, *cells, strict=True))
+
+    def apply(self, old: HeldRows, new: HeldRows) -> None:
+        """Let rows go, and put others into their place."""
+        self.remove(self.keys_of(old.table))
+        self.put(new)
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        self._connection.executemany(f"DELETE FROM {self._name} WHERE k = ?", ((key,) for key in keys))
+
+    def clear(self) -> None:
+        self._connection.execute(f"DELETE FROM {self._name}")
+
+    def by_key(self, keys: Iterable[bytes]) -> HeldRows:
+        return self._where("k", keys)
+
+    def by_value(self, index: int, values: Iterable[bytes]) -> HeldRows:
+        """The rows whose value of an index is one of these."""
+        return self._where(f"x{index}", values)
+
+    def before(self, time_us: int) -> HeldRows:
+        """The rows whose time is before this one."""
+        found = self._connection.execute(f"SELECT {self._columns} FROM {self._name} WHERE t < ?", (time_us,)).fetchall()
+        return self._read(sorted(found, key=_KEY))
+
+    def index(self, expressions: Index) -> int:
+        return self.shape.indexes.index(expressions)
+
+    def values(self, index: int) -> set[bytes]:
+        """All different values of an index."""
+        return {value for (value,) in self._connection.execute(f"SELECT DISTINCT x{index} FROM {self._name}")}
+
+    def everything(self) -> HeldRows:
+        return self._read(self._connection.execute(f"SELECT {self._columns} FROM {self._name} ORDER BY k").fetchall())
+
+    @property
+    def _columns(self) -> str:
+        return ", ".join(["k", *(f"x{i}" for i in range(len(self.shape.indexes))), *self._cells])
+
+    def _where(self, column: str, values: Iterable[bytes]) -> HeldRows:
+        wanted = sorted(set(values))
+        rows: list[Any] = []
+        for start in range(0, len(wanted), _VALUES_AT_ONCE):
+            some = wanted[start : start + _VALUES_AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            statement = f"SELECT {self._columns} FROM {self._name} WHERE {column} IN ({marks})"
+            rows += self._connection.execute(statement, some)
+        rows.sort(key=_KEY)
+        return self._read(rows)
+
+    def _read(self, rows: Sequence[Any]) -> HeldRows:
+        total = 1 + len(self.shape.indexes) + len(self._cells)
+        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(total)]
+        at = 1 + len(self.shape.indexes)
+        found, arrays = tuple(columns[1:at]), []
+        for field in self.shape.schema:
+            arrays.append(array_of(columns[at : at + width(field.type)], field.type))
+            at += width(field.type)
+        return HeldRows(pa.Table.from_arrays(arrays, schema=self.shape.schema), found)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """A file that is no database, or a damaged one, is replaced by an empty one."""
+    try:
+        return _connected(path)
+    except sqlite3.DatabaseError:
+        discard(path)
+        return _connected(path)
+
+
+def discard(path: Path) -> None:
+    """Remove the file; the next one to open it begins with nothing."""
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        with suppress(FileNotFoundError):
+            path.with_name(name).unlink()
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = OFF")  # derived: what a power cut takes is filled again
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    connection.execute("CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value BLOB)")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS dirty (view TEXT, unit BLOB, PRIMARY KEY (view, unit)) WITHOUT ROWID"
+    )
+    return connection
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,201 @@
+"""One regrouped view: which of its units a change touches, which rows they need, and how they differ from what it
+shows.
+
+Nothing here waits or writes to the log; `steps.py` does. Rows are handed to Spark sorted by key and in one piece, so
+that computing a unit again gives the same bits, floats too, and an equal row is no change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.change import DELETE, OP, UPSERT
+from penstock.declaration import ViewDef
+from penstock.errors import DuplicateKeyError
+from penstock.flows.regroup.cells import ALL, cells_of, values_of
+from penstock.flows.regroup.held import HeldRows, Index, Table
+from penstock.flows.regroup.units import Units
+
+Call = Callable[[Mapping[str, DataFrame]], DataFrame]
+"""The user's function on frames of its inputs."""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What became of the rows of one table: those that went or were replaced, and those that came."""
+
+    old: HeldRows
+    new: HeldRows
+
+    @property
+    def empty(self) -> bool:
+        return not (self.old.table.num_rows or self.new.table.num_rows)
+
+
+@dataclass(frozen=True)
+class Regrouping:
+    """A view and the tables that it is computed from; called in the thread of the steps."""
+
+    view: ViewDef
+    units: Units
+    call: Call
+    schema: pa.Schema
+    spark: SparkSession = field(repr=False)
+
+    def indexes(self) -> dict[str, set[Index]]:
+        """By what rows of each input are looked up."""
+        wanted: dict[str, set[Index]] = {leaf.input: set() for leaf in self.units.leaves}
+        inputs = {leaf.number: leaf.input for leaf in self.units.leaves}
+        for number, expressions in self.units.homes.items():
+            wanted[inputs[number]].add(expressions)
+        for link in self.units.links:
+            for place in (link.of, link.to):
+                wanted[inputs[place.leaf]].add((place.expression,))
+        return wanted
+
+    @property
+    def own_index(self) -> Index:
+        """By what the view's own rows are looked up: their unit."""
+        return tuple(f"`{name}`" for name in self.units.columns)
+
+    def touched(self, deltas: Mapping[str, Delta], held: Mapping[str, Table]) -> set[bytes]:
+        """The units that changed rows of inputs can have changed. `held` has the new rows already."""
+        units: set[bytes] = set()
+        for leaf in self.units.leaves:
+            delta = deltas.get(leaf.input)
+            if delta is not None:
+                for rows in (delta.old, delta.new):
+                    units |= self._units_of(leaf.number, rows, held)
+        return units
+
+    def _units_of(self, leaf: int, rows: HeldRows, held: Mapping[str, Table]) -> set[bytes]:
+        """Back along the links to a home: rows that it does not lead to are no part of any unit."""
+        home = self.units.homes.get(leaf)
+        if home is not None:
+            return rows.values(self._table(leaf, held).index(home))
+        link = next(link for link in self.units.links if link.to.leaf == leaf)
+        values = rows.values(self._table(leaf, held).index((link.to.expression,)))
+        of = self._table(link.of.leaf, held)
+        return self._units_of(link.of.leaf, of.by_value(of.index((link.of.expression,)), values), held)
+
+    def _table(self, leaf: int, held: Mapping[str, Table]) -> Table:
+        return held[self.units.leaves[leaf].input]
+
+    def needed(self, units: set[bytes], held: Mapping[str, Table]) -> dict[str, pa.Table]:
+        """The rows of each input from which these units are computed."""
+        rows: dict[int, HeldRows] = {}
+        for leaf, home in self.units.homes.items():
+            table = self._table(leaf, held)
+            rows[leaf] = table.by_value(table.index(home), units)
+        for link in self.units.links:
+            of, to = self._table(link.of.leaf, held), self._table(link.to.leaf, held)
+            values = rows[link.of.leaf].values(of.index((link.of.expression,)))
+            rows[link.to.leaf] = to.by_value(to.index((link.to.expression,)), values)
+        return {name: self._of_input(name, rows, held) for name in {leaf.input for leaf in self.units.leaves}}
+
+    def _of_input(self, name: str, rows: Mapping[int, HeldRows], held: Mapping[str, Table]) -> pa.Table:
+        """All that its leaves need; more than one of them needs does no harm."""
+        parts = [rows[leaf.number].table for leaf in self.units.leaves if leaf.input == name]
+        if len(parts) == 1:
+            return parts[0]
+        keys = {key for part in parts for key in held[name].keys_of(part)}
+        return held[name].by_key(keys).table
+
+    def computed(self, inputs: Mapping[str, pa.Table], units: set[bytes]) -> pa.Table:
+        """The view's rows of these units, by the user's own function."""
+        frames = {name: frame_of(self.spark, rows) for name, rows in inputs.items()}
+        frame = self.call(frames)
+        if self.view.where is not None:
+            frame = frame.where(self.view.where)
+        result = frame.toArrow().cast(self.schema)
+        if not self.units.columns:
+            return result if units else result.slice(0, 0)  # a sum over nothing is a row, too
+        own = values_of([result.column(name).combine_chunks() for name in self.units.columns])
+        return result.filter(pa.array([unit in units for unit in own], pa.bool_()))
+
+    def difference(self, units: set[bytes], result: pa.Table, own: Table) -> Delta:
+        """What leads from the rows that are held of these units to the result."""
+        delta = difference(self.spark, own, own.by_value(own.index(self.own_index), units), result)
+        if delta is None:
+            raise _twice(self.view, result, own)
+        self._refuse_foreign(delta.new.table, units, own)
+        return delta
+
+    def _refuse_foreign(self, upserts: pa.Table, units: set[bytes], own: Table) -> None:
+        """A key that the view holds from a unit outside of this step."""
+        there = own.by_key(own.keys_of(upserts))
+        for place, unit in enumerate(there.found[own.index(self.own_index)]):
+            if unit not in units:
+                raise _twice(self.view, there.table.slice(place, 1), own)
+
+
+def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Rows as a frame in one piece, in their order."""
+    return spark.createDataFrame(rows).coalesce(1)
+
+
+def values(spark: SparkSession, rows: pa.Table, index: Index) -> list[bytes]:
+    """The value of an index for each row: of columns as they are, of expressions by Spark."""
+    if not index:
+        return [ALL] * rows.num_rows
+    names = [_column(expression, rows.schema) for expression in index]
+    if not all(names) and rows.num_rows:
+        computed = frame_of(spark, rows).selectExpr(*(f"{e} AS `{i}`" for i, e in enumerate(index))).toArrow()
+        return values_of([column.combine_chunks() for column in computed.columns])
+    return values_of([rows.column(name).combine_chunks() for name in names if name]) if rows.num_rows else []
+
+
+def _column(expression: str, schema: pa.Schema) -> str | None:
+    name = expression.strip("`")
+    return name if name in schema.names else None
+
+
+def difference(spark: SparkSession, table: Table, old: HeldRows, new: pa.Table) -> Delta | None:
+    """The rows that went and came where `new` takes the place of `old`; an equal row did neither. None: two rows of
+    `new` have one key."""
+    before, after = _by_key(old.table, table), _by_key(new, table)
+    if len(after) < new.num_rows:
+        return None
+    gone = [place for key, (place, cells) in before.items() if key not in after or after[key][1] != cells]
+    came = [place for key, (place, cells) in after.items() if key not in before or before[key][1] != cells]
+    upserts = new.take(pa.array(came, pa.int64()))
+    found = tuple(values(spark, upserts, index) for index in table.shape.indexes)
+    return Delta(taken(old, gone), HeldRows(upserts, found))
+
+
+def _by_key(rows: pa.Table, table: Table) -> dict[bytes, tuple[int, list[object]]]:
+    columns = [cells for name in rows.column_names for cells in cells_of(rows.column(name).combine_chunks())]
+    return {key: (place, cells) for place, (key, *cells) in enumerate(zip(table.keys_of(rows), *columns, strict=True))}
+
+
+def taken(rows: HeldRows, places: Sequence[int]) -> HeldRows:
+    """Some of the rows, by their places."""
+    return HeldRows(rows.table.take(pa.array(places, pa.int64())), tuple([f[p] for p in places] for f in rows.found))
+
+
+def changelog(delta: Delta, table: Table) -> pa.RecordBatch:
+    """A difference as a changelog has it: deletes, then upserts; a row that is replaced is an upsert alone."""
+    replaced = set(table.keys_of(delta.new.table))
+    keys = table.keys_of(delta.old.table)
+    deleted = delta.old.table.filter(pa.array([key not in replaced for key in keys], pa.bool_()))
+    rows = pa.concat_tables([_with_op(deleted, DELETE), _with_op(delta.new.table, UPSERT)]).combine_chunks()
+    batches = rows.to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
+
+
+def _with_op(rows: pa.Table, op: int) -> pa.Table:
+    return rows.append_column(pa.field(OP, pa.int8()), pa.array([op] * rows.num_rows, pa.int8()))
+
+
+def _twice(view: ViewDef, rows: pa.Table, own: Table) -> DuplicateKeyError:
+    keys = own.keys_of(rows)
+    place = next((i for i, key in enumerate(keys) if keys.count(key) > 1), 0)
+    return DuplicateKeyError(
+        f"'{view.name}' gives two rows for the key {rows.select(view.key).slice(place, 1).to_pylist()[0]}",
+        detail="a key may have one row",
+        hint="add to key= what tells the rows apart",
+    )

@@ -1,0 +1,409 @@
+"""Moves all regrouped views together: one step takes the changes of their inputs and commits what follows from them.
+
+1. A step is one commit of the log: all views that it moves, each with the frontier that it has then absorbed. A chain
+   of views three deep is one step. A view never shows part of one.
+2. The log first, `held.db` after it. If the process ends in between, the next start computes the same units again,
+   finds no difference, and writes nothing twice.
+3. A view that fails holds up itself and what reads it. Its units stay dirty, its frontier stays where it is, and it
+   catches up with one computation later.
+4. Restart, recovery and repair are one path: rows that `held.db` lacks are read from changelogs, and units that changed
+   meanwhile are dirty; if nothing is known, all of them are.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.change import OP, UPSERT
+from penstock.clock import Clock
+from penstock.declaration import ViewDef
+from penstock.errors import PositionGoneError, StaleTermError, TooMuchError
+from penstock.flows.keep import row_times, too_old
+from penstock.flows.regroup.held import HeldFile, HeldRows, Shape, Table, discard
+from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, difference, taken
+from penstock.flows.sink import latest_by_key
+from penstock.log.builds import BatchMeta, State, batch_meta
+from penstock.log.group import GroupCommit
+from penstock.log.log import Append, Log, LogReader, Stream
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S = 0.005
+_UNITS_AT_ONCE = 20_000
+"""Units that are computed by one query: large enough for full speed, small enough for memory."""
+_BACKOFF_MOST_S = 30.0
+
+Reached = tuple[str, list[int]]
+"""Epoch and offsets."""
+
+
+@dataclass(frozen=True)
+class InputChangelog:
+    """A view or table that regrouped views read, and where its changelog is."""
+
+    name: str
+    schema: pa.Schema
+    key: tuple[str, ...]
+    log: LogReader
+    live: Callable[[], Stream | None]
+    """The stream that is served now; None: there is none yet."""
+
+
+@dataclass
+class Kept:
+    """One regrouped view while it is kept current."""
+
+    regrouping: Regrouping
+    output: Stream
+    last: BatchMeta | None
+    tell: Callable[[State, BaseException | None], None]
+    """Called with how it is after each step that concerns it."""
+    failures: int = 0
+    retry_at: float = 0.0
+    building: bool = False
+    """All of its units are to be computed, and it goes live when they are."""
+
+    @property
+    def name(self) -> str:
+        return self.regrouping.view.name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.regrouping.view.inputs
+
+
+@dataclass
+class _Move:
+    """What one step has found and made so far."""
+
+    deltas: dict[str, Delta] = field(default_factory=dict)
+    reached: dict[str, Reached] = field(default_factory=dict)
+    newest_us: dict[str, int] = field(default_factory=dict)
+    """The largest event time behind each table that has one; `keep=` is measured by it."""
+    accepted_us: int | None = None
+    appends: list[Append] = field(default_factory=list)
+    metas: dict[str, BatchMeta] = field(default_factory=dict)
+    moved: list[Kept] = field(default_factory=list)
+    """Views that are level with their inputs now; those in `metas` by a commit."""
+
+
+class Steps:
+    """The thread that makes them. It alone uses `held.db`."""
+
+    def __init__(
+        self,
+        path: Path,
+        sources: Sequence[InputChangelog],
+        kept: Sequence[Kept],
+        log: Log,
+        group: GroupCommit,
+        clock: Clock,
+        changed: Callable[[], Any],
+        live: Callable[[Kept], Mapping[str, Any]],
+    ) -> None:
+        self._path = path
+        self._sources = {source.name: source for source in sources}
+        self.kept = list(kept)
+        """In the order of the graph: a view comes after what it reads."""
+        self._log = log
+        self._group = group
+        self._clock = clock
+        self._changed = changed
+        """A value that differs when anything was committed."""
+        self._live = live
+        """What the control stream must learn when a view's build is whole."""
+        self._stop = threading.Event()
+        self._held = HeldFile(path)
+        self._thread = threading.Thread(target=self._work, name="steps", daemon=True)
+        self.failure: BaseException | None = None
+        self.steps = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._held.close()
+
+    # The thread
+
+    def _work(self) -> None:
+        try:
+            self._open_tables()
+            seen: Any = object()
+            while not self._stop.is_set():
+                now = self._changed()
+                if now == seen and not self._due():
+                    time.sleep(_LOOK_S)
+                    continue
+                seen = now
+                self._step_or_repair()
+        except BaseException as error:
+            self.failure = error
+            _log.exception("the steps of regrouped views have ended")
+
+    def _due(self) -> bool:
+        now = self._clock.monotonic()
+        return any(view.building or (view.failures and now >= view.retry_at) for view in self.kept)
+
+    def _step_or_repair(self) -> None:
+        try:
+            self.step()
+        except (sqlite3.DatabaseError, PositionGoneError) as error:
+            _log.warning("held.db is filled again: %s", error)
+            self._held.close()
+            discard(self._path)
+            self._held = HeldFile(self._path)
+            self._open_tables()
+
+    # Tables
+
+    def _open_tables(self) -> None:
+        """Tables of all inputs and of all views, with the indexes that somebody needs; brought up to the log."""
+        wanted: dict[str, set[tuple[str, ...]]] = {name: set() for name in self._sources}
+        for view in self.kept:
+            wanted.setdefault(view.name, set()).add(view.regrouping.own_index)
+            for name, indexes in view.regrouping.indexes().items():
+                wanted.setdefault(name, set()).update(indexes)
+        for name, source in self._sources.items():
+            self._held.table(Shape(name, source.schema, source.key, tuple(sorted(wanted[name]))))
+        for view in self.kept:
+            node, found_by = view.regrouping.view, tuple(sorted(wanted[view.name]))
+            shape = Shape(view.name, view.regrouping.schema, node.key, found_by, node.keep_us is not None)
+            self._fill(view, self._held.table(shape))
+
+    def _fill(self, view: Kept, table: Table) -> None:
+        """Bring a view's own rows to the end of its changelog; if they were none of it, every unit is dirty."""
+        bounds, reached = self._log.bounds(view.output), self._held.reached(view.name)
+        follows = reached is not None and reached[0] == view.output.epoch
+        start = reached[1][0] if reached is not None and follows else -1
+        follows = follows and bounds.starts[0] <= start <= bounds.ends[0]
+        key = view.regrouping.view.key
+        changed = _changes(self._log, view.output, key, start if follows else bounds.starts[0], bounds.ends[0])
+        with self._held.transaction():
+            if not follows:
+                table.clear()
+            if changed is not None:
+                self._take(table, changed)
+            self._held.remember({f"reached/{view.name}": [view.output.epoch, list(bounds.ends)]})
+        view.building = not follows
+
+    def _take(self, table: Table, changed: pa.Table) -> Delta:
+        """Changes of a changelog into a table; gives what they did."""
+        rows = changed.filter(pc.equal(changed.column(OP), UPSERT)).select(table.shape.schema.names)
+        delta = difference(self._spark, table, table.by_key(table.keys_of(changed)), rows.cast(table.shape.schema))
+        assert delta is not None
+        table.apply(delta.old, delta.new)
+        return delta
+
+    @property
+    def _spark(self) -> Any:
+        return self.kept[0].regrouping.spark
+
+    # A step
+
+    def step(self) -> bool:
+        """Take what has changed; whether anything was committed."""
+        move = _Move()
+        with self._held.transaction():
+            for source in self._sources.values():
+                self._follow(source, move)
+            for view in self.kept:
+                self._move(view, move)
+            if move.appends:
+                self._commit(move)
+        for view in move.moved:
+            view.last = move.metas.get(view.name, view.last)
+            view.failures, view.building = 0, False
+            view.tell("running", None)
+        self.steps += bool(move.appends)
+        return bool(move.appends)
+
+    def _follow(self, source: InputChangelog, move: _Move) -> None:
+        """Take over what a source has changed since the last step."""
+        stream = source.live()
+        if stream is None:
+            return
+        table, reached = self._held.tables[source.name], self._held.reached(source.name)
+        bounds = source.log.bounds(stream)
+        if reached is not None and reached[0] == stream.epoch and bounds.starts[0] <= reached[1][0]:
+            changed = _changes(source.log, stream, source.key, reached[1][0], bounds.ends[0])
+            delta = self._take(table, changed) if changed is not None else None
+        else:  # another build, or compacted past: what differs is the change
+            changed = _changes(source.log, stream, source.key, bounds.starts[0], bounds.ends[0])
+            delta = self._replaced(table, changed)
+        if delta is not None and not delta.empty:
+            move.deltas[source.name] = delta
+        self._note_times(source, stream, bounds.next_commit, move)
+        move.reached[source.name] = (stream.epoch, list(bounds.ends))
+        if reached != move.reached[source.name]:
+            self._held.remember({f"reached/{source.name}": [stream.epoch, list(bounds.ends)]})
+
+    def _note_times(self, source: InputChangelog, stream: Stream, below: int, move: _Move) -> None:
+        last = source.log.last_commit(stream, below)
+        if last is None:
+            return
+        meta = batch_meta(last.meta) if last.meta else None
+        move.accepted_us = max((meta and meta.accepted_us) or last.written_us, move.accepted_us or 0)
+        if meta is not None and meta.max_us is not None:
+            move.newest_us[source.name] = meta.max_us
+
+    def _replaced(self, table: Table, changed: pa.Table | None) -> Delta:
+        names = table.shape.schema.names
+        rows = table.shape.schema.empty_table()
+        if changed is not None:
+            rows = changed.filter(pc.equal(changed.column(OP), UPSERT)).select(names).cast(table.shape.schema)
+        delta = difference(self._spark, table, table.everything(), rows)
+        assert delta is not None
+        table.apply(delta.old, delta.new)
+        return delta
+
+    def _move(self, view: Kept, move: _Move) -> None:
+        """Compute what a view's inputs have changed of it, or note it for later."""
+        grouping, tables = view.regrouping, self._held.tables
+        if any(name not in move.reached for name in view.inputs):
+            return  # something that it reads is not there yet
+        units = grouping.touched({n: d for n, d in move.deltas.items() if n in view.inputs}, tables)
+        if view.building:
+            units |= self._all_units(view)
+        else:
+            units |= self._held.dirty(view.name)
+        if view.failures and self._clock.monotonic() < view.retry_at:
+            self._held.mark(view.name, units)
+            self._stand(view, move)
+            return
+        newest = [move.newest_us[name] for name in view.inputs if name in move.newest_us]
+        if newest:
+            move.newest_us[view.name] = min(newest)
+        try:
+            delta = self._computed(view, units, move.newest_us.get(view.name))
+        except Exception as error:
+            self._failed(view, units, error)
+            self._stand(view, move)
+            return
+        self._held.clean(view.name, units)
+        self._append(view, delta, move)
+
+    def _all_units(self, view: Kept) -> set[bytes]:
+        grouping, tables = view.regrouping, self._held.tables
+        own = tables[view.name]
+        units = own.values(own.index(grouping.own_index))
+        for leaf, home in grouping.units.homes.items():
+            table = tables[grouping.units.leaves[leaf].input]
+            units |= table.values(table.index(home))
+        return units
+
+    def _computed(self, view: Kept, units: set[bytes], newest_us: int | None) -> Delta:
+        own = self._held.tables[view.name]
+        if units and not view.regrouping.units.columns:
+            _refuse_too_much(view.regrouping.view, self._held.tables)
+        keep_us = view.regrouping.view.keep_us
+        limit_us = None if keep_us is None or newest_us is None else newest_us - keep_us
+        wanted = sorted(units)
+        parts = []
+        for start in range(0, len(wanted), _UNITS_AT_ONCE):
+            some = set(wanted[start : start + _UNITS_AT_ONCE])
+            result = view.regrouping.computed(view.regrouping.needed(some, self._held.tables), some)
+            if limit_us is not None:
+                result = result.filter(pc.invert(too_old(row_times(result), limit_us)))
+            parts.append(view.regrouping.difference(some, result, own))
+        delta = _joined(parts, own)
+        return delta if limit_us is None else _without(delta, own.before(limit_us), own)
+
+    def _append(self, view: Kept, delta: Delta, move: _Move) -> None:
+        """A commit of the view, if it has changed or its frontier has moved."""
+        own = self._held.tables[view.name]
+        own.apply(delta.old, delta.new)
+        end = {name: [move.reached[name][0], list(move.reached[name][1])] for name in view.inputs}
+        last = view.last
+        offset = self._log.bounds(view.output).ends[0]
+        move.reached[view.name] = (view.output.epoch, [offset])
+        move.moved.append(view)
+        if delta.empty and last is not None and last.end == end and not view.building:
+            return
+        now_us = self._clock.now_us()
+        meta = BatchMeta(
+            batch=0 if last is None else last.batch + 1,
+            start=last.end if last is not None else end,
+            end=end,
+            max_us=move.newest_us.get(view.name),
+            accepted_us=move.accepted_us,
+            planned_us=now_us,
+            done_us=now_us,
+        )
+        move.deltas[view.name] = delta
+        move.reached[view.name] = (view.output.epoch, [offset + 1])
+        move.metas[view.name] = meta
+        move.appends.append(Append(view.output, changelog(delta, own), meta=msgspec.to_builtins(meta)))
+
+    def _stand(self, view: Kept, move: _Move) -> None:
+        """It stays where it is; what reads it sees it there."""
+        if view.last is not None:
+            move.reached[view.name] = (view.output.epoch, list(self._log.bounds(view.output).ends))
+
+    def _commit(self, move: _Move) -> None:
+        learned: dict[str, Any] = {}
+        for view in move.moved:
+            learned |= self._live(view)
+        self._group.submit(move.appends, learned).result()
+        facts = {f"reached/{name}": list(move.reached[name]) for name in move.metas}
+        self._held.remember(facts)
+
+    def _failed(self, view: Kept, units: set[bytes], error: Exception) -> None:
+        if isinstance(error, StaleTermError | sqlite3.DatabaseError):
+            raise error
+        self._held.mark(view.name, units)
+        view.failures += 1
+        view.retry_at = self._clock.monotonic() + min(_BACKOFF_MOST_S, 0.5 * 2 ** min(view.failures, 10))
+        _log.error("the view '%s' could not be computed (%d): %s", view.name, view.failures, error)
+        view.tell("retrying", error)
+
+
+def _refuse_too_much(view: ViewDef, tables: Mapping[str, Table]) -> None:
+    rows = sum(len(tables[name]) for name in view.inputs)
+    if rows > view.whole_rows:
+        raise TooMuchError(
+            f"'{view.name}' has no units: any change computes all of it, and its inputs have {rows:,} rows",
+            detail=f"it may be computed from {view.whole_rows:,}",
+            hint='give its rows a column that leads to what they are made from, or allow more: whole="1 million rows"',
+        )
+
+
+def _changes(log: LogReader, stream: Stream, key: tuple[str, ...], start: int, end: int) -> pa.Table | None:
+    """The last change of each key between two offsets of a changelog; None: there is none."""
+    blocks = log.read(stream, 0, start, end) if start < end else ()
+    batches = [block.batch for block in blocks if block.batch.num_rows]
+    return latest_by_key(pa.Table.from_batches(batches, schema=stream.schema), key) if batches else None
+
+
+def _joined(parts: Sequence[Delta], own: Table) -> Delta:
+    """Differences of units that have no row in common, as one."""
+    nothing = HeldRows(own.shape.schema.empty_table(), tuple([] for _ in own.shape.indexes))
+    if len(parts) == 1:
+        return parts[0]
+    return Delta(_united([nothing, *(p.old for p in parts)]), _united([nothing, *(p.new for p in parts)]))
+
+
+def _without(delta: Delta, expired: HeldRows, own: Table) -> Delta:
+    """A difference that lets these rows go as well."""
+    gone = set(own.keys_of(delta.old.table))
+    more = [place for place, key in enumerate(own.keys_of(expired.table)) if key not in gone]
+    return Delta(_united([delta.old, taken(expired, more)]), delta.new)
+
+
+def _united(rows: Sequence[HeldRows]) -> HeldRows:
+    found = tuple([value for part in column for value in part] for column in zip(*(r.found for r in rows), strict=True))
+    return HeldRows(pa.concat_tables([r.table for r in rows]), found)

@@ -1,0 +1,346 @@
+"""Finds the units of a view: by which columns its rows can be computed a few at a time, and from which rows of its
+inputs.
+
+A *unit* is the rows of a view that have the same values in some of its columns. To compute a unit again one needs of
+each input only the rows that can reach it. Which rows those are is not decided by rules of ours, but by Spark's own
+optimizer:
+
+- **Homes.** Above the plan stands, for each column of the result, a filter by a *mark*: a function that Spark knows
+  nothing of but that it is deterministic. Spark pushes a filter down only where that changes nothing. So a mark that
+  has arrived directly above a leaf proves: of this leaf, rows whose expression has another value than the unit's do
+  not matter.
+- **Links.** Above each side of each join stands a mark on each column by which it joins. Where Spark infers the same
+  mark for the other side, it proves: of that leaf, rows matter only whose expression has a value that occurs on this
+  side.
+
+Going along links from the homes of a unit gives the rows that it needs. Going back along them, from a changed row of
+any leaf, gives the homes' rows that it touches, and so the units that changed: rows that no link leads to do not
+matter to any unit.
+
+1. A mark says true of everything, null too, so that a filter by values may treat null as a value.
+2. What has no such proof has no unit: `find_units` gives None, and the view is computed as a whole.
+3. Rows beyond those that are needed do no harm: a leaf may always hold more, and other units of the result are left
+   out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.flows import plan_tree
+
+_GROUP_LIMITS = "spark.sql.optimizer.windowGroupLimitThreshold"
+_OVER_KEYS = ("EqualTo", "EqualNullSafe")
+_WITH_PLANS = ("ScalarSubquery", "LateralSubquery", "Exists", "ListQuery", "InSubquery", "DynamicPruningSubquery")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One place in a plan at which an input is read; an input that is joined with itself has two."""
+
+    number: int
+    input: str
+
+
+@dataclass(frozen=True)
+class LeafValue:
+    """Values of one leaf: of a column, or of an expression over its columns, as SQL."""
+
+    leaf: int
+    expression: str
+
+
+@dataclass(frozen=True)
+class JoinLink:
+    """Rows of `to` matter only if their value occurs among the values of `of`."""
+
+    of: LeafValue
+    to: LeafValue
+
+
+@dataclass(frozen=True)
+class Units:
+    """How a view is computed unit by unit."""
+
+    columns: tuple[str, ...]
+    """The columns of the result that make a unit."""
+    leaves: tuple[Leaf, ...]
+    homes: Mapping[int, tuple[str, ...]]
+    """Leaves whose rows tell their unit themselves: an expression for each of `columns`."""
+    links: tuple[JoinLink, ...]
+    """How the other leaves are reached, each after what it is reached from."""
+
+
+def whole(inputs: Iterable[str]) -> Units:
+    """One unit, which is all of the view and needs all of its inputs."""
+    leaves = tuple(Leaf(number, name) for number, name in enumerate(inputs))
+    return Units((), leaves, {leaf.number: () for leaf in leaves}, ())
+
+
+@dataclass(frozen=True)
+class _Traces:
+    """Where marks have arrived: by the number of a leaf, the mark's name and the expression inside."""
+
+    arrived: tuple[tuple[int, str, str], ...]
+
+    def at(self, leaf: int) -> dict[str, str]:
+        return {name: expression for number, name, expression in self.arrived if number == leaf}
+
+    def of(self, name: str) -> dict[int, str]:
+        return {number: expression for number, mark, expression in self.arrived if mark == name}
+
+
+def find_units(frame: DataFrame, inputs: Mapping[str, DataFrame], key: Sequence[str]) -> Units | None:
+    """The units of a batch plan over `inputs`, each a relation without rows of its own (see `relation`); None: it has
+    none.
+
+    Columns of the view's key are preferred: the view's rows are known by them.
+    """
+    tracer = _Tracer(frame.sparkSession, inputs)
+    plan = tracer.with_plain_keys(tracer.optimised(plan_tree.analyzed(frame)))
+    leaves = tracer.leaves(plan)
+    if len({leaf.input for leaf in leaves}) < len(inputs) or tracer.has_subqueries(plan):
+        return None
+    homes = tracer.homes(plan, leaves)
+    links = tracer.links(plan, leaves)
+    for columns in (key, frame.columns):
+        best = _best(columns, leaves, homes, links)
+        if best is not None:
+            return best
+    return None
+
+
+def _best(
+    columns: Sequence[str], leaves: Sequence[Leaf], homes: Mapping[int, Mapping[str, str]], links: Sequence[JoinLink]
+) -> Units | None:
+    """Of all sets of columns by which every leaf is reached the one with most homes, then the largest."""
+    found: list[Units] = []
+    for wanted in _candidates(columns, homes):
+        at = {leaf: tuple(there[c] for c in wanted) for leaf, there in homes.items() if set(wanted) <= there.keys()}
+        way = _way(leaves, set(at), links)
+        if way is not None:
+            found.append(Units(wanted, tuple(leaves), at, way))
+    return max(found, key=lambda units: (len(units.homes), len(units.columns)), default=None)
+
+
+def _candidates(columns: Sequence[str], homes: Mapping[int, Mapping[str, str]]) -> Iterator[tuple[str, ...]]:
+    """Columns that have arrived together at one leaf, or at two."""
+    there = [frozenset(home) & frozenset(columns) for home in homes.values()]
+    sets = {*there, *(a & b for a, b in combinations(there, 2))}
+    return (tuple(c for c in columns if c in wanted) for wanted in sorted(sets, key=sorted) if wanted)
+
+
+def _way(leaves: Sequence[Leaf], homes: set[int], links: Sequence[JoinLink]) -> tuple[JoinLink, ...] | None:
+    """Links that lead from the homes to every other leaf; None: some leaf is not reached."""
+    reached, way = set(homes), []
+    while homes and len(reached) < len(leaves):
+        link = next((k for k in links if k.of.leaf in reached and k.to.leaf not in reached), None)
+        if link is None:
+            return None
+        reached.add(link.to.leaf)
+        way.append(link)
+    return tuple(way) if homes else None
+
+
+def relation(spark: SparkSession, schema: Any) -> DataFrame:
+    """A relation of which Spark knows the columns and nothing else. Of rows that it knew it would make use."""
+    return spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
+
+
+class _Tracer:
+    """Puts marks into a plan, lets Spark optimise it, and looks where they are."""
+
+    def __init__(self, spark: SparkSession, inputs: Mapping[str, DataFrame]) -> None:
+        self._spark = spark
+        self._jvm: Any = spark._jvm
+        self._inputs = {plan_tree.analyzed(frame).rdd().id(): name for name, frame in inputs.items()}
+        self._logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
+        self._always = self._jvm.PythonUtils.toScalaMap({}).withDefaultValue(True)
+
+    # Plans
+
+    def optimised(self, plan: plan_tree.Plan) -> plan_tree.Plan:
+        """As Spark's optimizer leaves it; twice, since the second pass sees the joins that subqueries became. It makes
+        no limits for the groups of a window meanwhile, through which it would push nothing afterwards."""
+        optimizer = self._spark._jsparkSession.sessionState().optimizer()
+        before = self._spark.conf.get(_GROUP_LIMITS)
+        self._spark.conf.set(_GROUP_LIMITS, "-1")
+        try:
+            return optimizer.execute(optimizer.execute(plan))
+        finally:
+            self._spark.conf.set(_GROUP_LIMITS, str(before))
+
+    def leaves(self, plan: plan_tree.Plan) -> list[Leaf]:
+        places = [node for node in plan_tree.nodes(plan) if self._input(node) is not None]
+        return [Leaf(number, self._input(node) or "") for number, node in enumerate(places)]
+
+    def _input(self, node: plan_tree.Plan) -> str | None:
+        return self._inputs.get(node.rdd().id()) if plan_tree.kind(node) == "LogicalRDD" else None
+
+    def has_subqueries(self, plan: plan_tree.Plan) -> bool:
+        """Whether a plan is left inside an expression: its rows would come from nowhere that is looked at."""
+        parts = (part for node in plan_tree.nodes(plan) for part in plan_tree.expressions(node))
+        return any(plan_tree.kind(part) in _WITH_PLANS for part in parts)
+
+    def with_plain_keys(self, plan: plan_tree.Plan) -> plan_tree.Plan:
+        """The same plan, whose joins compare columns: what they compute for it stands in a projection below, since
+        Spark infers filters between columns only. A null-safe comparison becomes a plain one: the marks hold for null
+        too."""
+        below = [self.with_plain_keys(child) for child in plan_tree.children(plan)]
+        if not below:
+            return plan
+        if plan_tree.kind(plan) != "Join" or plan.condition().isEmpty():
+            return plan.withNewChildren(self._seq(below))
+        left, right = below
+        parts: list[Any] = []
+        for part in _conjuncts(plan.condition().get()):
+            sides = self._sides(part, left, right)
+            if sides is None:
+                parts.append(part)
+                continue
+            left, a = self._as_column(left, sides[0])
+            right, b = self._as_column(right, sides[1])
+            parts.append(self._jvm.org.apache.spark.sql.catalyst.expressions.EqualTo(a, b))
+        condition = self._jvm.scala.Some(self._all(parts))
+        return self._logical.Join(left, right, plan.joinType(), condition, plan.hint())
+
+    def _sides(self, part: Any, left: plan_tree.Plan, right: plan_tree.Plan) -> tuple[Any, Any] | None:
+        """What of each side an equality compares; None: it is another condition."""
+        if plan_tree.kind(part) not in _OVER_KEYS:
+            return None
+        a, b = plan_tree.children(part)
+        for one, other in ((a, b), (b, a)):
+            if _from(one, left) and _from(other, right):
+                return one, other
+        return None
+
+    def _as_column(self, side: plan_tree.Plan, expression: Any) -> tuple[plan_tree.Plan, Any]:
+        if plan_tree.kind(expression) == "AttributeReference":
+            return side, expression
+        named = self._alias(expression)
+        columns = [*plan_tree.items(side.output()), named]
+        return self._logical.Project(self._seq(columns), side), named.toAttribute()
+
+    def _alias(self, expression: Any) -> Any:
+        fresh = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
+        none = self._jvm.scala.Option.empty()
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.Alias(
+            expression, "_key", fresh, self._seq([]), none, self._seq([])
+        )
+
+    # Marks
+
+    def homes(self, plan: plan_tree.Plan, leaves: Sequence[Leaf]) -> dict[int, dict[str, str]]:
+        """For each leaf at which marks on columns of the result arrived: column and expression."""
+        for column in list(plan_tree.items(plan.output())):
+            plan = self._logical.Filter(self._mark(column.name(), column), plan)
+        traces = self._traces(self.optimised(plan))
+        return {leaf.number: there for leaf in leaves if (there := traces.at(leaf.number))}
+
+    def links(self, plan: plan_tree.Plan, leaves: Sequence[Leaf]) -> list[JoinLink]:
+        names: list[str] = []
+        traces = self._traces(self.optimised(self._with_marked_joins(plan, names)))
+        links = []
+        for name in names:
+            places = [LeafValue(leaf, expression) for leaf, expression in traces.of(name).items()]
+            links += [JoinLink(of, to) for of in places for to in places if of != to]
+        return links
+
+    def _with_marked_joins(self, plan: plan_tree.Plan, names: list[str]) -> plan_tree.Plan:
+        below = [self._with_marked_joins(child, names) for child in plan_tree.children(plan)]
+        if not below:
+            return plan
+        if plan_tree.kind(plan) == "Join" and plan.condition().isDefined():
+            for part in _conjuncts(plan.condition().get()):
+                sides = self._sides(part, *plan_tree.children(plan))
+                if sides is not None:
+                    below = [self._marked(side, column, names) for side, column in zip(below, sides, strict=True)]
+        return plan.withNewChildren(self._seq(below))
+
+    def _marked(self, side: plan_tree.Plan, column: Any, names: list[str]) -> plan_tree.Plan:
+        names.append(f"join{len(names)}")
+        return self._logical.Filter(self._mark(names[-1], column), side)
+
+    def _mark(self, name: str, column: Any) -> Any:
+        expressions = self._jvm.org.apache.spark.sql.catalyst.expressions
+        types = self._jvm.org.apache.spark.sql.types.DataTypes
+        none, named = self._jvm.scala.Option.empty(), self._jvm.scala.Some(f"mark {name}")
+        nothing, columns = self._seq([]), self._seq([column])
+        return expressions.ScalaUDF(self._always, types.BooleanType, columns, nothing, none, named, True, True)
+
+    def _traces(self, plan: plan_tree.Plan) -> _Traces:
+        """Marks directly above leaves, whose order is that of `leaves`: optimising keeps it."""
+        arrived: list[tuple[int, str, str]] = []
+        number = 0
+        for node, above in _with_filters(plan, ()):
+            if self._input(node) is not None:
+                own = {a.exprId().id() for a in plan_tree.items(node.output())}
+                for part in above:
+                    name = _mark_name(part)
+                    if name is not None and _ids(part) <= own:
+                        arrived.append((number, name, self._text(plan_tree.children(part)[0])))
+                number += 1
+        return _Traces(tuple(arrived))
+
+    def _text(self, expression: Any) -> str:
+        """As SQL over the leaf's own columns."""
+        return str(self._unqualified(expression).sql())
+
+    def _unqualified(self, expression: Any) -> Any:
+        if plan_tree.kind(expression) == "AttributeReference":
+            return expression.withQualifier(self._seq([]))
+        inside = plan_tree.children(expression)
+        return expression.withNewChildren(self._seq(map(self._unqualified, inside))) if inside else expression
+
+    def _all(self, parts: Sequence[Any]) -> Any:
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = self._jvm.org.apache.spark.sql.catalyst.expressions.And(whole, part)
+        return whole
+
+    def _seq(self, things: Iterable[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(list(things))
+
+
+def _with_filters(plan: plan_tree.Plan, above: tuple[Any, ...]) -> Iterator[tuple[plan_tree.Plan, tuple[Any, ...]]]:
+    """Every node with no children, and the conditions of the filters directly above it."""
+    below = plan_tree.children(plan)
+    if not below:
+        yield plan, above
+        return
+    if plan_tree.kind(plan) == "Filter":
+        above = (*above, *_conjuncts(plan.condition()))
+    elif plan_tree.kind(plan) != "Project":
+        above = ()
+    for child in below:
+        yield from _with_filters(child, above)
+
+
+def _conjuncts(condition: Any) -> Iterator[Any]:
+    if plan_tree.kind(condition) == "And":
+        for part in plan_tree.children(condition):
+            yield from _conjuncts(part)
+    else:
+        yield condition
+
+
+def _mark_name(expression: Any) -> str | None:
+    if plan_tree.kind(expression) != "ScalaUDF" or expression.udfName().isEmpty():
+        return None
+    name = str(expression.udfName().get())
+    return name.removeprefix("mark ") if name.startswith("mark ") else None
+
+
+def _ids(expression: Any) -> set[int]:
+    return {attribute.exprId().id() for attribute in plan_tree.items(expression.references())}
+
+
+def _from(expression: Any, side: plan_tree.Plan) -> bool:
+    """Whether an expression is made of columns of one side, and of at least one."""
+    used = _ids(expression)
+    return bool(used) and used <= {a.exprId().id() for a in plan_tree.items(side.output())}
