@@ -38,6 +38,15 @@ class Parameters:
 Build = Callable[[Parameters], str]
 
 
+def _comparison(operator: str) -> Callable[[Expression, object], Condition]:
+    return lambda self, other: _compared(self, operator, other)
+
+
+def _arithmetic(operator: str) -> tuple[Callable[[Expression, object], Expression], ...]:
+    """What stands for the operator with the expression on its left, and on its right."""
+    return lambda self, other: _computed(self, operator, other), lambda self, other: _computed(other, operator, self)
+
+
 class Expression:
     """Something with a value in each row: a column, a field of one, arithmetic over them, a function's result."""
 
@@ -57,18 +66,10 @@ class Expression:
     def __ne__(self, other: object) -> Condition:  # type: ignore[override]
         return self.is_not_null() if other is None else _compared(self, "<>", other)
 
-    def __lt__(self, other: object) -> Condition:
-        return _compared(self, "<", other)
-
-    def __le__(self, other: object) -> Condition:
-        return _compared(self, "<=", other)
-
-    def __gt__(self, other: object) -> Condition:
-        return _compared(self, ">", other)
-
-    def __ge__(self, other: object) -> Condition:
-        return _compared(self, ">=", other)
-
+    __lt__ = _comparison("<")
+    __le__ = _comparison("<=")
+    __gt__ = _comparison(">")
+    __ge__ = _comparison(">=")
     __hash__ = None  # type: ignore[assignment]
 
     def is_in(self, values: Collection[object]) -> Condition:
@@ -104,32 +105,11 @@ class Expression:
 
     # Arithmetic
 
-    def __add__(self, other: object) -> Expression:
-        return _computed(self, "+", other)
-
-    def __radd__(self, other: object) -> Expression:
-        return _computed(other, "+", self)
-
-    def __sub__(self, other: object) -> Expression:
-        return _computed(self, "-", other)
-
-    def __rsub__(self, other: object) -> Expression:
-        return _computed(other, "-", self)
-
-    def __mul__(self, other: object) -> Expression:
-        return _computed(self, "*", other)
-
-    def __rmul__(self, other: object) -> Expression:
-        return _computed(other, "*", self)
-
-    def __truediv__(self, other: object) -> Expression:
-        return _computed(self, "/", other)
-
-    def __rtruediv__(self, other: object) -> Expression:
-        return _computed(other, "/", self)
-
-    def __mod__(self, other: object) -> Expression:
-        return _computed(self, "%", other)
+    __add__, __radd__ = _arithmetic("+")
+    __sub__, __rsub__ = _arithmetic("-")
+    __mul__, __rmul__ = _arithmetic("*")
+    __truediv__, __rtruediv__ = _arithmetic("/")
+    __mod__, __rmod__ = _arithmetic("%")
 
     def __neg__(self) -> Expression:
         return Expression(lambda p: f"(-{self.build(p)})")
