@@ -62,7 +62,7 @@ def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:
 
 def test_an_event_that_the_disk_does_not_take_is_not_in_the_queue(door: ScriptedDoor, tmp_path: Path) -> None:
     with Producer(door.url, "orders", folder=tmp_path, linger_ms=1, backoff_most_s=0.05) as orders:
-        orders.send({"order_id": 0}).result(5)
+        orders.send({"order_id": 0}).result(60)
         storer = orders._workings._storer
         assert storer is not None
         db = storer._journal._db
@@ -73,5 +73,5 @@ def test_an_event_that_the_disk_does_not_take_is_not_in_the_queue(door: Scripted
         orders.flush(60)
         assert orders.status().unsent_events == 0
         db.execute("PRAGMA max_page_count = 100000")
-        orders.send({"order_id": 2, "text": "x" * 100_000}).result(5)
+        orders.send({"order_id": 2, "text": "x" * 100_000}).result(60)
     assert [event["order_id"] for request in door.requests for event in request.events] == [0, 2]

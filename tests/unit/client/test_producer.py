@@ -94,8 +94,8 @@ async def test_nothing_is_lost_or_doubled_over_restarts_of_both_with_answers_los
 def test_a_batch_keeps_its_number_and_its_bytes_until_it_is_answered(door: ScriptedDoor, tmp_path: Path) -> None:
     door.answers.extend([Answer(cut=True), refusal(500, "internal"), refusal(503, "overloaded", Retry_After="0")])
     with Producer(door.url, "orders", folder=tmp_path, **FAST) as orders:
-        orders.send({"order_id": 0, "text": "a" * 2000}).result(5)
-        orders.send(order(1)).result(5)
+        orders.send({"order_id": 0, "text": "a" * 2000}).result(60)
+        orders.send(order(1)).result(60)
     first, *others = door.requests
     assert [(request.number, request.raw) for request in others[:3]] == [(first.number, first.raw)] * 3
     assert first.headers["Content-Encoding"] == "gzip"
@@ -114,7 +114,7 @@ def test_each_try_is_stamped_anew(door: ScriptedDoor) -> None:
 
     door.answers.extend([Answer(cut=True), refusal(429, "too_many", Retry_After="0")])
     with Producer(door.url, "orders", clock=Phone(), **FAST) as orders:
-        orders.send(order(0)).result(5)
+        orders.send(order(0)).result(60)
     stamps = [int(request.headers["Penstock-Sent"]) for request in door.requests]
     assert len(stamps) == 3
     assert stamps == sorted(set(stamps))
@@ -133,7 +133,7 @@ def test_a_new_start_raises_the_epoch_and_an_open_batch_keeps_its_own(door: Scri
     door.answers.clear()
     asked = len(door.requests)
     with Producer(door.url, "orders", folder=tmp_path, **FAST) as second:
-        second.send(order(2)).result(5)
+        second.send(order(2)).result(60)
     old, *new = [request for request in door.requests[asked:]]
     assert (old.number, old.events) == (door.requests[0].number, [order(0)])
     assert [event for request in new for event in request.events] == [order(1), order(2)]
@@ -146,7 +146,7 @@ def test_a_page_that_is_not_the_door_settles_nothing(door: ScriptedDoor) -> None
     door.answers.extend([Answer(200, b"<html>pay here</html>"), Answer(204), Answer(302, b"", {"Location": "/login"})])
     door.answers.append(Answer(422, {"detail": "no"}))
     with Producer(door.url, "orders", **FAST) as orders:
-        assert orders.send(order(0)).result(5).ack == "t"
+        assert orders.send(order(0)).result(60).ack == "t"
     assert len(door.requests) == 5
     assert len({request.number for request in door.requests}) == 1
 
@@ -158,7 +158,7 @@ def test_a_refusal_that_will_not_pass_is_loud_and_loses_nothing(
     keys = iter(["old", "new", "new", "new"])
     door.answers.append(refusal(status, code))
     with Producer(door.url, "orders", key=lambda: next(keys), **FAST) as orders:
-        orders.send(order(0)).result(5)
+        orders.send(order(0)).result(60)
     assert [request.headers["Authorization"] for request in door.requests] == ["Bearer old", "Bearer new"]
     assert any(code in record.message and record.levelno == logging.WARNING for record in caplog.records)
 
@@ -174,7 +174,7 @@ def test_a_body_that_is_too_large_is_halved_under_the_same_number(door: Scripted
         handles = [orders.send(order(n)) for n in range(1, 9)]
         door.gate.set()
         for handle in handles:
-            handle.result(5)
+            handle.result(60)
     large, half, *rest = door.requests[1:]
     assert large.number == half.number == rest[0].number
     assert (len(large.events), len(half.events), len(rest[0].events)) == (8, 4, 2)
@@ -186,8 +186,8 @@ def test_one_event_that_is_too_large_is_rejected_and_its_number_used_by_the_next
     door.answers.append(refusal(413, "too_large"))
     with Producer(door.url, "orders", **FAST | {"batch_events": 1}) as orders:
         with pytest.raises(EventRejectedError, match="bytes"):
-            orders.send(order(0)).result(5)
-        orders.send(order(1)).result(5)
+            orders.send(order(0)).result(60)
+        orders.send(order(1)).result(60)
     assert door.requests[0].number == door.requests[1].number
 
 
@@ -197,8 +197,8 @@ def test_a_doubtful_batch_is_not_made_smaller_if_it_was_taken(door: ScriptedDoor
     door.answers.extend([Answer(cut=True), refusal(413, "too_large"), refusal(409, "sequence_gap", **expected)])
     with Producer(door.url, "orders", **FAST | {"linger_ms": 50}) as orders:
         handles = [orders.send(order(n)) for n in range(4)]
-        assert [handle.result(5).repeated for handle in handles] == [True] * 4
-        orders.send(order(4)).result(5)
+        assert [handle.result(60).repeated for handle in handles] == [True] * 4
+        orders.send(order(4)).result(60)
     assert [(len(request.events), request.number[1]) for request in door.requests] == [(4, 0), (4, 0), (1, 2), (1, 1)]
 
 
@@ -223,10 +223,10 @@ def test_a_server_that_forgot_the_producer_gets_the_batch_in_a_new_epoch(
     door.answers.extend([taken(), refusal(409, "sequence_gap", Producer_Expected_Seq="0"), taken(), Answer(cut=True)])
     door.answers.append(refusal(409, "sequence_gap", Producer_Expected_Seq="0"))
     with Producer(door.url, "orders", **FAST) as orders:
-        orders.send(order(0)).result(5)
-        orders.send(order(1)).result(5)
+        orders.send(order(0)).result(60)
+        orders.send(order(1)).result(60)
         assert "twice" not in caplog.text
-        orders.send(order(2)).result(5)
+        orders.send(order(2)).result(60)
     numbers = [request.number for request in door.requests]
     assert [sequence for _, sequence in numbers] == [0, 1, 0, 1, 1, 0]
     assert numbers[2][0] > numbers[1][0]
@@ -270,7 +270,7 @@ def test_a_full_queue_is_an_error_or_a_wait_by_choice(door: ScriptedDoor) -> Non
         with pytest.raises(QueueFullError):
             orders.send(order(2), timeout_s=0.05)
         threading.Timer(0.1, door.gate.set).start()
-        orders.send(order(3)).result(5)
+        orders.send(order(3)).result(60)
 
 
 async def test_waiting_for_room_does_not_hold_up_the_loop(door: ScriptedDoor) -> None:

@@ -59,7 +59,7 @@ async def test_a_commit_writes_nothing_of_what_the_failed_one_before_it_counted(
     await first_taken(good)
     with pytest.raises(ValueError, match="columns"):
         await first_taken(bad)
-    assert held.result(10)
+    assert held.result(60)
     assert StreamCounts(log.memory()).of("orders")["shed"] == 3
 
 

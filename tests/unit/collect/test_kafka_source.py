@@ -109,7 +109,7 @@ async def test_the_lag_is_shown_and_no_group_is_committed(broker: Broker, tmp_pa
         await until(lambda: len(numbers(tmp_path)) == 20)
     from confluent_kafka.admin import AdminClient
 
-    groups = AdminClient({"bootstrap.servers": broker.address}).list_consumer_groups().result(10)
+    groups = AdminClient({"bootstrap.servers": broker.address}).list_consumer_groups().result(60)
     assert [group.group_id for group in groups.valid] == []
 
 
@@ -124,7 +124,7 @@ async def test_offsets_that_kafka_no_longer_has_are_told_and_read_anew(broker: B
         await until(lambda: len(numbers(tmp_path)) == 10)
     await asyncio.to_thread(produce, broker, name, range(5, 20), partition=0)
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.delete_records([TopicPartition(name, 0, 15)])[TopicPartition(name, 0)].result(10)
+    admin.delete_records([TopicPartition(name, 0, 15)])[TopicPartition(name, 0)].result(60)
     async with running(app(broker.address, name), Folder(tmp_path)) as edge:
         await until(lambda: len(numbers(tmp_path)) == 15)
         assert sorted(numbers(tmp_path)) == [*range(5), *range(15, 20), *range(100, 105)]

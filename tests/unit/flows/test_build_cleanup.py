@@ -286,7 +286,7 @@ def test_it_goes_in_slices_between_commits(world: World) -> None:
         (world.folder.checkpoints / "topics" / "old" / f"{number}.delta").touch()
     group = GroupCommit(world.log)
     leftovers = BuildCleanup(world.log, world.folder, app(), world.now_us)
-    assert group.sliced(leftovers.cleaning()).result(10) == 2
+    assert group.sliced(leftovers.cleaning()).result(60) == 2
     group.close()
     assert world.streams == {("topics", "new")}
     assert world.checkpoints == {"topics/new"}

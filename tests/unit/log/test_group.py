@@ -84,7 +84,7 @@ def test_all_that_waits_goes_into_the_next_commit_in_order(slow: GroupCommit, he
     futures += [slow.submit([append(stream, n), append(stream, n + 100)]) for n in range(1, 5)]
     for _ in range(2):
         held.let.release()
-    results = [future.result(10) for future in futures]
+    results = [future.result(60) for future in futures]
     assert held.calls == [1, 8]
     assert [len(r) for r in results] == [1, 2, 2, 2, 2]
     assert everything(held._log, stream) == [0, 1, 101, 2, 102, 3, 103, 4, 104]
@@ -124,10 +124,10 @@ def test_a_full_disk_is_told_to_every_caller_and_writing_goes_on(slow: GroupComm
     assert held.entered.acquire(timeout=60)
     held.let.release()
     with pytest.raises(DiskFullError):
-        futures[0].result(10)
+        futures[0].result(60)
     later = slow.submit([append(stream, 2)])
     held.let.release()
-    assert later.result(10)
+    assert later.result(60)
     assert everything(held._log, stream) == [2]
     assert slow.unwritten_bytes == 0
 
@@ -139,10 +139,10 @@ def test_a_bad_append_fails_alone(slow: GroupCommit, held: Held, stream: Stream)
     good = slow.submit([append(stream, 1)])
     for _ in range(4):
         held.let.release()
-    assert first.result(10)
+    assert first.result(60)
     with pytest.raises(ValueError, match="columns"):
-        bad.result(10)
-    assert good.result(10)
+        bad.result(60)
+    assert good.result(60)
     assert everything(held._log, stream) == [0, 1]
 
 
@@ -153,10 +153,10 @@ def test_keys_are_set_in_the_order_in_which_they_were_submitted(slow: GroupCommi
     before, between, after = slow.submit([absent]), slow.submit([], {"a": 2}), slow.submit([append(stream, 1), absent])
     for _ in range(2):
         held.let.release()
-    assert first.result(10)
-    assert accepted(before.result(10)) == [0]
-    assert between.result(10) == []
-    taken, refused = after.result(10)
+    assert first.result(60)
+    assert accepted(before.result(60)) == [0]
+    assert between.result(60) == []
+    taken, refused = after.result(60)
     assert accepted([taken]) == [1]
     assert isinstance(refused, ConditionError)
     assert held._log.memory()["a"] == 2
@@ -169,16 +169,16 @@ def test_above_the_bound_a_submission_is_refused_at_once(held: Held, stream: Str
         group.submit([append(stream, 9)])
     for _ in range(2):
         held.let.release()
-    assert all(future.result(10) for future in taken)
+    assert all(future.result(60) for future in taken)
     held.let.release()
-    assert group.submit([append(stream, 2)]).result(10)
+    assert group.submit([append(stream, 2)]).result(60)
     group.close()
     assert everything(held._log, stream) == [0, 1, 2]
 
 
 def test_a_single_append_above_the_bound_is_taken_when_nothing_waits(log: Log, stream: Stream) -> None:
     group = GroupCommit(log, unwritten_bytes=1)
-    assert group.submit([append(stream, *range(100))]).result(10)
+    assert group.submit([append(stream, *range(100))]).result(60)
     group.close()
 
 
@@ -187,11 +187,11 @@ def test_nobody_waits_for_ever_and_what_was_submitted_is_written_all_the_same(he
     futures = [group.submit([append(stream, n)]) for n in range(3)]
     for future in futures:
         with pytest.raises(OutcomeUnknownError):
-            future.result(10)
+            future.result(60)
     assert group.unwritten_bytes > 0, "it still waits"
     for _ in range(3):
         held.let.release()
-    assert group.submit([append(stream, 3)]).result(10)
+    assert group.submit([append(stream, 3)]).result(60)
     assert everything(held._log, stream) == [0, 1, 2, 3]
     assert (group.unwritten_bytes, group.problem) == (0, None)
     group.close()
@@ -216,8 +216,8 @@ def test_a_commit_takes_no_more_than_its_size(held: Held, stream: Stream) -> Non
     rest = [group.submit([append(stream, n)]) for n in range(1, 8)]
     for _ in range(10):
         held.let.release()
-    assert first.result(10)
-    assert all(future.result(10) for future in rest)
+    assert first.result(60)
+    assert all(future.result(60) for future in rest)
     group.close()
     assert held.calls == [1, 3, 3, 1]
 
@@ -228,8 +228,8 @@ def test_two_metas_for_one_stream_become_two_commits(slow: GroupCommit, held: He
     rest = [slow.submit([append(stream, n, meta={"batch": n})]) for n in (1, 2)]
     for _ in range(3):
         held.let.release()
-    assert first.result(10)
-    assert all(future.result(10) for future in rest)
+    assert first.result(60)
+    assert all(future.result(60) for future in rest)
     assert [c.meta for c in held._log.commits(stream, 0)] == [None, {"batch": 1}, {"batch": 2}]
 
 
@@ -255,8 +255,8 @@ def test_slices_are_taken_between_commits(slow: GroupCommit, held: Held, stream:
     total = slow.sliced(steps())
     for _ in range(5):
         held.let.release()
-    assert first.result(10)
-    assert total.result(10) == 3
+    assert first.result(60)
+    assert total.result(60) == 3
     assert seen == [1, 2, 3]
 
 
@@ -275,8 +275,8 @@ def test_a_call_goes_before_slices_that_wait(group: GroupCommit) -> None:
     assert begun.wait(60)
     called = group.run(lambda: order.append("call"))
     go_on.set()
-    called.result(10)
-    assert total.result(10) == 5
+    called.result(60)
+    assert total.result(60) == 5
     assert order == ["slice", "call", *["slice"] * 4]
 
 
@@ -286,8 +286,8 @@ def test_an_error_in_a_slice_comes_back(group: GroupCommit) -> None:
         raise KeyError("broken")
 
     with pytest.raises(KeyError):
-        group.sliced(steps()).result(10)
-    assert group.run(lambda: 1).result(10) == 1
+        group.sliced(steps()).result(60)
+    assert group.run(lambda: 1).result(60) == 1
 
 
 def test_close_writes_what_waits_and_refuses_what_comes_later(log: Log, stream: Stream) -> None:
@@ -318,7 +318,7 @@ def test_an_idle_log_is_tidied_up(monkeypatch: pytest.MonkeyPatch, log: Log, str
     group = GroupCommit(log)
     assert tidied.wait(60)
     tidied.clear()
-    group.submit([append(stream, 1)]).result(10)
+    group.submit([append(stream, 1)]).result(60)
     assert tidied.wait(60)
     group.close()
 
@@ -331,5 +331,5 @@ async def test_a_caller_that_stops_waiting_does_not_take_the_writer_along(group:
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     hold.set()
-    first.result(5)
-    assert group.run(lambda: 2).result(5) == 2
+    first.result(60)
+    assert group.run(lambda: 2).result(60) == 2

@@ -27,11 +27,11 @@ def group(log: Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupCommit]:
 def test_a_full_disk_is_a_problem_until_there_is_room_and_nobody_has_to_send(
     group: GroupCommit, log: Log, stream: Stream
 ) -> None:
-    group.submit([Append(stream, events([0]))]).result(10)
+    group.submit([Append(stream, events([0]))]).result(60)
     assert group.problem is None
     with BACKENDS["memory"].starved(log):
         with pytest.raises(DiskFullError):
-            group.submit([Append(stream, events(range(1, 10_000)))]).result(10)
+            group.submit([Append(stream, events(range(1, 10_000)))]).result(60)
         assert isinstance(group.problem, DiskFullError)
     eventually(lambda: group.problem is None)
     assert everything(log, stream) == [0]
@@ -40,7 +40,7 @@ def test_a_full_disk_is_a_problem_until_there_is_room_and_nobody_has_to_send(
 def test_a_writer_that_was_replaced_stays_a_problem(group: GroupCommit, log: Log, stream: Stream) -> None:
     newer = open_log(log.place, app="unit")
     with pytest.raises(StaleTermError):
-        group.submit([Append(stream, events([0]))]).result(10)
+        group.submit([Append(stream, events([0]))]).result(60)
     assert isinstance(group.problem, StaleTermError)
     newer.close()
 
@@ -59,7 +59,7 @@ def test_a_commit_that_hangs_is_a_problem(log: Log, stream: Stream, monkeypatch:
 
     monkeypatch.setattr(group_, "STALLED_S", 0.01)
     group = GroupCommit(Hanging())
-    group.submit([Append(stream, events([0]))]).result(10)
+    group.submit([Append(stream, events([0]))]).result(60)
     assert isinstance(seen[0], LogUnavailableError)
     assert group.problem is None
     group.close()
