@@ -1,15 +1,48 @@
+"""What an index looks like inside: files that were written before are opened as they are."""
+
 from __future__ import annotations
 
+import hashlib
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from penstock.log.index.tables import checksum
+from penstock.config import sqlite_place
+from penstock.log.index.tables import FORMAT, checksum
+from penstock.log.opening import open_log
+
+FACTS: list[Any] = [1, 2, 3, 4, 5, 6, 7, 8, 0, 10, 11]
+
+
+def test_the_layout_is_that_of_every_stored_file(tmp_path: Path) -> None:
+    """Another layout needs another `FORMAT`, and a way for the files of this one."""
+    open_log(sqlite_place(tmp_path / "log.db"), app="unit").close()
+    with closing(sqlite3.connect(tmp_path / "log.db")) as connection:
+        tables = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name").fetchall()
+    assert [name for name, _ in tables] == [
+        "blocks",
+        "commits",
+        "garbage",
+        "meta",
+        "payloads",
+        "schemas",
+        "sqlite_sequence",
+        "streams",
+    ]
+    texts = " ".join(" ".join(sql.split()) for _, sql in tables)
+    assert (FORMAT, hashlib.sha256(texts.encode()).hexdigest()[:16]) == (1, "a3be530b458a6e1d")
+
+
+def test_a_checksum_is_that_of_every_stored_block() -> None:
+    assert checksum(FACTS, b"data", None) == 2_490_724_755
+    assert checksum([*FACTS[:9], None, 11], b"data", b"offsets") == 4_104_199_352
 
 
 def test_a_checksum_covers_every_part_of_a_block() -> None:
-    facts: list[Any] = [1, 2, 3, 4, 5, 6, 7, 8, 0, 10, 11]
-    sums = {checksum(facts, b"data", None), checksum(facts, b"date", None), checksum(facts, b"data", b"offsets")}
-    for at in range(len(facts)):
-        changed = [fact + (place == at) for place, fact in enumerate(facts)]
+    sums = {checksum(FACTS, b"data", None), checksum(FACTS, b"date", None), checksum(FACTS, b"data", b"offsets")}
+    for at in range(len(FACTS)):
+        changed = [fact + (number == at) for number, fact in enumerate(FACTS)]
         sums.add(checksum(changed, b"data", None))
-    sums.add(checksum([*facts[:9], None, 11], b"data", None))
-    assert len(sums) == 3 + len(facts) + 1
+    sums.add(checksum([*FACTS[:9], None, 11], b"data", None))
+    assert len(sums) == 3 + len(FACTS) + 1
