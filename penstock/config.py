@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import ClassVar
 
 from penstock.errors import DeclarationError
 
@@ -165,6 +166,20 @@ def sqlite_place(path: Path) -> str:
 class Folder:
     """The data folder of one app. Whoever wants a path asks here."""
 
+    log_names: ClassVar[frozenset[str]] = frozenset({"edge.db", "flows.db"})
+    names: ClassVar[frozenset[str]] = log_names | {
+        "checkpoints",
+        "inbox",
+        "logs",
+        "run",
+        "scratch",
+        "tls",
+        "run.lock",
+        "edge.lock",
+        "flows.lock",
+        "lost+found",
+    }
+    """What a data folder may hold."""
     root: Path
     log: str | None = None
     """The place below which the app's logs lie; None: they are files of this folder."""

@@ -22,22 +22,6 @@ from penstock.log.opening import check_place
 
 WAIT_S = 15.0
 """How long a new run waits for the children of a run that died: they end within 2 s unless the machine is stuck."""
-_OURS = frozenset(
-    [
-        "edge.db",
-        "flows.db",
-        "checkpoints",
-        "inbox",
-        "logs",
-        "run",
-        "scratch",
-        "tls",
-        "run.lock",
-        "edge.lock",
-        "flows.lock",
-        "lost+found",
-    ]
-)
 
 
 def check_folder(folder: Folder, app: str) -> None:
@@ -52,8 +36,8 @@ def check_folder(folder: Folder, app: str) -> None:
 def _refuse_strangers(root: Path) -> None:
     """A folder with other files and no log in it was named by mistake."""
     names = sorted(path.name for path in root.iterdir())
-    strangers = [name for name in names if name not in _OURS]
-    if strangers and not {"edge.db", "flows.db"} & set(names):
+    strangers = [name for name in names if name not in Folder.names]
+    if strangers and not Folder.log_names & set(names):
         raise FolderMismatchError(
             f"'{root}' is not a data folder of Penstock",
             detail=f"it holds {', '.join(strangers[:5])}",
