@@ -44,7 +44,7 @@ from penstock.declaration import Application, StreamDef
 from penstock.errors import SchemaChangeError
 from penstock.log.class_change import WAY_OUT, judged, versioned
 from penstock.log.folder_log import DEAD
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Log, Stream, StreamSpec
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import Signals

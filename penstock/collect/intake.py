@@ -27,7 +27,7 @@ from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
 from penstock.collect.limits.stream_guard import StreamGuard
 from penstock.collect.sender import Sender, Way
-from penstock.log.group import GroupCommit, first_taken
+from penstock.log.group_commit import GroupCommit, first_taken
 from penstock.log.log import Append, Appended, Condition, OutcomeKey, Producer, Share, Stream
 from penstock.observe.signals import EventsSkewed, EventsTaken, Signals
 from penstock.position import Position

@@ -39,7 +39,7 @@ from penstock.flows.sink import Sink, with_op
 from penstock.flows.source import Feed
 from penstock.log import control_keys
 from penstock.log.builds import Build, FlowState, State, batch_meta
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Count, Log, LogReader, Stream
 
 _log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from penstock.flows.regroup.regrouped_views import RegroupedViews
 from penstock.flows.session import hold, open_session
 from penstock.log import control_keys
 from penstock.log.folder_log import DEAD, LATE
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Log, LogReader, Stream, StreamSpec
 from penstock.log.opening import open_log, open_reader
 from penstock.views.read_rule import rule_problems

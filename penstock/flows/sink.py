@@ -34,7 +34,7 @@ from penstock.flows.query import UnrunBatch
 from penstock.flows.source import Feed
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Count, EndsAt, LogReader, Share, Stream
 
 Ends = dict[str, Any]

@@ -23,7 +23,7 @@ Invariants, each of which `penstock.testing.contracts.log_contract` tries to bre
 10. A power cut leaves every commit whose `append` returned, with its keys, ids and producers' numbers, and of the one
     that was under way all or nothing.
 
-A writer lives in one process and is called from one thread at a time (see `group.py` for many callers). Readers
+A writer lives in one process and is called from one thread at a time (see `group_commit.py` for many callers). Readers
 live in any process, in any number, and may be called from any thread.
 """
 

@@ -17,7 +17,7 @@ from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError
 from penstock.log.control import ControlFollower
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import LogReader
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer

@@ -15,7 +15,7 @@ from penstock.clock import Clock
 from penstock.declaration import Application, StreamDef
 from penstock.log import control_keys
 from penstock.log.builds import batch_meta
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Log, LogReader, Stream
 from penstock.log.retention import retaining
 

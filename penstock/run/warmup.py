@@ -26,7 +26,7 @@ from penstock.flows.engine.small_batches import FEW_EVENTS
 from penstock.flows.plan import Planner
 from penstock.flows.runner import Runner
 from penstock.flows.session import open_session
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Log, StreamSpec
 from penstock.log.opening import open_log
 from penstock.run.preflight import check_java

@@ -15,7 +15,7 @@ from penstock import App, Event
 from penstock.errors import FolderHeldError, OutcomeUnknownError
 from penstock.flows import checkpoint
 from penstock.flows.session import hold
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from tests.flows.world import World
 
 

@@ -22,7 +22,7 @@ from penstock.flows.runner import Runner
 from penstock.flows.sink import latest_by_key
 from penstock.flows.verify import Report, Verifier
 from penstock.log.builds import batch_meta
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Stream, StreamSpec
 from penstock.log.opening import open_log, open_reader
 

@@ -13,7 +13,7 @@ from penstock.clock import Clock
 from penstock.collect.counts import counted
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.sender import Sender
-from penstock.log.group import GroupCommit, first_taken
+from penstock.log.group_commit import GroupCommit, first_taken
 from penstock.log.log import Append, Producer, Share, Stream
 from penstock.schema import ID, KEY, RECEIVED, SENT, TIME, TIMESTAMP
 

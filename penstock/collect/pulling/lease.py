@@ -15,7 +15,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.errors import ConditionError, LeaseLostError
 from penstock.log import control_keys
-from penstock.log.group import GroupCommit, first_taken
+from penstock.log.group_commit import GroupCommit, first_taken
 from penstock.log.log import Append, KeyIs, Log
 
 LEASE_US = 30_000_000

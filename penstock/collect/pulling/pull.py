@@ -28,7 +28,7 @@ from penstock.collect.pulling.resume import ResumePoint
 from penstock.collect.sender import Sender
 from penstock.declaration import PullDef, StreamDef
 from penstock.errors import ConditionError, LeaseLostError, PenstockError
-from penstock.log.group import GroupCommit, first_taken
+from penstock.log.group_commit import GroupCommit, first_taken
 from penstock.log.log import Append
 from penstock.observe.signals import PullReset, PullStateChanged, Signals
 

@@ -26,7 +26,7 @@ from penstock.collect.pulling.sources.websocket import WebSocketSource
 from penstock.config import Limits
 from penstock.declaration import Application, PullDef, StreamDef
 from penstock.errors import PenstockError
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Log
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import Signals

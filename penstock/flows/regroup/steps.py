@@ -34,7 +34,7 @@ from penstock.flows.regroup.held import HeldFile, HeldRows, Shape, Table, discar
 from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, difference, taken
 from penstock.flows.sink import latest_by_key
 from penstock.log.builds import BatchMeta, State, batch_meta
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Log, LogReader, Stream
 
 _log = logging.getLogger(__name__)

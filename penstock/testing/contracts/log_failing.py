@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import CorruptBlockError, DiskFullError, OutcomeUnknownError, StaleTermError
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Appended, KeyIs, Log, LogReader, Producer, Stream, StreamSpec
 from penstock.testing.contracts import log_child
 from penstock.testing.contracts.log_backends import LogBackend, needs

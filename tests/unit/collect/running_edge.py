@@ -23,7 +23,7 @@ from penstock.collect.ways.connections import Connections
 from penstock.collect.ways.short_way import Writers
 from penstock.config import Folder, Limits
 from penstock.log.folder_log import FolderLog
-from penstock.log.group import GIVE_UP_S, GroupCommit
+from penstock.log.group_commit import GIVE_UP_S, GroupCommit
 from penstock.log.logs.memory import memory_of
 from penstock.log.opening import open_log, open_reader
 from penstock.observe.metrics import Observer

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.collect.counts import StreamCounts, counted
-from penstock.log.group import GroupCommit, first_taken
+from penstock.log.group_commit import GroupCommit, first_taken
 from penstock.log.log import Append, Log, Share, Stream, StreamSpec
 from penstock.log.logs.memory import temporary_place
 from penstock.log.opening import open_log

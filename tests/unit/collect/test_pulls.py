@@ -16,7 +16,7 @@ from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.pulling.lease import LEASE_US, Leases
 from penstock.errors import ConditionError, DeclarationError, LeaseLostError
-from penstock.log.group import GroupCommit, first_taken
+from penstock.log.group_commit import GroupCommit, first_taken
 from penstock.log.log import Append
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer

@@ -18,7 +18,7 @@ from penstock.collect.ways.view_reply import MayRead, by_credential
 from penstock.config import Limits
 from penstock.errors import ReadOnlyStreamError
 from penstock.log.folder_log import FolderLog
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Log
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer

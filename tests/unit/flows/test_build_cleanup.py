@@ -21,7 +21,7 @@ from penstock.event import Event
 from penstock.flows.build_cleanup import KEPT_US, BuildCleanup
 from penstock.log.builds import BatchMeta, Build
 from penstock.log.folder_log import DEAD, LATE, FolderLog
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Stream, StreamSpec
 from penstock.log.opening import open_log
 from penstock.schema import stored_schema

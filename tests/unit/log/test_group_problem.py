@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import DiskFullError, LogUnavailableError, StaleTermError
-from penstock.log import group as group_
-from penstock.log.group import GroupCommit
+from penstock.log import group_commit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Log, Stream
 from penstock.log.opening import open_log
 from penstock.testing.contracts.log_backends import BACKENDS
@@ -18,7 +18,7 @@ from penstock.testing.contracts.log_events import events, eventually, everything
 
 @pytest.fixture
 def group(log: Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupCommit]:
-    monkeypatch.setattr(group_, "TIDY_S", 0.02)
+    monkeypatch.setattr(group_commit, "TIDY_S", 0.02)
     group = GroupCommit(log)
     yield group
     group.close()
@@ -57,7 +57,7 @@ def test_a_commit_that_hangs_is_a_problem(log: Log, stream: Stream, monkeypatch:
         def __getattr__(self, name: str) -> Any:
             return getattr(log, name)
 
-    monkeypatch.setattr(group_, "STALLED_S", 0.01)
+    monkeypatch.setattr(group_commit, "STALLED_S", 0.01)
     group = GroupCommit(Hanging())
     group.submit([Append(stream, events([0]))]).result(60)
     assert isinstance(seen[0], LogUnavailableError)

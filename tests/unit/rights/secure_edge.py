@@ -19,7 +19,7 @@ from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.config import Limits
 from penstock.log.folder_log import FolderLog
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import RequestRefused

@@ -10,7 +10,7 @@ from penstock import App, Event
 from penstock.change import Column
 from penstock.clock import SystemClock
 from penstock.log.builds import BatchMeta, Build
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, StreamSpec
 from penstock.log.opening import open_log
 from penstock.run.retainer import Retainer

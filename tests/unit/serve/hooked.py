@@ -23,7 +23,7 @@ from penstock import App
 from penstock.clock import SystemClock
 from penstock.config import Limits
 from penstock.log.folder_log import FolderLog
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, StreamSpec
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer

@@ -27,7 +27,7 @@ from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.config import Folder, Limits
 from penstock.errors import UnauthorizedError
 from penstock.log.folder_log import FolderLog
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.opening import open_log
 from penstock.observe.metrics import Observer
 from penstock.position import Position

@@ -20,7 +20,7 @@ from penstock import App, Event
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.config import Limits
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append
 from penstock.log.logs.memory import forget
 from penstock.log.opening import open_log

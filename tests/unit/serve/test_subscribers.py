@@ -16,7 +16,7 @@ from fake_flows import FakeFlows, topic
 
 from penstock.config import Limits
 from penstock.errors import DiskFullError, NameTakenError, TooManyError, UnknownNameError
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.observe.metrics import Observer
 from penstock.rights.credential import ANONYMOUS, Credential
 from penstock.rights.scope import Scope

@@ -16,7 +16,7 @@ from penstock.errors import (
     OverloadedError,
     SequenceGapError,
 )
-from penstock.log.group import GroupCommit
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Appended, KeyIs, Log, Producer, Stream
 from penstock.testing.contracts.log_events import events, everything
 
