@@ -108,15 +108,20 @@ class Views:
         return view
 
     def flow_state(self, name: str) -> FlowState:
-        """How the flow of a view or of a flow stream is; what an earlier run left behind does not count."""
-        stored = self.memory.get(control_keys.flow(name))
-        state = FlowState(state="starting") if stored is None else state_of(stored)
-        if self._run is not None and state.run != self._run:
-            state = FlowState(state="starting")
+        """How the flow of a view or of a flow stream is, or its hidden part, `NAME.1`, if that is in trouble; what an
+        earlier run left behind does not count."""
+        state, part = self._told_state(name), self._told_state(f"{name}.1")
+        if part.state in ("retrying", "stopped"):
+            state = part
         failures = self._failures.get(name, [])
         if len(failures) < _STAYS:
             return state
         return msgspec.structs.replace(state, state="retrying", error=_follow_error(name, failures[-1]).body())
+
+    def _told_state(self, name: str) -> FlowState:
+        stored = self.memory.get(control_keys.flow(name))
+        state = FlowState(state="starting") if stored is None else state_of(stored)
+        return FlowState(state="starting") if self._run is not None and state.run != self._run else state
 
     @property
     def ready(self) -> bool:

@@ -177,6 +177,16 @@ async def test_the_lag_of_a_view_counts_only_when_it_is_loaded_and_its_flows_run
         assert not views.absorbed("topics")[1], state
 
 
+async def test_a_view_shows_the_trouble_of_the_hidden_view_that_it_is_made_from(flows: FakeFlows, views: Views) -> None:
+    flows.state("topics", "running")
+    flows.state("topics.1", "retrying", error={"code": "flow_failed", "message": "one event is bad"})
+    await views.start()
+    await eventually(lambda: views.flow_state("topics").state == "retrying")
+    assert (views.flow_state("topics").error or {})["message"] == "one event is bad"
+    flows.state("topics.1", "running")
+    await eventually(lambda: views.flow_state("topics").state == "running")
+
+
 async def test_a_state_of_an_earlier_run_says_nothing_of_now(flows: FakeFlows) -> None:
     flows.commit(flows.build(), [topic("jazz", 1)])
     flows.state("topics", "stopped", error={"code": "flow_failed", "message": "as it was"}, run="before")
