@@ -116,3 +116,14 @@ def test_tests_that_the_guarantees_name_are_there() -> None:
     assert wanted - there == set()
     for file in re.findall(r"`(tests/[\w/]+\.py)`", page("docs/explanation/guarantees.md")):
         assert (ROOT / file).is_file(), file
+
+
+def test_files_that_the_docs_name_are_there() -> None:
+    """Whether a page names a file of the package (`views/store.py`) or of the checkout (`tests/...`)."""
+    named_files = {
+        name.removeprefix("penstock/")
+        for path in documents()
+        for name in re.findall(r"`((?:\w+/)+\w+\.py)`", path.read_text())
+    }
+    assert len(named_files) > 50
+    assert [name for name in sorted(named_files) if not (PACKAGE / name).exists() and not (ROOT / name).exists()] == []
