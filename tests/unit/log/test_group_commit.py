@@ -305,10 +305,10 @@ def test_close_writes_what_waits_and_refuses_what_comes_later(log: Log, stream: 
 
 
 def test_an_idle_log_is_tidied_up(monkeypatch: pytest.MonkeyPatch, log: Log, stream: Stream) -> None:
-    from penstock.log import group as grouping
+    from penstock.log import group_commit
 
     tidied = threading.Event()
-    monkeypatch.setattr(grouping, "TIDY_S", 0.01)
+    monkeypatch.setattr(group_commit, "TIDY_S", 0.01)
 
     def tidying() -> Iterator[int]:
         tidied.set()
