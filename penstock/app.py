@@ -24,6 +24,7 @@ from penstock.declaration import (
     PullDef,
     Retention,
     StreamDef,
+    TableDef,
     UdpDef,
     Unknown,
     ViewDef,
@@ -54,6 +55,7 @@ class App:
         self.name = name
         self._file = _caller().file
         self._streams: list[StreamDef] = []
+        self._tables: list[TableDef] = []
         self._flows: list[FlowDef] = []
         self._views: list[ViewDef] = []
         self._pulls: list[PullDef] = []
@@ -139,6 +141,54 @@ class App:
             )
         self._streams.append(stream)
         return stream
+
+    def table(
+        self,
+        name: str,
+        type: type[msgspec.Struct],
+        *,
+        key: Names,
+        unknown: Unknown = "ignore",
+        rate: str | None = None,
+        burst: int | None = None,
+        visible_where: str | None = None,
+    ) -> TableDef:
+        """Rows by `key` that come in from outside: each is set, changed and deleted by itself, and only what is current
+        counts. It is read like a view, and views join it.
+
+        `unknown` fields are ignored or a reason to reject. `rate` ("1000/s") is what one account may send, `burst` how
+        many rows at once. `visible_where` (SQL) says which rows a reader sees: `"user_id = :sub"`, where `:sub` is a
+        claim of its credential.
+
+        >>> from penstock import App, Event
+        >>> app = App("shop")
+        >>> class User(Event):
+        ...     id: int
+        ...     country: str
+        >>> users = app.table("users", User, key="id")
+        """
+        place = _caller()
+        with _at(place):
+            if unknown not in ("ignore", "reject"):
+                raise DeclarationError(f"unknown='{unknown}' of '{name}'", hint="use 'ignore' or 'reject'")
+            if not inspect.isclass(type):
+                raise DeclarationError(f"{type!r} is not an Event class", hint="write class X(Event): ...")
+            if not _names(key):
+                raise DeclarationError(
+                    f"the table '{name}' needs a key", hint="name the fields that make a row unique: key="
+                )
+            made = TableDef(
+                name=name,
+                events=EventSchema(type),
+                key=_names(key),
+                unknown=unknown,
+                place=place,
+                doc=inspect.cleandoc(type.__dict__.get("__doc__") or ""),
+                rate=parse_rate(rate, burst),
+                visible_where=visible_where,
+            )
+        self._tables.append(made)
+        return made
 
     def pull(
         self,
@@ -344,7 +394,7 @@ class App:
     def channel(
         self,
         name: str,
-        view_or_stream: StreamDef | Callable[..., Any] | str,
+        view_or_stream: StreamDef | TableDef | Callable[..., Any] | str,
         *,
         where: str | None = None,
         select: Names = None,
@@ -376,11 +426,11 @@ class App:
         self._channels.append(channel)
         return channel
 
-    def _named(self, thing: StreamDef | Callable[..., Any] | str) -> str:
-        """The name under which a stream, or the function of a view or flow, was declared."""
+    def _named(self, thing: StreamDef | TableDef | Callable[..., Any] | str) -> str:
+        """The name under which a stream, a table, or the function of a view or flow, was declared."""
         if isinstance(thing, str):
             return thing
-        if isinstance(thing, StreamDef):
+        if isinstance(thing, StreamDef | TableDef):
             return thing.name
         nodes: list[FlowDef | ViewDef] = [*self._views, *self._flows]
         for node in nodes:
@@ -402,6 +452,7 @@ class App:
             tuple(self._pulls),
             tuple(self._udps),
             tuple(self._channels),
+            tuple(self._tables),
         )
 
 

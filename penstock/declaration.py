@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import msgspec
 import pyarrow as pa
 
 from penstock import schema
+from penstock.change import OP
 from penstock.horizon import Horizon
 from penstock.overload import MaxLag, Rate, Shed
 from penstock.pull_origin import Origin
@@ -157,6 +159,54 @@ Node = FlowDef | ViewDef
 
 
 @dataclass(frozen=True)
+class TableDef:
+    """Rows by key that come in from outside. It is read like a view: what a view may have and a table has not is
+    empty here."""
+
+    name: str
+    events: EventSchema = field(repr=False, compare=False)
+    key: tuple[str, ...]
+    unknown: Unknown
+    place: Place
+    doc: str = ""
+    rate: Rate | None = None
+    visible_where: str | None = None
+
+    order_by: ClassVar[tuple[str, ...]] = ()
+    limit: ClassVar[int | None] = None
+    keep_us: ClassVar[int | None] = None
+    inputs: ClassVar[tuple[str, ...]] = ()
+
+    @cached_property
+    def entry(self) -> StreamDef:
+        """As what its rows are judged and limited when they come in."""
+        return StreamDef(
+            name=self.name,
+            events=self.events,
+            key=self.key,
+            time=None,
+            id=(),
+            partitions=1,
+            late_after_us=None,
+            future_us=0,
+            retain=Retention(),
+            unknown=self.unknown,
+            place=self.place,
+            rate=self.rate,
+            visible_where=self.visible_where,
+        )
+
+    @cached_property
+    def stored(self) -> pa.Schema:
+        """The form of a view's changelog."""
+        return pa.schema([*self.events.fields, pa.field(OP, pa.int8())])
+
+
+Shown = ViewDef | TableDef
+"""What has rows by key and is read below `/views`."""
+
+
+@dataclass(frozen=True)
 class ChannelDef:
     """A view or stream under a name of its own, with a filter and a choice of columns that no reader can undo."""
 
@@ -207,6 +257,17 @@ class Application:
     pulls: tuple[PullDef, ...] = ()
     udps: tuple[UdpDef, ...] = ()
     channels: tuple[ChannelDef, ...] = ()
+    tables: tuple[TableDef, ...] = ()
+
+    @property
+    def entries(self) -> tuple[StreamDef, ...]:
+        """What comes in from outside: streams, and tables as their rows are judged."""
+        return (*self.streams, *(table.entry for table in self.tables))
+
+    @property
+    def shown(self) -> tuple[Shown, ...]:
+        """Views and tables."""
+        return (*self.views, *self.tables)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -221,17 +282,20 @@ class Application:
     def view(self, name: str) -> ViewDef | None:
         return next((v for v in self.views if v.name == name), None)
 
+    def table(self, name: str) -> TableDef | None:
+        return next((t for t in self.tables if t.name == name), None)
+
     def channel(self, name: str) -> ChannelDef | None:
         return next((c for c in self.channels if c.name == name), None)
 
     def filtered(self) -> frozenset[str]:
-        """The streams, flows and views of which each reader sees its own rows only."""
-        things: tuple[StreamDef | Node, ...] = (*self.streams, *self.nodes)
+        """The streams, tables, flows and views of which each reader sees its own rows only."""
+        things: tuple[StreamDef | TableDef | FlowDef | ViewDef, ...] = (*self.streams, *self.tables, *self.nodes)
         return frozenset(thing.name for thing in things if thing.visible_where is not None)
 
     def ordered(self) -> list[Node]:
         """Flows and views, each after what it reads. The app has no cycle: `problems` was asked before."""
-        done: set[str] = {s.name for s in self.streams}
+        done: set[str] = {entry.name for entry in self.entries}
         waiting = list(self.nodes)
         order: list[Node] = []
         while ready := [n for n in waiting if all(i in done for i in n.inputs)]:
@@ -241,9 +305,9 @@ class Application:
         return order
 
     def roots(self, name: str) -> frozenset[str]:
-        """The door's streams that a flow or view reads, directly or through other flows and views. A hidden view,
-        `NAME.1`, reads what the view reads that it is a part of."""
-        if self.stream(name):
+        """The door's streams and tables that a flow or view reads, directly or through other flows and views. A hidden
+        view, `NAME.1`, reads what the view reads that it is a part of."""
+        if self.stream(name) or self.table(name):
             return frozenset([name])
         name = name.partition(".")[0]
         node = self.flow(name) or self.view(name)
@@ -263,6 +327,7 @@ class Application:
         states = states or {}
         nodes = [{"name": p.url, "kind": "source", "doc": "", "state": None} for p in self.pulls]
         nodes += [{"name": s.name, "kind": "stream", "doc": "", "state": None} for s in self.streams]
+        nodes += [{"name": t.name, "kind": "table", "doc": t.doc, "state": None} for t in self.tables]
         for node in self.nodes:
             kind = "flow" if isinstance(node, FlowDef) else "view"
             nodes.append({"name": node.name, "kind": kind, "doc": node.doc, "state": states.get(node.name)})
@@ -277,6 +342,7 @@ class Application:
         return [
             *_name_problems(self),
             *_stream_problems(self),
+            *_table_problems(self),
             *_pull_problems(self),
             *_input_problems(self),
             *_channel_problems(self),
@@ -291,7 +357,7 @@ def _error(code: str, message: str, place: Place, hint: str) -> Problem:
 
 def _name_problems(app: Application) -> Iterator[Problem]:
     first: dict[str, Place] = {}
-    things: tuple[StreamDef | Node | ChannelDef, ...] = (*app.streams, *app.nodes, *app.channels)
+    things: tuple[StreamDef | Node | ChannelDef, ...] = (*app.entries, *app.nodes, *app.channels)
     for thing in things:
         if thing.name in first:
             yield _error(
@@ -360,6 +426,44 @@ def _stream_problems(app: Application) -> Iterator[Problem]:
                 f"the stream '{stream.name}' has no late_after: nothing is late, and state grows with the data",
                 stream.place,
                 'add late_after="10 minutes" to let windows close',
+            )
+
+
+_KEY_TYPES = ("string", "bigint", "boolean", "date", "timestamp", "decimal")
+
+
+def _may_be_key(field: pa.Field) -> bool:
+    """Whether it stands in an address as one text, and is never left out."""
+    return schema.simple_type(field.type).partition("(")[0] in _KEY_TYPES and schema.DEFAULT not in (
+        field.metadata or {}
+    )
+
+
+def _table_problems(app: Application) -> Iterator[Problem]:
+    for table in app.tables:
+        kind, fields = table.events.kind.__name__, {f.name: f for f in table.events.fields}
+        for name in table.key:
+            if name not in fields:
+                yield _error(
+                    "unknown_field",
+                    f"key='{name}' of the table '{table.name}' is not a field of {kind}",
+                    table.place,
+                    f"its fields are {', '.join(fields)}",
+                )
+            elif not _may_be_key(fields[name]):
+                yield _error(
+                    "bad_key",
+                    f"the field '{name}' of {kind} cannot be the key of the table '{table.name}'",
+                    table.place,
+                    "a key is a text, a whole number, a truth value, a date, a time or a decimal, without a default",
+                )
+        if {"op", "key"} <= {f.encode_name for f in msgspec.structs.fields(table.events.kind)}:
+            yield _error(
+                "reserved_fields",
+                f'{kind} has the fields \'op\' and \'key\', and {{"op": "delete", "key": ...}} deletes a row of '
+                f"'{table.name}'",
+                table.place,
+                "give one of them another name",
             )
 
 
@@ -456,7 +560,7 @@ def _input_problems(app: Application) -> Iterator[Problem]:
 
 
 def _channel_problems(app: Application) -> Iterator[Problem]:
-    names = [*(s.name for s in app.streams), *(n.name for n in app.nodes)]
+    names = [*(s.name for s in app.entries), *(n.name for n in app.nodes)]
     for channel in app.channels:
         if channel.target not in names:
             yield _error(

@@ -329,6 +329,14 @@ class UnknownViewError(PenstockError, code="unknown_view", status=404):
     """No view has this name."""
 
 
+class UnknownTableError(PenstockError, code="unknown_table", status=404):
+    """No table has this name."""
+
+
+class UnknownRowError(PenstockError, code="unknown_row", status=404):
+    """A table has no row of this key."""
+
+
 class UnknownAckError(PenstockError, code="unknown_ack", status=404):
     """No request is known under this ack token."""
 

@@ -26,9 +26,9 @@ path names; `ack`: the stream that the token names; `all`: everything may be rea
 
 @dataclass(frozen=True)
 class Thing:
-    """A view, stream or flow under its own name, or a view or stream under that of a channel."""
+    """A view, stream, table or flow under its own name, or a view or stream under that of a channel."""
 
-    kind: Literal["view", "stream", "flow"]
+    kind: Literal["view", "stream", "table", "flow"]
     target: str
     channel: str | None = None
 
@@ -206,7 +206,9 @@ class Route:
     @cached_property
     def of(self) -> str | None:
         """The kind of thing that its path names."""
-        return next((kind for kind in ("view", "stream", "channel", "flow") if f"{{{kind}}}" in self.path), None)
+        return next(
+            (kind for kind in ("view", "stream", "table", "channel", "flow") if f"{{{kind}}}" in self.path), None
+        )
 
     @property
     def methods(self) -> tuple[str, ...]:

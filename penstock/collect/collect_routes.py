@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.json_schema import FLAG, NUMBER, WHOLE, Spec, also, array, choice, message, obj, record, text
+from penstock.json_schema import (
+    ANYTHING,
+    FLAG,
+    NUMBER,
+    WHOLE,
+    Spec,
+    also,
+    array,
+    choice,
+    message,
+    obj,
+    record,
+    ref,
+    text,
+)
 from penstock.route import EVENT_FIELDS, WAIT, Body, Link, Parameter, Reply, Route, Subject, Talk, json_body
 
 # What became of events
@@ -91,6 +105,35 @@ _EVENTS = Body(
     },
     "Packed with gzip or zstd, if `Content-Encoding` says so.",
 )
+
+# Rows of tables
+
+_ROW_KEY = Parameter(
+    "key", "The key: one segment of the path for each of its columns, in their order.", place="path", pattern=".+"
+)
+_TABLE_ACK = Parameter("ack", "When to answer.", choice("logged", "applied") | {"default": "logged"})
+_IF = (
+    Parameter("If-Match", "ETags: the row must have one of them; `*`: it must be there.", place="header"),
+    Parameter("If-None-Match", "`*`: the row must not be there.", place="header"),
+)
+_TAGGED = {"ETag": {"description": "Of the row as it is now.", "schema": text()}}
+_ORDERS = {"description": 'A row, or `{"op": "delete", "key": {...}}`.'}
+
+
+def _table_route(method: str, name: str, summary: str, body: Body | None, *errors: int) -> Route:
+    rejected = Reply(422, also(record("error: Error"), **_TAKEN["properties"]), "The row does not fit the table")
+    return Route(
+        f"{method} /tables/{{table}}/{{key}}",
+        "write",
+        name,
+        summary,
+        (_ROW_KEY, _TABLE_ACK, WAIT, *_IF),
+        body,
+        (Reply(200, _TAKEN, headers={} if method == "DELETE" else _TAGGED), *((rejected,) if body else ())),
+        (404, 408, 409, 412, 413, 415, 503, 507, *errors),
+        needs_writer=True,
+    )
+
 
 # The socket of a publisher
 
@@ -207,6 +250,51 @@ ROUTES = (
         ),
         needs_writer=True,
     ),
+    Route(
+        "POST /tables/{table}",
+        "write",
+        "post_rows",
+        "Set and delete rows of {thing}, in one commit",
+        (_TABLE_ACK, WAIT),
+        Body(
+            {
+                "application/json": lambda s: {"oneOf": [_ORDERS, array(_ORDERS)]},
+                "application/x-ndjson": text("One row or delete per line."),
+            },
+            "Packed with gzip or zstd, if `Content-Encoding` says so.",
+        ),
+        (
+            Reply(200, _TAKEN),
+            Reply(422, also(record("error: Error"), **_TAKEN["properties"]), "All were rejected"),
+        ),
+        (404, 408, 409, 413, 415, 503, 507),
+        needs_writer=True,
+    ),
+    Route(
+        "GET /tables/{table}/{key}",
+        "read",
+        "read_row",
+        "One row of {thing}",
+        (_ROW_KEY, Parameter("If-None-Match", "The ETag of an earlier answer.", place="header")),
+        replies=(
+            Reply(200, lambda s: ref(f"view.{s.thing.target}"), headers=_TAGGED),
+            Reply(304, words="Not changed"),
+        ),
+        errors=(404, 503, 507),
+    ),
+    _table_route(
+        "PUT",
+        "put_row",
+        "Set a row of {thing}",
+        Body({"application/json": lambda s: s.event}, "The fields of the key may be left out."),
+    ),
+    _table_route(
+        "PATCH",
+        "patch_row",
+        "Change fields of a row of {thing}, by a merge patch (RFC 7396)",
+        Body({"application/merge-patch+json": ANYTHING, "application/json": ANYTHING}),
+    ),
+    _table_route("DELETE", "delete_row", "Delete a row of {thing}", None),
     Route(
         "GET /acks/{token}",
         "ack",

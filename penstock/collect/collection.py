@@ -28,6 +28,10 @@ from penstock.collect.limits.pressure import Pressure
 from penstock.collect.pulling.pull import Sleep
 from penstock.collect.pulling.pulls import Pulls
 from penstock.collect.reception import Reception
+from penstock.collect.tables.row_changes import RowJudge
+from penstock.collect.tables.row_reads import RowReads
+from penstock.collect.tables.table_door import TableDoor
+from penstock.collect.tables.table_writer import TableWriter
 from penstock.collect.ways.acks import Acks
 from penstock.collect.ways.door import Door, WaitAbsorbed
 from penstock.collect.ways.idempotency import Idempotency
@@ -40,7 +44,7 @@ from penstock.collect.ways.udp import Udps
 from penstock.collect.ways.view_reply import MayRead, ViewReplies, ViewRows, by_credential
 from penstock.collect.ways.without_ack import Unanswered
 from penstock.config import Limits
-from penstock.declaration import Application, StreamDef
+from penstock.declaration import Application, StreamDef, TableDef
 from penstock.errors import SchemaChangeError
 from penstock.log.class_change import WAY_OUT, judged, versioned
 from penstock.log.folder_log import DEAD
@@ -51,6 +55,7 @@ from penstock.observe.signals import Signals
 from penstock.position import Position
 from penstock.rights.guard import bind
 from penstock.rights.signatures import Signatures
+from penstock.views.views import Views
 
 
 def _receipt_id() -> str:
@@ -79,6 +84,23 @@ def make_stream(log: Log, group: GroupCommit, declared: StreamDef) -> Stream:
         return group.run(lambda: log.create(stream_spec(declared))).result()
     except SchemaChangeError as error:
         raise _refusal(declared, error.detail or error.message) from error
+
+
+def make_table(log: Log, group: GroupCommit, declared: TableDef) -> Stream:
+    """Make it or find it; it has the form of a view's changelog. Refused like a stream that does not fit."""
+    stream = log.find(declared.name)
+    refused = [] if stream is None else list(judged(declared.entry, log.versions(stream)).refused)
+    if stream is not None and stream.compact_by != declared.key:
+        was, now = (", ".join(names) for names in (stream.compact_by, declared.key))
+        refused.append(f"its key was {was or 'none'} and would be {now}")
+    if refused:
+        raise _refusal(declared.entry, "; ".join(refused))
+    schema = declared.stored.with_metadata(versioned(declared.entry).metadata)
+    spec = StreamSpec(declared.name, schema, counts="commits", compact_by=declared.key)
+    try:
+        return group.run(lambda: log.create(spec)).result()
+    except SchemaChangeError as error:
+        raise _refusal(declared.entry, error.detail or error.message) from error
 
 
 def _refusal(declared: StreamDef, why: str) -> SchemaChangeError:
@@ -110,15 +132,19 @@ class Collect:
         rows: ViewRows | None = None,
         may_read: MayRead = by_credential,
         signatures: Signatures | None = None,
+        views: Views | None = None,
     ) -> None:
         """Raises `SchemaChangeError` when a stream's class no longer fits its stored events. `rows` and `may_read` are
-        for senders that ask for a view's row."""
+        for senders that ask for a view's row; `views` have the rows of tables, and without them there are none."""
         self._clock = clock
         self.counts = StreamCounts(log.memory())
         self.pressure = Pressure(application, limits, clock, signals, random or Random())
         self.slow = SlowBodies(limits, clock)
         dead = DeadLedger(make_dead(log, group), group, clock)
         self.intakes = {s.name: self._intake(s, log, group, dead, limits, signals) for s in application.streams}
+        self.tables = {t.name: self._table(t, log, group, dead, limits, signals, views) for t in application.tables}
+        self._row_reads = RowReads(application, views, limits) if views is not None else None
+        self._table_door = TableDoor(self.tables, dead, wait_absorbed, limits, signals, self.pressure, self.slow)
         receipts = Receipts(log.memory(), clock)
         reception = Reception(dead, clock, signals, self.pressure.turns)
         self._unanswered = Unanswered(reception, receipts, signals, new_id)
@@ -146,7 +172,7 @@ class Collect:
         self.publishing = Publishing(self._door.intake, self.pressure, log.memory(), limits, clock, signals)
         self.udps = Udps(application.udps, self.intakes, limits, clock, signals)
         if absorbed is not None:
-            self.pressure.watch(self.intakes, absorbed, self.pulls)
+            self.pressure.watch(lambda name: self._way(name).end, absorbed, self.pulls)
 
     def _intake(
         self, declared: StreamDef, log: Log, group: GroupCommit, dead: DeadLedger, limits: Limits, signals: Signals
@@ -156,9 +182,28 @@ class Collect:
         guard = self.pressure.guards[declared.name]
         return Intake(Judge(declared, limits), stream, end, group, dead, signals, guard)
 
+    def _table(
+        self,
+        declared: TableDef,
+        log: Log,
+        group: GroupCommit,
+        dead: DeadLedger,
+        limits: Limits,
+        signals: Signals,
+        views: Views | None,
+    ) -> TableWriter:
+        assert views is not None, "an app with tables has views"
+        stream = make_table(log, group, declared)
+        end = stream.position(log.bounds(stream).ends)
+        judge, view = RowJudge(declared, limits), views.view(declared.name)
+        return TableWriter(judge, stream, end, group, dead, view, views.wake, self._clock, signals)
+
     async def _end_of(self, stream: str) -> Position | None:
-        intake = self.intakes.get(stream)
-        return intake.end if intake else None
+        """Of a stream or a table."""
+        return self._way(stream).end if stream in self.intakes or stream in self.tables else None
+
+    def _way(self, name: str) -> Intake | TableWriter:
+        return self.intakes[name] if name in self.intakes else self.tables[name]
 
     def add_routes(self, app: web.Application) -> None:
         """The runner of this app needs `auto_decompress=False`: the door unpacks bodies itself, bounded."""
@@ -169,7 +214,13 @@ class Collect:
             publish=self.publishing.serve,
             pixel_of=self._pixel.get,
             ack=self._acks.get,
+            put_row=self._table_door.put,
+            patch_row=self._table_door.patch,
+            delete_row=self._table_door.delete,
+            post_rows=self._table_door.post,
         )
+        if self._row_reads is not None:
+            bind(app, ROUTES, read_row=self._row_reads.get)
         app.on_shutdown.append(self.publishing.end)
 
     def short_way(self, writers: Writers) -> ShortWay | None:
@@ -206,3 +257,5 @@ class Collect:
         await self._unanswered.drain()
         for intake in self.intakes.values():
             await intake.drain()
+        for table in self.tables.values():
+            await table.drain()

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from penstock.rights.credential import credential_of
 
-Way = Literal["post", "pixel", "beacon", "publish", "udp", "pull", "replay"]
+Way = Literal["post", "pixel", "beacon", "publish", "udp", "pull", "replay", "table"]
 """The ways in, as metrics name them."""
 
 

@@ -175,7 +175,7 @@ class Guard:
             return self._known_or_nobody(request)
         writes = route.right == "write"
         self._origins.check(request, anonymous=self.rights.is_open, writes=writes)
-        if writes and request.match_info["stream"] in self._signatures:
+        if writes and _named(request) in self._signatures:
             credential = self._signed(request)
         else:
             credential = self._identify(request)
@@ -199,8 +199,7 @@ class Guard:
     def _check(self, credential: Credential, wanted: Right, request: web.Request) -> None:
         if wanted in ("read", "write"):
             verb: Verb = "read" if wanted == "read" else "write"
-            named = request.match_info
-            credential.require(verb, next(named[kind] for kind in ("view", "stream", "channel") if kind in named))
+            credential.require(verb, _named(request))
         elif wanted == "all":
             credential.require("read", "*")
         elif wanted == "admin":
@@ -258,7 +257,13 @@ class Guard:
         if error.status == 403:
             self._signals(AccessRefused("origin" if error.code == "foreign_origin" else "scope"))
         if route_of(request).right == "write":
-            self._on_refused(request.match_info["stream"], error.code)
+            self._on_refused(_named(request), error.code)
+
+
+def _named(request: web.Request) -> str:
+    """What the path of a request names."""
+    named = request.match_info
+    return next(named[kind] for kind in ("view", "stream", "table", "channel") if kind in named)
 
 
 def takes_key_in_query(request: web.BaseRequest) -> bool:

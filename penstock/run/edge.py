@@ -103,8 +103,8 @@ async def open_edge(setting: Setting, opened: AsyncExitStack) -> web.Application
     edge_log, log = WrittenLog(setting, opened), FolderLog(setting.folder)
     opened.callback(log.close)
     reading = ReadingHalf(setting, log, edge_log)
+    writing = WritingHalf(edge_log, reading)  # makes the tables that the other half follows
     await reading.open(opened)
-    writing = WritingHalf(edge_log, reading)
     await writing.open(opened)
     web_app, guard = reading.application(opened)
     writing.add_routes(web_app, guard)

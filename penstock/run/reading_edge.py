@@ -10,6 +10,7 @@ from aiohttp import web
 from penstock.collect.collect_routes import ROUTES as COLLECT_ROUTES
 from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.collect.letters.stored_letters import masked
+from penstock.collect.tables.row_reads import RowReads
 from penstock.collect.ways.acks import Acks
 from penstock.collect.ways.receipts import Receipts
 from penstock.errors import UnknownStreamError
@@ -50,6 +51,9 @@ def _show_collection(web_app: web.Application, reading: ReadingHalf, edge_log: F
     application, limits, clock, emit = setting.application, setting.limits, setting.clock, setting.observer.emit
 
     async def end_of(stream: str) -> Position | None:
+        if application.table(stream):
+            content = reading.views.view(stream).content
+            return None if content is None else Position("view", stream, content.epoch, (content.offset,))
         try:
             return await asyncio.to_thread(log.position_end, stream) if application.stream(stream) else None
         except UnknownStreamError:  # the edge that writes has not made it yet
@@ -57,7 +61,7 @@ def _show_collection(web_app: web.Application, reading: ReadingHalf, edge_log: F
 
     receipts, wait_absorbed = Receipts(memory, clock), reading.views.wait_absorbed
     acks = Acks(end_of, receipts, wait_absorbed, limits, clock, emit, edge_log.refusal)
-    bind(web_app, COLLECT_ROUTES, ack=acks.get)
+    bind(web_app, COLLECT_ROUTES, ack=acks.get, read_row=RowReads(application, reading.views, limits).get)
     mask = masked({stream.name: stream.events.kind for stream in application.streams})
     office = DeadLetterOffice(log, memory, {}, limits, clock, emit, mask=mask, filtered=application.filtered())
     office.add_routes(web_app, replays=False)

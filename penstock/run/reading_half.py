@@ -51,7 +51,9 @@ class ReadingHalf:
             connections=setting.security.key_connections,
         )
         run = os.environ.get("PENSTOCK_RUN")
-        self.views = Views(application, log.flows, limits=setting.limits, clock=clock, observer=observer, run=run)
+        self.views = Views(
+            application, log.flows, limits=setting.limits, clock=clock, observer=observer, run=run, door=log.edge
+        )
         self.serving = Serving(
             application,
             self.views,

@@ -38,6 +38,7 @@ class WritingHalf:
             setting.observer.emit,
             absorbed=views.absorbed,
             rows=RowsAfter(views),
+            views=views,
         )
         self._office = DeadLetterOffice(
             reading.log,

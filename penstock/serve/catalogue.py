@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, StreamDef, ViewDef
+from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, StreamDef, TableDef, ViewDef
 from penstock.errors import UnknownChannelError
 from penstock.rights.credential import Credential
 from penstock.serve.question import Question, question_in
@@ -50,7 +50,7 @@ class Catalogue:
             return _NOTHING
         if channel is None:
             return read_rule(credential, name, thing.visible_where)
-        key = thing.key if isinstance(thing, ViewDef) else ()
+        key = thing.key if isinstance(thing, ViewDef | TableDef) else ()
         select = None if channel.select is None else (*key, *channel.select)
         return read_rule(credential, name, thing.visible_where, where=channel.where, select=select)
 
@@ -63,7 +63,7 @@ class Catalogue:
         return found
 
     def is_view(self, channel: ChannelDef) -> bool:
-        return self._application.view(channel.target) is not None
+        return any(shown.name == channel.target for shown in self._application.shown)
 
     def claims(self, credential: Credential, name: str) -> dict[str, Any]:
         """The claims that decide what of `name` is visible to this one: what a ticket must carry."""
@@ -73,9 +73,10 @@ class Catalogue:
         wanted = {claim for text in texts if text is not None for claim in claims_in(text)}
         return {claim: credential.claims[claim] for claim in sorted(wanted) if claim in credential.claims}
 
-    def _thing(self, name: str) -> StreamDef | FlowDef | ViewDef | None:
+    def _thing(self, name: str) -> StreamDef | TableDef | FlowDef | ViewDef | None:
         application = self._application
-        return application.view(name) or application.stream(name) or application.flow(name)
+        table = application.table(name)
+        return table or application.view(name) or application.stream(name) or application.flow(name)
 
     def _ledger_rule(self, credential: Credential, name: str) -> ReadRule:
         columns = credential.columns(name)

@@ -212,7 +212,7 @@ class Serving:
         assert self._remember is not None
         kind = str(route_of(request).of)
         name, known = request.match_info[kind], [node.name for node in self.application.nodes]
-        if kind == "view":
+        if kind == "view" and self.application.table(name) is None:
             self.views.view(name)
         elif name not in known:
             raise UnknownViewError(

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.clock import Clock, rfc3339
-from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node, StreamDef
+from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node, StreamDef, TableDef
 from penstock.errors import NotReadyError, PenstockError, UnknownStreamError
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
@@ -148,6 +148,7 @@ class Status:
         definition, content = view.definition, view.content
         return {
             "view": view.name,
+            "kind": "table" if isinstance(definition, TableDef) else "view",
             "doc": definition.doc,
             "key": content.key if content else definition.key,
             "columns": self._columns(view),
@@ -165,7 +166,8 @@ class Status:
 
     def _columns(self, view: View) -> list[dict[str, Any]]:
         """Columns with the name of a private field of a stream that the view is made from are marked, for the page."""
-        streams = [self._application.stream(name) for name in self._application.roots(view.name)]
+        app = self._application
+        streams = [app.stream(name) or app.table(name) for name in app.roots(view.name)]
         private = {re.split(r"\W+", path.rstrip("[]{}"))[-1] for s in streams if s for path in s.events.private}
         columns = view.content.columns if view.content else ()
         return [{"name": c.name, "type": c.type} | ({"private": True} if c.name in private else {}) for c in columns]

@@ -73,7 +73,10 @@ class ViewReads:
         """
         deadline = self._clock.monotonic() + wait_s
         if (after := _token(fields, "after")) is not None:
-            await self._views.wait_after(view, Position.parse(after, "stream"), wait_s)
+            position = Position.parse(after)
+            if self._views.application.table(position.name) is None:
+                Position.parse(after, "stream")  # says what is wrong with it
+            await self._views.wait_after(view, position, wait_s)
         if (at_least := _token(fields, "at_least")) is not None:
             await self._wait_at_least(view, Position.parse(at_least, "view", view.name), self._left(deadline))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.change import OP, Column, Key, Row
 from penstock.config import Limits
-from penstock.declaration import Application, ViewDef
+from penstock.declaration import Application, Shown
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Block, Commit, LogReader, Stream
@@ -45,7 +45,7 @@ class Changelog:
     """One build of a view in the log, and how far it was read. Used by one thread at a time."""
 
     def __init__(
-        self, definition: ViewDef, stream: Stream, log: LogReader, limits: Limits, shown: str | None = None
+        self, definition: Shown, stream: Stream, log: LogReader, limits: Limits, shown: str | None = None
     ) -> None:
         """`shown` is the epoch in the positions that readers get, if it is another than the stream's."""
         self.stream = stream
@@ -131,7 +131,7 @@ def _described(
     return tuple(Column(f.name, simple_type(f.type)) for f in stream.schema if f.name != OP), None, None
 
 
-def shown_epoch(epoch: str, application: Application, view: ViewDef) -> str:
+def shown_epoch(epoch: str, application: Application, view: Shown) -> str:
     """The epoch in the positions that readers get, so that nobody resumes into rows that were chosen otherwise.
 
     The default limit and order of a view, its `visible_where` and its channels decide which rows a subscriber holds,

@@ -14,6 +14,8 @@ Called by the thread that follows `flows.db`; reads only the log.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.declaration import Application
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.log import Commit, LogReader, Stream
@@ -48,6 +50,8 @@ class FrontierComposer:
         """The roots behind one input, and what was absorbed of them."""
         if self._application.stream(name) is not None:
             return frozenset([name]), {name: position}
+        if self._application.table(name) is not None:
+            return frozenset([name]), {name: replace(position, kind="view")}
         commit = self._newest_within(path, name, position)
         meta = batch_meta(commit.meta) if commit is not None and commit.meta is not None else None
         return self._application.roots(name), self.compose(path, meta)

@@ -231,13 +231,14 @@ def _hidden(names: frozenset[str]) -> ForbiddenError:
 
 
 def stream_columns(application: Application) -> dict[str, list[Column]]:
-    """Those of the door's streams, which are known without Spark."""
-    return {s.name: [Column(f.name, simple_type(f.type)) for f in s.stored] for s in application.streams}
+    """Those of the door's streams and tables, which are known without Spark."""
+    tables = {t.name: [Column(f.name, simple_type(f.type)) for f in t.events.fields] for t in application.tables}
+    return tables | {s.name: [Column(f.name, simple_type(f.type)) for f in s.stored] for s in application.streams}
 
 
 def rule_problems(application: Application, columns: Mapping[str, Sequence[Column]]) -> Iterator[Problem]:
     """What is wrong with `visible_where=` and channels, with the user's line; only of what `columns` has."""
-    for thing in (*application.streams, *application.nodes):
+    for thing in (*application.streams, *application.tables, *application.nodes):
         if thing.visible_where is not None and thing.name in columns:
             what = f"visible_where= of '{thing.name}'"
             yield from _condition(what, thing.visible_where, columns[thing.name], thing.place)

@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.change import Change, Column, Key, Row
 from penstock.config import Limits
-from penstock.declaration import ViewDef
+from penstock.declaration import Shown
 from penstock.errors import NotReadyError, OverBudgetError, PenstockError
 from penstock.log.builds import BatchMeta
 from penstock.position import Frontier, Position
@@ -161,7 +161,7 @@ def _change(rows: dict[Key, Row], changes: Sequence[Change]) -> None:
 class View:
     """A view as the edge serves it: loading, then one build's content after another."""
 
-    def __init__(self, definition: ViewDef, limits: Limits) -> None:
+    def __init__(self, definition: Shown, limits: Limits) -> None:
         self.definition = definition
         self.name = definition.name
         self.limits = limits

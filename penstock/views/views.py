@@ -15,18 +15,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.change import Key, Row
 from penstock.clock import Clock, SystemClock
 from penstock.config import Limits
-from penstock.declaration import Application, FlowDef, ViewDef
+from penstock.declaration import Application, FlowDef, Shown, TableDef, ViewDef
 from penstock.errors import (
     BadRequestError,
     FlowError,
@@ -38,7 +41,7 @@ from penstock.errors import (
     UnknownViewError,
 )
 from penstock.log import control_keys
-from penstock.log.builds import FlowState, state_of
+from penstock.log.builds import BatchMeta, FlowState, state_of
 from penstock.log.follower import Follower
 from penstock.log.log import LogReader
 from penstock.observe.metrics import Observer
@@ -74,8 +77,10 @@ class Views:
         clock: Clock | None = None,
         observer: Observer | None = None,
         run: str | None = None,
+        door: LogReader | None = None,
     ) -> None:
-        """`run` is that of the supervisor: what a flow said in an earlier one says nothing of now."""
+        """`log` is that of the flows, `door` that of the edge, which holds the tables. `run` is that of the supervisor:
+        what a flow said in an earlier one says nothing of now."""
         self.application = application
         self.limits = limits or Limits()
         self.observer = observer or Observer()
@@ -84,15 +89,16 @@ class Views:
         self.freshness_s: deque[float] = deque(maxlen=_FRESHNESS_SAMPLES)
         self._clock = clock or SystemClock()
         self._log = log
+        self._door = door
         self._run = run
         self._composer = FrontierComposer(application, log)
-        self._views = {d.name: View(d, self.limits) for d in application.views}
+        self._views = {d.name: View(d, self.limits) for d in (application.shown if door else application.views)}
         self._changelogs: dict[str, Changelog] = {}
         self._news = {name: asyncio.Event() for name in self._views}
         self._failures: dict[str, list[Exception]] = {name: [] for name in self._views}
         """Of each view what went wrong since it was last brought up to date."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._follower: Follower | None = None
+        self._followers: list[Follower] = []
         self._threads = ThreadPoolExecutor(4, "penstock-views")
         self._measure()
 
@@ -109,10 +115,12 @@ class Views:
 
     def flow_state(self, name: str) -> FlowState:
         """How the flow of a view or of a flow stream is, or its hidden part, `NAME.1`, if that is in trouble; what an
-        earlier run left behind does not count."""
+        earlier run left behind does not count. A table needs none."""
         state, part = self._told_state(name), self._told_state(f"{name}.1")
         if part.state in ("retrying", "stopped"):
             state = part
+        if self.application.table(name):
+            state = FlowState(state="running")
         failures = self._failures.get(name, [])
         if len(failures) < _STAYS:
             return state
@@ -187,11 +195,14 @@ class Views:
         """Begin to load and follow; needs no flows and no file yet."""
         loop = asyncio.get_running_loop()
         self._tasks = [asyncio.create_task(self._follow(view), name=f"follow {view.name}") for view in self]
-        self._follower = await asyncio.to_thread(Follower, self._log.revision, lambda: self._look(loop))
+        self._followers.append(await asyncio.to_thread(Follower, self._log.revision, lambda: self._look(loop)))
+        if self._door is not None and self.application.tables:
+            look = partial(self._look_at_tables, loop, {})
+            self._followers.append(await asyncio.to_thread(Follower, self._door.revision, look))
 
     async def stop(self) -> None:
-        if self._follower is not None:
-            await asyncio.to_thread(self._follower.close)
+        for follower in self._followers:
+            await asyncio.to_thread(follower.close)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -203,10 +214,25 @@ class Views:
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self._committed, memory)
 
+    def _look_at_tables(self, loop: asyncio.AbstractEventLoop, seen: dict[str, int]) -> None:
+        """On its follower's thread, after each commit of the edge, most of which are events of streams."""
+        assert self._door is not None
+        for table in self.application.tables:
+            stream = self._door.find(table.name)
+            end = -1 if stream is None else self._door.bounds(stream).next_commit
+            if end >= 0 and seen.get(table.name) != end:
+                seen[table.name] = end
+                with suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(self.wake, table.name)
+
+    def wake(self, name: str) -> None:
+        """Something was committed to this table or view."""
+        self._news[name].set()
+
     def _committed(self, memory: Mapping[str, Any]) -> None:
         self.memory = memory
-        for news in self._news.values():
-            news.set()
+        for view in self.application.views:
+            self._news[view.name].set()
 
     async def _follow(self, view: View) -> None:
         news = self._news[view.name]
@@ -225,8 +251,8 @@ class Views:
                 await asyncio.sleep(RETRY_S)
 
     async def _advance(self, view: View) -> None:
-        """Bring a view to the end of its live build."""
-        live = self.memory.get(control_keys.live(view.name))
+        """Bring a view to the end of its live build, a table to the end of what it has."""
+        live = await self._live(view)
         changelog = self._changelogs.get(view.name)
         if live is None:
             return
@@ -235,7 +261,7 @@ class Views:
         if changelog is None or view.content is None:
             return
         try:
-            while news := await self._in_thread(self._read, view.name, changelog, view.content):
+            while news := await self._in_thread(self._read, view.definition, changelog, view.content):
                 await self._apply_all(view, view.content, news)
                 if len(news) < COMMITS_AT_ONCE:
                     break  # what was committed meanwhile is told by the follower
@@ -244,13 +270,26 @@ class Views:
         if any(isinstance(self.application.flow(name), FlowDef) for name in view.definition.inputs):
             view.absorb(await self._frontier(view.definition, view.content))
 
+    async def _live(self, view: View) -> str | None:
+        """The epoch that is served."""
+        if not isinstance(view.definition, TableDef):
+            return self.memory.get(control_keys.live(view.name))
+        if view.name in self._changelogs:  # a table is never built anew
+            return self._changelogs[view.name].stream.epoch
+        stream = await self._in_thread(self._log_of(view.definition).find, view.name)
+        return stream.epoch if stream is not None else None
+
+    def _log_of(self, definition: Shown) -> LogReader:
+        assert self._door is not None or isinstance(definition, ViewDef)
+        return self._door if self._door is not None and isinstance(definition, TableDef) else self._log
+
     async def _load(self, view: View, epoch: str) -> Changelog | None:
-        began = self._clock.monotonic()
-        stream = await self._in_thread(self._log.find, view.name, epoch)
+        began, log = self._clock.monotonic(), self._log_of(view.definition)
+        stream = await self._in_thread(log.find, view.name, epoch)
         if stream is None or stream.epoch != epoch:
             return None
         shown = shown_epoch(stream.epoch, self.application, view.definition)
-        changelog = Changelog(view.definition, stream, self._log, self.limits, shown)
+        changelog = Changelog(view.definition, stream, log, self.limits, shown)
         try:
             content = await self._in_thread(changelog.load, self.memory)
         except OverBudgetError:
@@ -262,13 +301,20 @@ class Views:
         self.observer.emit(ViewLoaded(view.name, epoch, len(content.rows), self._clock.monotonic() - began))
         return changelog
 
-    def _read(self, name: str, changelog: Changelog, content: Content) -> list[tuple[Decoded, Frontier]]:
+    def _read(self, definition: Shown, changelog: Changelog, content: Content) -> list[tuple[Decoded, Frontier]]:
         """In a thread: the next commits, each with the frontier behind it."""
         news, meta = [], content.meta
         for commit in changelog.more(content.offset):
             meta = commit.meta or meta
-            news.append((commit, self._composer.compose(name, meta)))
+            news.append((commit, self._composed(definition, content.epoch, commit.end, meta)))
         return news
+
+    def _composed(self, definition: Shown, epoch: str, offset: int, meta: BatchMeta | None) -> Frontier:
+        """What was absorbed at an offset; of a table that is what it holds."""
+        name = definition.name
+        if isinstance(definition, TableDef):
+            return {name: Position("view", name, epoch, (offset,))}
+        return self._composer.compose(name, meta)
 
     async def _apply_all(self, view: View, content: Content, news: list[tuple[Decoded, Frontier]]) -> None:
         """Small commits in one step of the loop, so that subscribers get them together; the history keeps all of
@@ -299,8 +345,8 @@ class Views:
             self.freshness_s.append(freshness)
         self.observer.emit(BatchApplied(view.name, len(batch.changes), freshness))
 
-    async def _frontier(self, definition: ViewDef, content: Content) -> Frontier:
-        return await self._in_thread(self._composer.compose, definition.name, content.meta)
+    async def _frontier(self, definition: Shown, content: Content) -> Frontier:
+        return await self._in_thread(self._composed, definition, content.epoch, content.offset, content.meta)
 
     def _over_budget(self, view: View) -> None:
         rows, size = (len(view.content.rows), view.content.bytes) if view.content else (0, 0)
@@ -358,6 +404,11 @@ def _follow_error(view: str, error: Exception) -> PenstockError:
     )
 
 
+def row_tag(row: Row) -> str:
+    """The ETag of a table's row: what it says, so that the same row has the same one after a restart."""
+    return f'"{hashlib.blake2b(msgspec.json.encode(row), digest_size=12).hexdigest()}"'
+
+
 @dataclass(frozen=True, slots=True)
 class RowAt:
     """A view's row in JSON's types, and the view's position."""
@@ -383,6 +434,10 @@ class RowsAfter:
         """What `reader` may see of a view. Raises `ForbiddenError` when it lacks a claim, and `UnknownViewError`."""
         return read_rule(reader, view, self._views.view(view).definition.visible_where)
 
+    def row(self, view: View, key: Key, rule: ReadRule) -> Mapping[str, Any] | None:
+        """The row of this key as it is now; None when there is none, or none that may be seen."""
+        return _row(view, key, rule).row
+
     async def after(
         self, name: str, key: Mapping[str, Any], position: Position, wait_s: float, reader: Reader
     ) -> RowAt | None:
@@ -397,7 +452,7 @@ class RowsAfter:
             """Called inside the step that makes a commit visible, so that no later one can be seen."""
             if not answer.done() and covers(view.frontier, position):
                 try:
-                    answer.set_result(_row(view, key, rule))
+                    answer.set_result(_row(view, _key_in(view, key), rule))
                 except ForbiddenError as error:
                     answer.set_exception(error)
 
@@ -413,11 +468,16 @@ class RowsAfter:
             stop()
 
 
-def _row(view: View, key: Mapping[str, Any], rule: ReadRule) -> RowAt:
+def _key_in(view: View, key: Mapping[str, Any]) -> Key:
+    assert view.content is not None  # it has a frontier
+    return tuple(frozen(key.get(name)) for name in view.content.key)
+
+
+def _row(view: View, key: Key, rule: ReadRule) -> RowAt:
     content = view.content
-    assert content is not None  # it has a frontier
+    assert content is not None
     query = parse_ruled(rule, content.columns, content.key, errors=view.filter_errors)
-    row = content.rows.get(tuple(frozen(key.get(name)) for name in content.key))
+    row = content.rows.get(key)
     names = [column.name for column in query.output]
     visible = row is not None and query.passes(row)
     return RowAt(wire_row(names, query.project(row)) if visible and row else None, content.position.token())

@@ -68,7 +68,7 @@ def test_an_app_in_the_docs_can_be_loaded_and_has_no_error(block: Block, tmp_pat
     file.write_text(block.code)
     application = load(str(file)).application
     assert [problem for problem in application.problems() if problem.level == "error"] == []
-    assert application.streams
+    assert application.entries
 
 
 def test_the_readmes_app_declares_what_the_readme_says(tmp_path: Path) -> None:

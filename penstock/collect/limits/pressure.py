@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from typing import Any
 
 from penstock.clock import Clock
-from penstock.collect.intake import Intake
 from penstock.collect.limits.lag import Absorbed, Lags, Pausing
 from penstock.collect.limits.room import Room
 from penstock.collect.limits.stream_guard import StreamGuard
@@ -23,6 +22,7 @@ from penstock.collect.limits.turns import Turns
 from penstock.config import Limits
 from penstock.declaration import Application
 from penstock.observe.signals import Signals
+from penstock.position import Position
 
 LOOK_S = 0.2
 """How often lags are looked at: a flow's batch takes about as long."""
@@ -50,17 +50,15 @@ class Pressure:
         self._application, self._clock, self._signals = application, clock, signals
         self.room = Room(limits.unwritten_bytes, limits.unwritten_events, clock)
         self.turns = Turns(limits.busy_bytes)
-        self.guards = {s.name: StreamGuard(s, self.room, limits.shed_above, clock, random) for s in application.streams}
+        self.guards = {s.name: StreamGuard(s, self.room, limits.shed_above, clock, random) for s in application.entries}
         self._lags: Lags | None = None
         self._full = False
         self._switches: deque[float] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, intakes: Mapping[str, Intake], absorbed: Absorbed, pulls: Pausing | None) -> None:
+    def watch(self, end: Callable[[str], Position], absorbed: Absorbed, pulls: Pausing | None) -> None:
         """Hold senders back by how the views are; asked for before `start`."""
-        self._lags = Lags(
-            self._application, self.guards, lambda name: intakes[name].end, absorbed, self._clock, self._signals
-        )
+        self._lags = Lags(self._application, self.guards, end, absorbed, self._clock, self._signals)
         self._lags.pulls = pulls
 
     def start(self) -> None:

@@ -51,9 +51,9 @@ class Acks:
             return error_reply(PenstockError("the server met an error of its own", hint="see the server's log"))
 
     async def _answer(self, position: Position, patience_s: float) -> dict[str, Any]:
-        if position.kind == "view":
+        if position.kind == "view" and await self._end_of(position.name) is None:
             raise BadPositionError("this token is a position of a view", hint="pass the 'ack' of a POST to a stream")
-        if position.kind == "stream":
+        if position.kind != "receipt":
             return await self._of_position(await self._known(position), patience_s)
         until = self._clock.monotonic() + patience_s
         receipt = await self._receipts.find(position.epoch, patience_s)

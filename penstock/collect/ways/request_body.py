@@ -45,14 +45,22 @@ class RequestBody:
     """One request's body and its share of the room, which the caller gives back when the request is done with."""
 
     def __init__(
-        self, request: web.Request, limits: Limits, room: Room, account: str, slow: SlowBodies | None = None
+        self,
+        request: web.Request,
+        limits: Limits,
+        room: Room,
+        account: str,
+        slow: SlowBodies | None = None,
+        form: Form | None = None,
     ) -> None:
+        """`form`: what it holds, where that is known already."""
         self.request, self._limits, self._slow = request, limits, slow
         self.share = room.share(account)
         self.packed = b""
         """As it was sent."""
-        self._enveloped = is_binary(request.headers)
-        self.form: Form = "cloudevent" if self._enveloped else form_of(request.headers.get("Content-Type", ""))
+        self._enveloped = form is None and is_binary(request.headers)
+        held: Form = "cloudevent" if self._enveloped else form or form_of(request.headers.get("Content-Type", ""))
+        self.form = held
         self._encoding = _encoding(request.headers.get("Content-Encoding", ""))
 
     async def read(self) -> bytes:

@@ -36,7 +36,7 @@ class Audience:
         self.application, self._views, self._credential = application, views, credential
         self._columns = self._declared() | dict(columns)
         self.things = tuple(thing for thing in self._all() if credential.may("read", thing.called))
-        self._written = [stream for stream in application.streams if credential.may("write", stream.name)]
+        self._written = [entry for entry in application.entries if credential.may("write", entry.name)]
         self._events, classes = event_schemas(self._written)
         self.schemas = dict(SHARED)
         for thing in self.things:
@@ -49,9 +49,14 @@ class Audience:
         if route.of is None:
             yield self._subject
         elif route.right == "write":
-            for stream in self._written:
-                thing = Thing("stream", stream.name)
-                yield replace(self._subject, thing=thing, declared=stream, event=self._events[stream.name])
+            for entry in self._written:
+                thing = Thing("table" if self.application.table(entry.name) else "stream", entry.name)
+                if thing.kind == route.of:
+                    yield replace(self._subject, thing=thing, declared=entry, event=self._events[entry.name])
+        elif route.of == "table":
+            for table in self.application.tables:
+                if self._credential.may("read", table.name):
+                    yield replace(self._subject, thing=Thing("table", table.name))
         elif route.right == "admin":
             nodes = self.application.views if route.of == "view" else self.application.nodes
             for node in nodes if self._credential.may("admin") else ():
@@ -64,11 +69,15 @@ class Audience:
     def _all(self) -> Iterator[Thing]:
         """Views, streams and ledgers, then the channels that show some of them."""
         app = self.application
-        yield from (Thing("view", view.name) for view in app.views)
+        yield from (Thing("view", view.name) for view in app.shown)
         streams = (*(stream.name for stream in app.streams), *(flow.name for flow in app.flows), *LEDGERS)
         yield from (Thing("stream", name) for name in streams)
         for channel in app.channels:
-            yield Thing("view" if app.view(channel.target) else "stream", channel.target, channel.name)
+            yield Thing(
+                "view" if app.view(channel.target) or app.table(channel.target) else "stream",
+                channel.target,
+                channel.name,
+            )
 
     def _schemas(self, thing: Thing) -> dict[str, object]:
         if thing.kind == "stream":

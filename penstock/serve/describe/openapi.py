@@ -28,6 +28,7 @@ _MEANINGS = {
     408: "The body came too slowly",
     409: "A sequence number is missing, a key is in use, the stream cannot be posted to, or there are too many",
     410: "The position is no longer kept",
+    412: "The row is not what If-Match or If-None-Match requires",
     413: "The body is too large",
     415: "The content type or encoding is not known",
     429: "More than a stream's rate or a credential's limits allow: try again after the time in Retry-After",

@@ -26,6 +26,7 @@ from penstock.collect.collection import Collect
 from penstock.collect.letters.letter_office import DeadLetterOffice
 from penstock.config import Folder, Limits
 from penstock.errors import UnauthorizedError
+from penstock.event import Event
 from penstock.log.folder_log import FolderLog
 from penstock.log.group_commit import GroupCommit
 from penstock.log.opening import open_log
@@ -65,6 +66,17 @@ def described_app() -> App:
     app.channel("jazz", "topics", where="topic = 'jazz'")
     app.channel("yeses", "yes")
     app.channel("over", "elsewhere")
+    return app
+
+
+class Place(Event):
+    place: str
+    seats: int = 10
+
+
+def app_of_everything() -> App:
+    app = described_app()
+    app.table("places", Place, key="place")
     return app
 
 
@@ -188,7 +200,7 @@ async def test_it_is_valid(tmp_path: Path) -> None:
 
 async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> None:
     async with AsyncExitStack() as opened:
-        app = await open_edge(Setting(described_app().declared(), memory_folder(tmp_path)), opened)
+        app = await open_edge(Setting(app_of_everything().declared(), memory_folder(tmp_path)), opened)
         async with TestClient(TestServer(app)) as client, client.get("/openapi.json") as reply:
             described = await reply.json()
             async with client.get("/asyncapi.json") as reply:
@@ -212,7 +224,7 @@ async def test_it_has_every_route_of_the_edge_and_no_other(tmp_path: Path) -> No
 
 async def test_both_documents_name_the_parameters_that_are_taken_and_no_other(tmp_path: Path) -> None:
     async with AsyncExitStack() as opened:
-        app = await open_edge(Setting(described_app().declared(), memory_folder(tmp_path)), opened)
+        app = await open_edge(Setting(app_of_everything().declared(), memory_folder(tmp_path)), opened)
         async with TestClient(TestServer(app)) as client:
             spec, others = [await (await client.get(path)).json() for path in DOCUMENTS]
         described: dict[str, set[str]] = defaultdict(set)
@@ -311,7 +323,9 @@ def problems(document: Document, method: str, path: str, status: int, kind: str,
 
 
 def filled(path: str) -> str:
-    return path.replace("{token}", "t").replace("{letter}", "0-0").replace("{id}", "wh_0").replace("{name}", "n")
+    for name, value in {"token": "t", "letter": "0-0", "id": "wh_0", "name": "n", "key": "k"}.items():
+        path = path.replace(f"{{{name}}}", value)
+    return path
 
 
 async def with_what_is_not_taken(edge: Edge, spec: Spec) -> None:
