@@ -18,6 +18,7 @@ from penstock.clock import SystemClock, rfc3339
 from penstock.config import Folder, duration_us
 from penstock.declaration import LEDGERS, Application
 from penstock.errors import BadRequestError, KeyMissingError, NotTakenError
+from penstock.log.control import ControlMap
 from penstock.log.opening import open_log, open_reader
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import KeyBook, KeyRecord, make_key
@@ -163,7 +164,7 @@ def _folder(target: str, data: Path | None) -> tuple[Loaded, Folder]:
 
 def _records(folder: Folder) -> list[KeyRecord]:
     with closing(open_reader(folder.edge_log)) as reader:
-        return KeyBook(reader.memory()).records()
+        return KeyBook(ControlMap(reader.memory())).records()
 
 
 # What was given

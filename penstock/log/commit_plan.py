@@ -210,6 +210,17 @@ class _Taken:
     """Their events without the duplicates."""
     duplicates: dict[int, tuple[int, ...]]
     after: StreamEnd
+    behind: Position
+    """Where it ends, made once for all appends."""
+    _token: str | None = None
+
+    @property
+    def token(self) -> str:
+        self._token = self._token or self.behind.token()
+        return self._token
+
+    def end(self, made: Draft) -> None:
+        self.after, self.behind = made.after, made.after.position
 
     def commit(self) -> None:
         if self.tail.ids is not None:
@@ -268,6 +279,8 @@ class _Attempt:
         self._appends = appends
         self._now_us = now_us
         self._taken: dict[tuple[str, str], _Taken] = {}
+        self._shares: list[_Taken] = []
+        """For each append its stream's."""
         self._heard: dict[str, tuple[int, int, int]] = {}
         self._repeats: dict[int, Mark | None] = {}
         self._refused: list[Exception | None] = [None] * len(appends)
@@ -284,11 +297,11 @@ class _Attempt:
         drafts = [made for taken in self._taken.values() if taken.indices and (made := self._draft(taken))]
         self._sign()
         self._memory |= self._marks()
-        last = self._planner.tails(self._planner.control)
         if self._memory:
-            drafts.append(draft(last, control.rows(self._memory), None, self._now_us))
-            last = drafts[-1].after
-        results = [refused or self._appended(index, last) for index, refused in enumerate(self._refused)]
+            taken = self._share_of(self._planner.control)
+            drafts.append(draft(taken.tail, control.rows(self._memory), None, self._now_us))
+            taken.end(drafts[-1])
+        results = [refused or self._appended(index) for index, refused in enumerate(self._refused)]
         return CommitPlan(results, drafts, self._memory, list(self._taken.values()))
 
     def discard(self) -> None:
@@ -299,7 +312,8 @@ class _Attempt:
 
     def _screen(self, index: int, append: Append) -> None:
         """Sort out what is refused or repeated; the rest goes to its stream's share of the commit."""
-        taken = None if append.stream is None else self._share_of(append.stream)
+        taken = self._share_of(append.stream or self._planner.control)
+        self._shares.append(taken)
         if append.follows and (index - 1 in self._repeats or self._refused[index - 1] is not None):
             self._repeats[index] = None
             return
@@ -310,18 +324,19 @@ class _Attempt:
         except (ConditionError, FencedError, SequenceGapError) as error:
             self._refused[index] = error
             return
-        self._unsettled.append(index)
-        if new and taken is not None:
+        if append.sets or append.counts or append.outcomes:
+            self._unsettled.append(index)
+        if new and append.stream is not None:
             taken.indices.append(index)
-        if new and append.producer is not None and append.stream is not None:
-            producer = append.producer
-            self._heard[producer_key(append.stream, producer)] = (producer.epoch, producer.sequence, index)
+            if (producer := append.producer) is not None:
+                self._heard[producer_key(append.stream, producer)] = (producer.epoch, producer.sequence, index)
 
     def _share_of(self, stream: Stream) -> _Taken:
         key = (stream.name, stream.epoch)
         if key not in self._taken:
             tail = self._planner.tails(stream)
-            self._taken[key] = _Taken(tail, self._planner.loaded_rows(tail.stream), [], 0, [], {}, tail)
+            rows = self._planner.loaded_rows(tail.stream)
+            self._taken[key] = _Taken(tail, rows, [], 0, [], {}, tail, tail.position)
         return self._taken[key]
 
     def _is_new(self, index: int, append: Append) -> bool:
@@ -439,14 +454,10 @@ class _Attempt:
         rows: Rows = range(append.batch.num_rows) if share.rows is None else share.rows
         if index in self._repeats:
             return 0 if share.what == "accepted" else len(rows)
-        duplicates = self._duplicates(index)
+        duplicates = self._shares[index].duplicates.get(index, ())
         among = set(rows) if duplicates and isinstance(rows, tuple) else rows
         known = sum(row in among for row in duplicates)
         return known if share.what == "duplicates" else len(rows) - known
-
-    def _duplicates(self, index: int) -> tuple[int, ...]:
-        stream = self._appends[index].stream
-        return () if stream is None else self._share_of(stream).duplicates.get(index, ())
 
     # What is written
 
@@ -461,41 +472,31 @@ class _Attempt:
         if not (fresh.num_rows or metas or any(not append.batch.num_rows for append in appends)):
             return None
         made = draft(taken.tail, fresh, metas[0] if metas else None, self._now_us)
-        taken.after = made.after
+        taken.end(made)
         return made
 
-    def _appended(self, index: int, control_tail: StreamEnd) -> Appended:
-        append = self._appends[index]
-        after = control_tail if append.stream is None else self._share_of(append.stream).after
-        commit = after.next_commit - 1
+    def _appended(self, index: int) -> Appended:
+        taken = self._shares[index]
+        commit = taken.after.next_commit - 1
         if index in self._repeats:
-            return Appended(self._behind(index, after), commit, 0, repeated=True)
-        duplicates = self._duplicates(index)
-        return Appended(after.position, commit, append.batch.num_rows - len(duplicates), duplicates)
-
-    def _behind(self, index: int, after: StreamEnd) -> Position:
-        mark = self._repeats.get(index)
-        return after.position if mark is None else mark.position
+            mark = self._repeats[index]
+            return Appended(taken.behind if mark is None else mark.position, commit, 0, repeated=True)
+        duplicates = taken.duplicates.get(index, ())
+        return Appended(taken.behind, commit, self._appends[index].batch.num_rows - len(duplicates), duplicates)
 
     def _sign(self) -> None:
-        """Now that it is known where the commit ends."""
-        tokens: dict[Position, str] = {}
+        """Put the token into outcomes, now that it is known where the commit ends."""
         for index, value in self._unsigned:
-            stream = self._appends[index].stream
-            if stream is None:
+            if self._appends[index].stream is None:
                 raise ValueError("an append whose outcome is remembered needs a stream")
-            behind = self._behind(index, self._share_of(stream).after)
-            if behind not in tokens:
-                tokens[behind] = behind.token()
-            value["ack"] = tokens[behind]
+            mark = self._repeats.get(index)
+            value["ack"] = self._shares[index].token if mark is None else mark.position.token()
 
     def _marks(self) -> dict[str, Any | None]:
         """What is stored of the producers that this commit heard, and of those it forgets."""
-        marks: dict[str, Any | None] = {}
-        for key, (epoch, sequence, index) in self._heard.items():
-            stream = self._appends[index].stream
-            assert stream is not None
-            marks[key] = [epoch, sequence, self._share_of(stream).after.position.token()]
+        marks: dict[str, Any | None] = {
+            key: [epoch, sequence, self._shares[index].token] for key, (epoch, sequence, index) in self._heard.items()
+        }
         if marks:
             forgotten = self._planner.producers.to_forget(self._now_us)
             marks = dict.fromkeys(key for key in forgotten if key not in marks) | marks

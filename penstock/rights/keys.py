@@ -15,11 +15,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.log import control_keys
+from penstock.log.control import ControlMap
 from penstock.overload import parse_rate
 from penstock.rights.credential import Credential
 from penstock.rights.scope import known_scopes
 
-PREFIX = "key/"
+PREFIX = control_keys.key.prefix
+"""Of a credential's id, too."""
 START = "psk_"
 """Every key begins with it, so that scanners for leaked secrets can find one."""
 _BYTES = 32
@@ -93,43 +96,43 @@ def _hash(key: str) -> str:
 
 
 class KeyBook:
-    """All keys by id, in the memory of one process; lives on the edge's loop."""
+    """All keys, as the log's memory has them; lives on the edge's loop."""
 
-    def __init__(self, memory: Mapping[str, Any]) -> None:
-        self._keys: dict[str, tuple[KeyRecord, Credential]] = {}
-        self.learn(memory)
+    def __init__(self, memory: ControlMap) -> None:
+        self._memory = memory
+        self._read: dict[str, tuple[Any, KeyRecord, Credential]] = {}
+        """By id: what is stored, which is another object when it changes, and what was read from it."""
 
     def __len__(self) -> int:
         """Also those that were revoked."""
-        return len(self._keys)
-
-    def put(self, record: KeyRecord) -> None:
-        self._keys[record.id] = (record, record.credential())
-
-    def learn(self, memory: Mapping[str, Any]) -> list[KeyRecord]:
-        """Take over what the log holds now; returns what is new or has changed."""
-        held = [msgspec.convert(value, KeyRecord) for key, value in memory.items() if key.startswith(PREFIX) and value]
-        changed = [record for record in held if record != self.get(record.id)]
-        for record in changed:
-            self.put(record)
-        return changed
+        return self._memory.size(control_keys.key)
 
     def get(self, id: str) -> KeyRecord | None:
-        entry = self._keys.get(id)
-        return entry[0] if entry else None
+        found = self._found(id)
+        return found[1] if found else None
 
     def records(self) -> list[KeyRecord]:
-        return sorted((record for record, _ in self._keys.values()), key=lambda record: record.created_us)
+        stored = self._memory.family(control_keys.key).values()
+        return sorted((msgspec.convert(each, KeyRecord) for each in stored), key=lambda record: record.created_us)
 
     def find(self, key: str, now_us: int) -> Credential | Fault:
         """Whose key this is, or what is wrong with it."""
-        record, credential = self._keys.get(key[len(START) :].partition("_")[0], (None, None))
-        if record is None or credential is None or not hmac.compare_digest(record.hash, _hash(key)):
+        found = self._found(key[len(START) :].partition("_")[0])
+        if found is None or not hmac.compare_digest(found[1].hash, _hash(key)):
             return "unknown"
+        _, record, credential = found
         state = record.state(now_us)
         return credential if state == "valid" else state
+
+    def _found(self, id: str) -> tuple[Any, KeyRecord, Credential] | None:
+        stored, read = self._memory.get(control_keys.key(id)), self._read.get(id)
+        if stored is None or (read is not None and read[0] is stored):
+            return read if stored is not None else None
+        record = msgspec.convert(stored, KeyRecord)
+        read = self._read[id] = (stored, record, record.credential())
+        return read
 
 
 def stored(record: KeyRecord) -> dict[str, Any]:
     """As it stands in the control stream."""
-    return {PREFIX + record.id: msgspec.to_builtins(record)}
+    return {control_keys.key(record.id): msgspec.to_builtins(record)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ import msgspec
 from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError, UnauthorizedError
 from penstock.log import control_keys
-from penstock.log.control import ControlMap
+from penstock.log.control import Changes, ControlMap
 from penstock.observe.signals import AccessRefused, InstructionRefused, KeyCreated, KeyRevoked, Signals
 from penstock.overload import Rate
 from penstock.rights.allowances import Allowances
@@ -54,7 +54,7 @@ class Rights:
 
     def __init__(
         self,
-        memory: Mapping[str, Any] | None = None,
+        memory: ControlMap | None = None,
         *,
         tokens: Tokens | None = None,
         inbox: Inbox | None = None,
@@ -65,11 +65,12 @@ class Rights:
         rate: Rate | None = None,
         connections: int | None = None,
     ) -> None:
-        """`memory` is the log's, `remember` writes to it, `supervisor` is the secret that the parent process shares.
+        """`memory` is the log's, `remember` writes to it; without them this process alone knows what it is told.
+        `supervisor` is the secret that the parent process shares.
 
         `rate` and `connections` are what each credential may ask and hold open that has no limits of its own.
         """
-        self._memory = {} if memory is None else memory
+        self._memory = ControlMap() if memory is None else memory
         self._book = KeyBook(self._memory)
         self._tokens, self._inbox, self._remember = tokens, inbox, remember
         self._supervisor = supervisor
@@ -196,10 +197,7 @@ class Rights:
 
     async def start(self) -> None:
         """Take what waits in the inbox, then look at it now and then; and follow what another edge writes."""
-        if isinstance(self._memory, ControlMap):
-            for family in (control_keys.key, control_keys.ticket):
-                self._memory.watch(family, partial(self._heard, asyncio.get_running_loop()))
-            self._learn(self._memory)
+        self._memory.watch(control_keys.key, partial(self._heard, asyncio.get_running_loop()))
         await self.tick()
         if not self.is_open:
             await self.tickets.prepare()
@@ -236,29 +234,24 @@ class Rights:
             revoked = msgspec.structs.replace(record, revoked_us=instruction.at_us)
             await self._put(revoked)
             self._signals(KeyRevoked(revoked.id, revoked.name))
-            self._end(revoked)
+            self._end([revoked.id])
 
-    def _heard(self, loop: asyncio.AbstractEventLoop, changed: Mapping[str, Any]) -> None:
+    def _heard(self, loop: asyncio.AbstractEventLoop, changed: Changes) -> None:
+        """Whichever edge has written them."""
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(self._learn, changed)
+            loop.call_soon_threadsafe(self._end, [control_keys.key.rest(key) for key in changed])
 
-    def _learn(self, memory: Mapping[str, Any]) -> None:
-        """Keys that were made or revoked, and the secrets of tickets, whichever edge has written them."""
-        for record in self._book.learn(memory):
+    def _end(self, ids: Sequence[str]) -> None:
+        """Let everybody know who goes on under one of these keys that was revoked."""
+        for record in filter(None, map(self._book.get, ids)):
             if record.revoked_us is not None:
-                self._end(record)
-        self.tickets.learn(memory)
-
-    def _end(self, revoked: KeyRecord) -> None:
-        why = _unauthorized(f"the key '{revoked.name}' was revoked")
-        for ended in list(self._watched.get(PREFIX + revoked.id, ())):
-            ended.set_result(why)
+                why = _unauthorized(f"the key '{record.name}' was revoked")
+                for ended in list(self._watched.get(PREFIX + record.id, ())):
+                    ended.set_result(why)
 
     async def _put(self, record: KeyRecord) -> None:
-        was_open = self.is_open  # before it is written: whoever follows the log may know of it first
-        if self._remember is not None:
-            await self._remember(stored(record))
-        self._book.put(record)
+        was_open = self.is_open
+        await self._remember(stored(record)) if self._remember else self._memory.apply(stored(record))
         if was_open:
             await self.tickets.prepare()
         if was_open and self.on_first_key is not None:

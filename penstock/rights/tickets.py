@@ -23,6 +23,8 @@ import msgspec
 
 from penstock.clock import Clock
 from penstock.errors import BadRequestError, PenstockError, ReadOnlyEdgeError
+from penstock.log import control_keys
+from penstock.log.control import ControlMap
 from penstock.rights.credential import Credential
 from penstock.rights.scope import Scope
 
@@ -30,7 +32,7 @@ LIFE_S = 60.0
 ROTATE_S = 86_400.0
 START = "pst_"
 """Every ticket begins with it, so that logs can be searched for one."""
-MEMORY = "ticket/secrets"
+SECRETS = control_keys.ticket("secrets")
 MOST_BYTES = 4_096
 """An address that is longer is cut by some proxies."""
 _KEPT = 2
@@ -78,21 +80,18 @@ class Tickets:
 
     def __init__(
         self,
-        memory: Mapping[str, Any],
+        memory: ControlMap,
         clock: Clock,
         remember: Remember | None = None,
         random: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        """`memory` is the log's, `remember` writes to it."""
-        self._secrets: list[_Secret] = []
-        self._clock, self._remember, self._random = clock, remember, random
+        """`memory` is the log's, `remember` writes to it; without it this process alone knows the secrets."""
+        self._memory, self._clock, self._remember, self._random = memory, clock, remember, random
         self._changing = asyncio.Lock()
-        self.learn(memory)
 
-    def learn(self, memory: Mapping[str, Any]) -> None:
-        """Take over what the log holds now."""
-        if MEMORY in memory:
-            self._secrets = msgspec.convert(memory[MEMORY], list[_Secret])
+    @property
+    def _secrets(self) -> list[_Secret]:
+        return msgspec.convert(self._memory.get(SECRETS, []), list[_Secret])
 
     async def issue(self, owner: Credential, kind: Kind, name: str, claims: Mapping[str, Any]) -> tuple[str, int]:
         """A ticket, and until when it may be shown. `claims` are those that decide what is visible there."""
@@ -139,23 +138,24 @@ class Tickets:
     async def prepare(self) -> None:
         """See that there is a secret in the log, so that edges which only read can give tickets out too. If that fails,
         the first who asks for a ticket is told why."""
-        if not self._secrets:
+        if SECRETS not in self._memory:
             with suppress(PenstockError):
                 await self._current(self._clock.now_us())
 
     async def _current(self, now_us: int) -> _Secret:
         async with self._changing:
-            if not self._secrets or now_us - self._secrets[0].since_us >= ROTATE_S * 1e6:
-                fresh = _Secret(self._random(4).hex(), self._random(32).hex(), now_us)
-                kept = [fresh, *self._secrets][:_KEPT]
-                try:
-                    if self._remember is not None:
-                        await self._remember({MEMORY: msgspec.to_builtins(kept)})
-                    self._secrets = kept
-                except ReadOnlyEdgeError:
-                    if not self._secrets:
-                        raise  # else the newest is good, also for a while behind the next one
-            return self._secrets[0]
+            known = self._secrets
+            if known and now_us - known[0].since_us < ROTATE_S * 1e6:
+                return known[0]
+            fresh = _Secret(self._random(4).hex(), self._random(32).hex(), now_us)
+            kept = {SECRETS: msgspec.to_builtins([fresh, *known][:_KEPT])}
+            try:
+                await self._remember(kept) if self._remember else self._memory.apply(kept)
+            except ReadOnlyEdgeError:
+                if not known:
+                    raise
+                return known[0]  # it is good, also for a while behind the next one
+            return fresh
 
 
 def _signed(paper: Paper, secret: _Secret) -> str:

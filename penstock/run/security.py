@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.config import Folder, Limits
 from penstock.errors import BadRequestError, NoKeyError, PenstockError
+from penstock.log.control import ControlMap
 from penstock.log.opening import open_reader
 from penstock.overload import Rate, parse_rate
 from penstock.rights.credential import TokenOptions
@@ -121,7 +122,7 @@ def request_rate(text: str | None) -> Rate | None:
 def has_keys(folder: Folder) -> bool:
     """Whether a key was ever made on this folder; for who does not hold its log."""
     with closing(open_reader(folder.edge_log)) as reader:
-        return len(KeyBook(reader.memory())) > 0
+        return len(KeyBook(ControlMap(reader.memory()))) > 0
 
 
 def refuse_open(host: str, is_open: bool) -> None:

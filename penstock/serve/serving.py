@@ -25,6 +25,7 @@ from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import BadRequestError, ForbiddenError, NotReadyError, PenstockError, UnknownViewError
 from penstock.log import control_keys
+from penstock.log.control import ControlMap
 from penstock.log.folder_log import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import AccessRefused, TicketIssued
@@ -86,7 +87,7 @@ class Serving:
         folder: Folder | None = None,
         checks: Checks | None = None,
         remember: Callable[[Mapping[str, Any]], Awaitable[Any]] | None = None,
-        memory: Mapping[str, Any] | None = None,
+        memory: ControlMap | None = None,
         position_s: float = POSITION_S,
         heartbeat_s: float = HEARTBEAT_S,
         rights: Rights | None = None,
@@ -101,7 +102,12 @@ class Serving:
         self.status = Status(application, views, log, clock or SystemClock())
         self._streams, self._log = StreamReads(application, log, self.limits, self.observer), log
         self._subscribers = Subscribers(
-            {} if memory is None else memory, remember, self.limits, clock or SystemClock(), self.observer, refusal
+            ControlMap() if memory is None else memory,
+            remember,
+            self.limits,
+            clock or SystemClock(),
+            self.observer,
+            refusal,
         )
         self._checks: Checks = {"serve": lambda: views.ready, **(checks or {})}
         self._remember, self._clock = remember, clock or SystemClock()
@@ -118,7 +124,7 @@ class Serving:
             lambda: {(): float(sum(pipe.unsent_bytes for pipe in self._pipes))},
         )
 
-    def _hooks(self, memory: Mapping[str, Any] | None, options: WebhookOptions | None) -> Webhooks | None:
+    def _hooks(self, memory: ControlMap | None, options: WebhookOptions | None) -> Webhooks | None:
         if memory is None or self._remember is None:
             return None
         return Webhooks(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -23,13 +23,14 @@ import msgspec
 from penstock.clock import Clock, rfc3339
 from penstock.config import Limits
 from penstock.errors import BadRequestError, NameTakenError, PenstockError, TooManyError, UnknownNameError
+from penstock.log import control_keys
+from penstock.log.control import ControlMap
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import AckRemembered, NamesForgotten
 from penstock.position import Position
 from penstock.protocol import encode
 from penstock.rights.credential import Credential
 
-PREFIX = "subscriber/"
 WRITE_S = 1.0
 """At least so long from one write of a name to the next."""
 SWEEP_S = 3_600.0
@@ -59,7 +60,7 @@ class Subscribers:
 
     def __init__(
         self,
-        memory: Mapping[str, Any],
+        memory: ControlMap,
         remember: Remember | None,
         limits: Limits,
         clock: Clock,
@@ -80,7 +81,7 @@ class Subscribers:
             raise BadRequestError("a name has up to 100 letters, digits, dots and dashes", hint='{"name": "phone-7"}')
         if self._remember is None:
             raise self._refusal()
-        key, told = f"{PREFIX}{credential.id}/{name}", encode(dict(of)).decode()
+        key, told = control_keys.subscriber(credential.id, name), encode(dict(of)).decode()
         known = self._get(key)
         if known is not None and known.of != told:
             raise NameTakenError(
@@ -88,7 +89,7 @@ class Subscribers:
                 detail=f"it is {known.of}",
                 hint=f"choose another name, or DELETE /subscribers/{name} first",
             )
-        if known is None and len(list(self._keys(credential))) >= self._limits.subscriber_names:
+        if known is None and len(self._of(credential)) >= self._limits.subscriber_names:
             raise TooManyError(
                 f"there are {self._limits.subscriber_names} names already", hint="DELETE /subscribers/{name} frees one"
             )
@@ -109,34 +110,30 @@ class Subscribers:
     def listed(self, credential: Credential) -> list[dict[str, Any]]:
         """The names of this credential; of all, for an administrator."""
         admin = credential.may("admin")
-        return [self._described(key, admin) for key in (self._all() if admin else self._keys(credential))]
+        names = self._all() if admin else self._of(credential)
+        return [_described(key, record, admin) for key, record in names.items()]
 
     async def forget(self, credential: Credential, name: str, of: str | None = None) -> None:
         """Forget a name of this credential, or of another one (an administrator may). Raises `UnknownNameError`."""
         if of not in (None, credential.id):
             credential.require("admin")
-        key = f"{PREFIX}{of or credential.id}/{name}"
+        key = control_keys.subscriber(of or credential.id, name)
         if self._remember is None or key not in self._memory:
             raise UnknownNameError(f"no subscription is named '{name}'", hint="GET /subscribers lists them")
         await self._remember({key: None})
-
-    def _described(self, key: str, admin: bool) -> dict[str, Any]:
-        who, _, name = key.removeprefix(PREFIX).rpartition("/")
-        record = self._get(key)
-        assert record is not None
-        facts = {"name": name, **msgspec.json.decode(record.of), "position": record.position}
-        return facts | {"used": rfc3339(record.used_us)} | ({"credential": who} if admin else {})
 
     def _get(self, key: str) -> Remembered | None:
         stored = self._memory.get(key)
         return None if stored is None else msgspec.convert(stored, Remembered)
 
-    def _all(self) -> Iterator[str]:
-        return (key for key in self._memory if key.startswith(PREFIX))
+    def _all(self) -> dict[str, Remembered]:
+        stored = self._memory.family(control_keys.subscriber)
+        return {key: msgspec.convert(value, Remembered) for key, value in stored.items()}
 
-    def _keys(self, credential: Credential) -> Iterator[str]:
-        mine = f"{PREFIX}{credential.id}/"
-        return (key for key in self._all() if key.startswith(mine) and "/" not in key[len(mine) :])
+    def _of(self, credential: Credential) -> dict[str, Remembered]:
+        mine = control_keys.subscriber(credential.id, "")
+        names = self._all().items()
+        return {key: record for key, record in names if key.startswith(mine) and "/" not in key[len(mine) :]}
 
     # Forgetting
 
@@ -153,7 +150,7 @@ class Subscribers:
         """Forget the names that nobody has used for long."""
         assert self._remember is not None
         oldest = self._clock.now_us() - self._limits.subscriber_keep_s * 1e6
-        old = [key for key in self._all() if (found := self._get(key)) is not None and found.used_us < oldest]
+        old = [key for key, record in self._all().items() if record.used_us < oldest]
         if old:
             await self._remember(dict.fromkeys(old))
             self._observer.emit(NamesForgotten(len(old)))
@@ -166,6 +163,12 @@ class Subscribers:
 
     def acked(self, name: str) -> None:
         self._observer.emit(AckRemembered(name))
+
+
+def _described(key: str, record: Remembered, admin: bool) -> dict[str, Any]:
+    who, _, name = control_keys.subscriber.rest(key).rpartition("/")
+    facts = {"name": name, **msgspec.json.decode(record.of), "position": record.position}
+    return facts | {"used": rfc3339(record.used_us)} | ({"credential": who} if admin else {})
 
 
 class Named:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -20,11 +20,11 @@ from standardwebhooks.webhooks import Webhook as Signer
 
 from penstock.clock import rfc3339
 from penstock.errors import BadRequestError
+from penstock.log import control_keys
 from penstock.rights.credential import Credential
 from penstock.rights.scope import known_scopes
 
-PREFIX = "webhook/"
-PROGRESS = "/progress"
+_PROGRESS = "progress"
 
 Shape = Literal["change", "batch", "digest"]
 Kind = Literal["view", "stream"]
@@ -158,24 +158,33 @@ class WebhookProgress(msgspec.Struct, frozen=True):
 
 
 def stored(webhook: Webhook) -> dict[str, Any]:
-    return {PREFIX + webhook.id: msgspec.to_builtins(webhook)}
+    return {control_keys.webhook(webhook.id): msgspec.to_builtins(webhook)}
 
 
 def stored_progress(id: str, progress: WebhookProgress) -> dict[str, Any]:
-    return {PREFIX + id + PROGRESS: msgspec.to_builtins(progress)}
+    return {control_keys.webhook(id, _PROGRESS): msgspec.to_builtins(progress)}
 
 
 def forgotten(id: str) -> dict[str, Any]:
     """What makes the log forget a webhook."""
-    return {PREFIX + id: None, PREFIX + id + PROGRESS: None}
+    return {control_keys.webhook(id): None, control_keys.webhook(id, _PROGRESS): None}
 
 
-def restored(memory: Mapping[str, Any]) -> Iterator[tuple[Webhook, WebhookProgress]]:
-    """All webhooks that the log knows of."""
-    for key, value in memory.items():
-        if key.startswith(PREFIX) and not key.endswith(PROGRESS):
-            webhook = msgspec.convert(value, Webhook)
-            yield webhook, msgspec.convert(memory.get(key + PROGRESS) or {}, WebhookProgress)
+def defined(keys: Iterable[str]) -> Iterator[str]:
+    """The ids of the webhooks whose definitions are among these keys of the control stream."""
+    for key in keys:
+        id, _, part = control_keys.webhook.rest(key).partition("/")
+        if not part:
+            yield id
+
+
+def restored(memory: Mapping[str, Any], id: str) -> tuple[Webhook, WebhookProgress] | None:
+    """What the log knows of a webhook."""
+    stored = memory.get(control_keys.webhook(id))
+    if stored is None:
+        return None
+    progress = memory.get(control_keys.webhook(id, _PROGRESS)) or {}
+    return msgspec.convert(stored, Webhook), msgspec.convert(progress, WebhookProgress)
 
 
 _BYTES = 32

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from penstock.clock import Clock, rfc3339
 from penstock.config import Limits
@@ -27,6 +29,8 @@ from penstock.errors import (
     TooManyWebhooksError,
     UnknownWebhookError,
 )
+from penstock.log import control_keys
+from penstock.log.control import Changes, ControlMap
 from penstock.log.folder_log import FolderLog
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import LimitReached, WebhookDisabled
@@ -58,6 +62,7 @@ from penstock.serve.webhooks.webhook import (
     WebhookPlace,
     WebhookProgress,
     checked_digest,
+    defined,
     forgotten,
     new_secret,
     restored,
@@ -98,7 +103,7 @@ class Webhooks:
 
     def __init__(
         self,
-        memory: Mapping[str, Any],
+        memory: ControlMap,
         remember: Callable[[Mapping[str, Any]], Awaitable[Any]],
         *,
         views: Views,
@@ -121,7 +126,10 @@ class Webhooks:
         self._news = StreamNews(reads)
         self._view_source = ViewSource(views, hub, limits, self._pace, SnapshotSpool(spool, clock))
         self._stream_source = StreamSource(reads, log, self._news, self._pace)
-        self._keeper = ProgressKeeper(remember, self._stored, observer.emit)
+        self._memory, self._remember = memory, remember
+        self._own: dict[str, Any] = {}
+        """What this edge has written of each webhook: it need not hear of that."""
+        self._keeper = ProgressKeeper(self._write, self._stored, observer.emit)
         self._poster = Poster(options.rules, clock, ca=options.ca, timeout_s=options.timeout_s)
         self._works = Works(
             sources={"view": self._view_source, "stream": self._stream_source},
@@ -135,7 +143,10 @@ class Webhooks:
             question=self._question,
             disable=self._disable,
         )
-        self._endpoints = {w.id: Endpoint(w, progress, self._works) for w, progress in restored(memory)}
+        self._endpoints: dict[str, Endpoint] = {}
+        for id in defined(memory.family(control_keys.webhook)):
+            if (known := restored(memory, id)) is not None:
+                self._endpoints[id] = Endpoint(*known, self._works)
         self._ended: dict[str, Ended] = {}
         self._starting: asyncio.Task[None] | None = None
         self._lazy: asyncio.Task[None] | None = None
@@ -144,6 +155,7 @@ class Webhooks:
         """The owners of those that are being written down for the first time."""
         self._tests = asyncio.Semaphore(TESTS)
         self._writing: set[asyncio.Task[None]] = set()
+        self._stopping = False
         observer.gauge("penstock_serve_webhooks", "Webhooks, by what they do.", ("state",), self._by_state)
         observer.gauge(
             "penstock_serve_webhook_lag_seconds",
@@ -153,12 +165,14 @@ class Webhooks:
         )
 
     async def start(self) -> None:
+        self._memory.watch(control_keys.webhook, partial(self._heard, asyncio.get_running_loop()))
         await self._poster.start()
         self._keeper.start()
         self._lazy = asyncio.create_task(self._note_moved(), name="webhook places")
         self._starting = asyncio.create_task(self._start_all(), name="webhooks start")
 
     async def stop(self) -> None:
+        self._stopping = True
         for task in (self._starting, self._lazy):
             if task is not None:
                 task.cancel()
@@ -295,7 +309,44 @@ class Webhooks:
                 self._endpoints.pop(id, None)
             self._unwatch(id)
 
+    # Following what the log says, if it was not written here, or nobody knew whether it would be
+
+    def _heard(self, loop: asyncio.AbstractEventLoop, changed: Changes) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self._learn, changed)
+
+    def _learn(self, changed: Changes) -> None:
+        news = [id for id in defined(changed) if self._own.get(id, UNSET) != changed[control_keys.webhook(id)]]
+        if news:
+            self._spawn(self._follow(news))
+
+    async def _follow(self, ids: Sequence[str]) -> None:
+        async with self._changing:
+            for id in ids if not self._stopping else ():
+                known, endpoint = restored(self._memory, id), self._endpoints.get(id)
+                if endpoint is not None and known is not None and known[0] == endpoint.webhook:
+                    continue
+                if endpoint is not None:
+                    await endpoint.stop()
+                    del self._endpoints[id]
+                    self._unwatch(id)
+                if known is not None:
+                    fresh = self._endpoints[id] = Endpoint(*known, self._works)
+                    self._begin(fresh)
+
     # Keeping
+
+    async def _write(self, values: Mapping[str, Any]) -> None:
+        own = {id: values[control_keys.webhook(id)] for id in defined(values)}
+        self._own |= own
+        try:
+            await self._remember(values)
+        except BaseException:
+            for id in own:
+                self._own.pop(id, None)
+            raise
+        for id in (id for id, value in own.items() if value is None):
+            self._own.pop(id, None)
 
     async def _put(self, endpoint: Endpoint, webhook: Webhook, place: WebhookPlace) -> Endpoint:
         """Replace what is known of a webhook, durable on return, and go on from there with a first attempt."""
@@ -344,13 +395,16 @@ class Webhooks:
         if endpoint is None or endpoint.webhook.disabled is not None:
             return
         endpoint.webhook = self._disabled(endpoint.webhook, reason, detail)
-        task = asyncio.create_task(self._write_disabled(endpoint))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+        self._spawn(self._write_disabled(endpoint))
 
     def _disabled(self, webhook: Webhook, reason: Reason, detail: str) -> Webhook:
         self._works.signals(WebhookDisabled(webhook.id, reason, detail))
         return msgspec.structs.replace(webhook, disabled=Disabled(reason, detail, self._pace.now_us()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
 
     async def _write_disabled(self, endpoint: Endpoint) -> None:
         await endpoint.stop()

@@ -23,6 +23,7 @@ from penstock.collect.ways import short_way
 from penstock.collect.ways.short_way import plain_head
 from penstock.config import Limits
 from penstock.errors import DiskFullError
+from penstock.log.control import ControlMap
 from penstock.observe.signals import RequestRefused
 from penstock.rights.guard import Guard
 from penstock.rights.keys import make_key, stored
@@ -57,7 +58,7 @@ def guarding(*, keys: bool, cors: bool) -> Callable[[Edge, web.Application], Gua
         for _, record in KEYS.values() if keys else ():
             memory |= stored(record)
         guard = Guard(
-            Rights(memory, clock=CLOCK, signals=edge.observer.emit),
+            Rights(ControlMap(memory), clock=CLOCK, signals=edge.observer.emit),
             origins=WebOrigins(["https://shop.example"] if cors else []),
             signatures=edge.collect.signatures,
             signals=edge.observer.emit,

@@ -7,6 +7,7 @@ import pytest
 from playing import START_US, PlayedClock
 
 from penstock.errors import DiskFullError
+from penstock.log.control import ControlMap
 from penstock.observe.signals import InstructionRefused
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import KeyBook, make_key
@@ -31,10 +32,10 @@ def test_a_file_belongs_to_its_owner_alone(inbox, record, tmp_path):
 
 
 async def test_instructions_are_obeyed_in_order_and_taken_twice_change_nothing(inbox, record):
-    memory = {}
+    memory = ControlMap()
 
     async def remember(values):
-        memory.update(values)
+        memory.apply(values)
 
     inbox.post(Instruction("create", record.id, record))
     inbox.post(Instruction("revoke", record.id, at_us=START_US + 5))

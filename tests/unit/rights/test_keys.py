@@ -5,6 +5,7 @@ import pytest
 from playing import START_US
 
 from penstock.errors import BadRequestError, ForbiddenError
+from penstock.log.control import ControlMap
 from penstock.rights.credential import ANONYMOUS, NOBODY, Credential
 from penstock.rights.keys import KeyBook, make_key, stored
 from penstock.rights.scope import ADMIN, Scope, known_scopes, parse_scope
@@ -14,7 +15,7 @@ def book(*records):
     memory: dict[str, object] = {}
     for record in records:
         memory |= stored(record)
-    return KeyBook(memory | {"producer/orders/x": [0, 1, "t"]})
+    return KeyBook(ControlMap(memory | {"producer/orders/x": [0, 1, "t"]}))
 
 
 def test_a_key_is_found_by_itself_alone_and_is_not_in_what_is_kept():

@@ -18,10 +18,11 @@ from market import BOBS, SECRET, filled, market, world
 from playing import PlayedClock
 from secure_edge import Answer, SecureEdge, secure_edge
 
+from penstock.log.control import ControlMap
 from penstock.rights.credential import Credential
 from penstock.rights.redaction import redacted
 from penstock.rights.scope import Scope
-from penstock.rights.tickets import LIFE_S, MEMORY, ROTATE_S, TicketFault, Tickets
+from penstock.rights.tickets import LIFE_S, ROTATE_S, SECRETS, TicketFault, Tickets
 
 
 @pytest_asyncio.fixture
@@ -196,17 +197,17 @@ async def test_another_edge_with_the_same_log_takes_it_and_the_secret_is_made_on
         first = await ticket(edge, edge.ann, view="orders")
         await ticket(edge, edge.ann, view="orders")
         memory = edge.log.memory()
-        assert len(memory[MEMORY]) == 1
+        assert len(memory[SECRETS]) == 1
     assert Tickets(memory, edge.clock).read(first).name == "orders"
 
 
 async def test_the_secret_changes_once_a_day_and_tickets_that_are_out_stay_good():
-    clock, kept = PlayedClock(), {}
+    clock, kept = PlayedClock(), ControlMap()
 
     async def remember(values):
-        kept.update(values)
+        kept.apply(values)
 
-    tickets = Tickets({}, clock, remember)
+    tickets = Tickets(kept, clock, remember)
     ann = Credential("key/1", "ann", (Scope("read", "orders"),))
     clock.pass_s(5)
     first, _ = await tickets.issue(ann, "view", "orders", {})
@@ -222,7 +223,7 @@ async def test_the_secret_changes_once_a_day_and_tickets_that_are_out_stay_good(
     await tickets.issue(ann, "view", "orders", {})
     clock.pass_s(ROTATE_S)
     await tickets.issue(ann, "view", "orders", {})
-    assert len(kept[MEMORY]) == 2
+    assert len(kept[SECRETS]) == 2
     with pytest.raises(TicketFault, match="not one of this server"):
         tickets.read(old)
 

@@ -36,7 +36,7 @@ from penstock.rights.guard import Guard, routes_of
 from penstock.rights.inbox import Instruction
 from penstock.rights.keys import make_key
 from penstock.rights.rights import Rights
-from penstock.rights.tickets import Tickets
+from penstock.rights.tickets import SECRETS, Tickets
 from penstock.run.edge import open_edge
 from penstock.run.edge_log import Setting
 from penstock.serve.replies import errors_as_json
@@ -104,7 +104,7 @@ class Edge:
         )
         checks = {"collect": lambda: self.group.problem or True}
         self.rights = Rights()  # keys are made when the log is gone; tickets need it
-        self.rights.tickets = Tickets({}, clock, self._remember)
+        self.rights.tickets = Tickets(self.log.memory(), clock, self._remember)
         self.serving = Serving(
             self.application,
             self.views,
@@ -564,7 +564,7 @@ async def when_the_log_fails(edge: Edge) -> None:
             await edge.ask("GET", "/streams/rsvps/pixel.gif", params={"topic": "a" * 5_000})
         await edge.expect(507, "POST", "/dead/replay", MENDED)
         while 507 not in edge.seen["post", "/tickets"]:
-            edge.rights.tickets._secrets.clear()  # the next ticket needs a new one, and that must be in the log first
+            edge.log.memory().apply({SECRETS: None})  # the next ticket needs a new one, which must be in the log first
             await edge.ask("POST", "/tickets", {"channel": "jazz"})
         for path in rebuilds:
             async with asyncio.timeout(60):
@@ -577,7 +577,7 @@ async def when_the_log_fails(edge: Edge) -> None:
     await edge.expect(503, "POST", "/streams/rsvps", {"topic": "a"})
     await edge.expect(503, "GET", "/streams/rsvps/pixel.gif", params={"topic": "a"})
     await edge.expect(503, "POST", "/dead/replay", MENDED)
-    edge.rights.tickets._secrets.clear()
+    edge.log.memory().apply({SECRETS: None})
     await edge.expect(503, "POST", "/tickets", {"channel": "jazz"})
     for path in rebuilds:
         await edge.expect(503, "POST", path)

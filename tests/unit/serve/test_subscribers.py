@@ -16,6 +16,7 @@ from fake_flows import FakeFlows, topic
 
 from penstock.config import Limits
 from penstock.errors import DiskFullError, NameTakenError, TooManyError, UnknownNameError
+from penstock.log.control import ControlMap
 from penstock.log.group_commit import GroupCommit
 from penstock.observe.metrics import Observer
 from penstock.rights.credential import ANONYMOUS, Credential
@@ -231,13 +232,12 @@ class SteppedClock:
         self.us += int(seconds * 1e6)
 
 
-def made(limits: Limits | None = None) -> tuple[Subscribers, dict[str, Any], SteppedClock]:
-    memory: dict[str, Any] = {}
+def made(limits: Limits | None = None) -> tuple[Subscribers, ControlMap, SteppedClock]:
+    memory = ControlMap()
     clock = SteppedClock()
 
     async def remember(values: Mapping[str, Any]) -> None:
-        for key, value in values.items():
-            memory.pop(key, None) if value is None else memory.__setitem__(key, value)
+        memory.apply(values)
 
     return Subscribers(memory, remember, limits or Limits(), clock, Observer()), memory, clock
 

@@ -136,7 +136,9 @@ async def test_secrets_are_told_once_and_never_written_to_a_log(tmp_path: Path, 
         assert made["secret"][6:] not in texts
         assert new["secret"][6:] not in texts
         assert "hidden" not in caplog.text
-        assert [s.text for w, _ in restored(edge.log.memory()) for s in w.secrets] == [new["secret"], made["secret"]]
+        known = restored(edge.log.memory(), made["id"])
+        assert known is not None
+        assert [secret.text for secret in known[0].secrets] == [new["secret"], made["secret"]]
 
 
 # Rights

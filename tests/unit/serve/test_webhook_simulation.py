@@ -20,6 +20,7 @@ from fake_flows import FakeFlows, topic
 from hooked import Hooked, PlayedClock, flowing, hooked
 
 from penstock.config import Limits
+from penstock.log.control import ControlMap
 from penstock.observe.metrics import Observer
 from penstock.position import Position
 from penstock.rights.credential import ANONYMOUS
@@ -95,7 +96,7 @@ class World:
 
     def __init__(self, edge: Hooked, clock: PlayedClock, seed: int) -> None:
         self.edge, self.clock, self.random = edge, clock, Random(seed)
-        self.durable: dict[str, Any] = {}
+        self.durable = ControlMap()
         self.receivers: dict[str, Receiver] = {}
         self.trouble: dict[str, float] = {}
         """By webhook, how often an attempt fails."""
@@ -106,17 +107,18 @@ class World:
     def _born(self) -> Webhooks:
         self.lives += 1
         life, edge = self.lives, self.edge
+        memory = ControlMap(dict(self.durable))
 
         async def remember(values: Mapping[str, Any]) -> None:
             for _ in range(self.random.randrange(4)):
                 await asyncio.sleep(0)
             if life != self.lives:
                 await asyncio.Event().wait()  # the process is dead: nobody hears of it, and nothing was written
-            for key, value in values.items():
-                self.durable.pop(key, None) if value is None else self.durable.__setitem__(key, value)
+            self.durable.apply(values)
+            memory.apply(values)
 
         hooks = Webhooks(
-            dict(self.durable),
+            memory,
             remember,
             views=edge.views,
             hub=edge.serving.hub,

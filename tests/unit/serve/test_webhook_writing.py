@@ -12,7 +12,7 @@ from edge import eventually
 from fake_flows import FakeFlows, topic
 from hooked import Hooked, Taker, flowing, hooked, taking
 
-from penstock.serve.webhooks.webhook import PREFIX
+from penstock.log import control_keys
 
 
 def crossed(edge: Hooked, id: str) -> None:
@@ -22,7 +22,7 @@ def crossed(edge: Hooked, id: str) -> None:
 
     async def remember(values: Mapping[str, Any]) -> None:
         await real(values)
-        if PREFIX + id in values:
+        if control_keys.webhook(id) in values:
             keeper._remember = real
             keeper.note(id)
             await asyncio.sleep(0.5)
@@ -31,7 +31,7 @@ def crossed(edge: Hooked, id: str) -> None:
 
 
 def stored_as_disabled(edge: Hooked, id: str) -> bool:
-    known = edge.log.memory().get(PREFIX + id)
+    known = edge.log.memory().get(control_keys.webhook(id))
     return bool(known and known["disabled"]) and not edge.webhooks._keeper._changed
 
 
@@ -81,3 +81,36 @@ async def test_what_was_switched_stays_switched(tmp_path: Path, enabled: bool) -
             await edge.ask("PATCH", f"/webhooks/{made['id']}", {"enabled": enabled})
         async with hooked(tmp_path) as edge:
             assert (await edge.ask("GET", f"/webhooks/{made['id']}"))[1]["enabled"] is enabled
+
+
+async def test_what_the_log_learns_from_elsewhere_is_taken_over(tmp_path: Path) -> None:
+    """As when a commit was made after its caller had been told that nobody knows."""
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path) as edge:
+        build = flows.build()
+        made = await edge.hook(taker)
+        key, progress = control_keys.webhook(made["id"]), control_keys.webhook(made["id"], "progress")
+        memory = edge.log.memory()
+        stored = dict(memory[key])
+        await edge.remember({key: None, progress: None})
+        await eventually(lambda: not edge.webhooks._endpoints, "it is still there")
+        other = {**stored, "id": "wh_other", "shape": "batch"}
+        await edge.remember({control_keys.webhook("wh_other"): other})
+        await eventually(lambda: "wh_other" in edge.webhooks._endpoints, "it is not there")
+        flows.commit(build, [topic("jazz", 1)])
+        await taker.has(1)
+        await edge.remember({control_keys.webhook("wh_other"): {**other, "url": stored["url"] + "/moved"}})
+        await eventually(lambda: edge.endpoint("wh_other").webhook.url.endswith("/moved"), "it is as it was")
+        assert (await edge.ask("GET", "/webhooks/wh_other"))[1]["url"].endswith("/moved")
+
+
+async def test_what_this_edge_writes_restarts_nothing(tmp_path: Path) -> None:
+    async with flowing(tmp_path) as flows, taking() as taker, hooked(tmp_path) as edge:
+        build = flows.build()
+        made = await edge.hook(taker)
+        await edge.ask("PATCH", f"/webhooks/{made['id']}", {"shape": "batch"})
+        endpoint = edge.endpoint(made["id"])
+        flows.commit(build, [topic("jazz", 1)])
+        await taker.has(1)
+        await edge.ask("POST", f"/webhooks/{made['id']}/secret", {"overlap_s": 0})
+        await asyncio.sleep(0.1)
+        assert edge.endpoint(made["id"]) is endpoint
