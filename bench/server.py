@@ -58,12 +58,13 @@ def data_folder(parent: Path) -> Iterator[Folder]:
 
 
 @contextlib.contextmanager
-def run(app: str, folder: Folder) -> Iterator[Server]:
+def run(app: str, folder: Folder, **environment: str) -> Iterator[Server]:
     """`penstock run`, ready."""
     command = penstock("run", str(APPS / f"{app}.py"), "--port", "0", "--data", str(folder.root))
     output = folder.root.with_suffix(".out")
     try:
-        with output.open("w+b") as file, started(command, file) as (process, began):
+        env = {**os.environ, **environment}
+        with output.open("w+b") as file, started(command, file, env=env) as (process, began):
             line = until(lambda: _ready_line(output), process, output)
             yield Server(process.pid, folder, urlsplit(line.split()[1]).port or 0, time.monotonic() - began)
     finally:

@@ -11,6 +11,8 @@ from penstock import plain
 
 _READERS_OF_SETTINGS = ("org.apache.hadoop.mapred.JobConf", "org.apache.hadoop.hdfs.HdfsConfiguration")
 """Classes that add files of settings when they are loaded, which makes Hadoop read all of them anew."""
+_NOTES = "updatingResource"
+"""A private field of Hadoop's `Configuration`."""
 
 
 def forget_where_settings_came_from(spark: SparkSession) -> None:
@@ -24,7 +26,7 @@ def forget_where_settings_came_from(spark: SparkSession) -> None:
         for reader in _READERS_OF_SETTINGS:
             find(reader)
         settings.size()  # they are read, and noted, when somebody asks
-        notes = find("org.apache.hadoop.conf.Configuration").getDeclaredField("updatingResource")
+        notes = find("org.apache.hadoop.conf.Configuration").getDeclaredField(_NOTES)
         notes.setAccessible(True)
         # Another map: to py4j this one is a dict of Python's, which clears itself by a thousand removals.
         notes.set(settings, spark._jvm.java.util.concurrent.ConcurrentHashMap())
