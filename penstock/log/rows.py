@@ -1,7 +1,7 @@
 """Knows the newest row of every key of a compacted stream, so that an append can require what stands there.
 
 It is loaded from the stream when somebody first requires something of one of its rows, and follows the commits from
-then on. It holds where each row stands, not what it says: about 150 bytes a key. A condition on a row's values reads
+then on. It holds where each row stands, not what it says: about 240 bytes a key. A condition on a row's values reads
 that row from the log, and all of the stream before it once compaction has merged it.
 """
 

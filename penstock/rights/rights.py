@@ -82,6 +82,7 @@ class Rights:
         self._numbers = count()
         self._many = FEW
         self._task: asyncio.Task[None] | None = None
+        self._was_open = self.is_open
         self.on_first_key: Callable[[], Awaitable[None]] | None = None
         """Awaited when the server stops being open: what lets anybody in must go. It never becomes open again."""
 
@@ -218,6 +219,7 @@ class Rights:
             else:
                 await self.obey(instruction)
                 await asyncio.to_thread(self._inbox.taken, path)
+        await self._note_first_key()
         while self._ends and (self._ends[0][0] <= self._clock.now_us() or self._ends[0][3].done()):
             _, _, credential, ended = heappop(self._ends)
             if not ended.done():
@@ -246,16 +248,20 @@ class Rights:
         for record in filter(None, map(self._book.get, ids)):
             if record.revoked_us is not None:
                 why = _unauthorized(f"the key '{record.name}' was revoked")
-                for ended in list(self._watched.get(PREFIX + record.id, ())):
+                for ended in [each for each in self._watched.get(PREFIX + record.id, ()) if not each.done()]:
                     ended.set_result(why)
 
     async def _put(self, record: KeyRecord) -> None:
-        was_open = self.is_open
         await self._remember(stored(record)) if self._remember else self._memory.apply(stored(record))
-        if was_open:
+        await self._note_first_key()
+
+    async def _note_first_key(self) -> None:
+        """Also of one that was written though nobody knew whether it would be."""
+        if self._was_open and not self.is_open:
+            self._was_open = False
             await self.tickets.prepare()
-        if was_open and self.on_first_key is not None:
-            await self.on_first_key()
+            if self.on_first_key is not None:
+                await self.on_first_key()
 
     async def _keep_looking(self) -> None:
         while True:

@@ -6,7 +6,7 @@ import stat
 import pytest
 from playing import START_US, PlayedClock
 
-from penstock.errors import DiskFullError
+from penstock.errors import DiskFullError, OutcomeUnknownError
 from penstock.log.control import ControlMap
 from penstock.observe.signals import InstructionRefused
 from penstock.rights.inbox import Inbox, Instruction
@@ -59,6 +59,29 @@ async def test_what_cannot_be_written_stays_in_the_inbox(inbox, record):
         await rights.tick()
     assert len(list(inbox.waiting())) == 1
     assert rights.is_open
+
+
+async def test_a_first_key_that_was_written_late_closes_the_server_all_the_same(inbox, record):
+    memory, late, closed = ControlMap(), {}, []
+
+    async def unknown(values):
+        late.update(values)
+        raise OutcomeUnknownError("the log did not answer in time")
+
+    async def secure():
+        closed.append(True)
+
+    inbox.post(Instruction("create", record.id, record))
+    rights = Rights(memory, inbox=inbox, remember=unknown, clock=PlayedClock())
+    rights.on_first_key = secure
+    with pytest.raises(OutcomeUnknownError):
+        await rights.tick()
+    assert rights.is_open
+    memory.apply(late)
+    assert not rights.is_open
+    await rights.tick()
+    await rights.tick()
+    assert (closed, list(inbox.waiting())) == ([True], [])
 
 
 async def test_what_is_no_instruction_is_set_aside_once(inbox, record, tmp_path):
