@@ -217,12 +217,12 @@ class Serving:
         view has a flow too: as a flow both may be named."""
         assert self._remember is not None
         kind = str(route_of(request).of)
-        name, known = request.match_info[kind], [node.name for node in self.application.nodes]
+        name, nodes = request.match_info[kind], [node.name for node in self.application.nodes]
         if kind == "view" and self.application.table(name) is None:
             self.views.view(name)
-        elif name not in known:
+        elif name not in nodes:
             raise UnknownViewError(
-                f"there is no flow or view '{name}'", hint=f"the app has: {', '.join(known) or 'none'}"
+                f"there is no flow or view '{name}'", hint=f"the app has: {', '.join(nodes) or 'none'}"
             )
         requested_us = self._clock.now_us()
         await self._remember({control_keys.rebuild(name): requested_us})

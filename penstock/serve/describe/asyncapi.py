@@ -36,7 +36,7 @@ def asyncapi(routes: Iterable[Route], audience: Audience, servers: Spec) -> Spec
             words = (shown.talk.words or shown.summary).format(thing=subject.thing.words, Thing=_begun(subject))
             query = _query(shown, subject)
             channels[name] = _channel(route.address(subject.thing), words, shown.talk, {**sends, **takes}, query)
-            binding = {} if shown.talk.server == "socket" else {"bindings": {"http": _asked("GET", query, "0.3.0")}}
+            binding = {} if shown.talk.server == "socket" else {"bindings": {"http": _binding("GET", query, "0.3.0")}}
             for action, messages in (("send", sends), ("receive", takes)):
                 if messages:
                     operations[f"{name}.{action}"] = _operation(name, action, messages) | binding
@@ -44,7 +44,7 @@ def asyncapi(routes: Iterable[Route], audience: Audience, servers: Spec) -> Spec
         name, posted = f"webhook.{thing.name}", deliveries(thing)
         words = f"{thing.words[0].upper()}{thing.words[1:]}, posted to an address of yours"
         channels[name] = {"address": None, "summary": words, "messages": posted}
-        binding = {"bindings": {"http": _asked("POST", {}, "0.3.0")}}
+        binding = {"bindings": {"http": _binding("POST", {}, "0.3.0")}}
         operations[f"{name}.send"] = _operation(name, "send", posted) | binding
     return {
         "asyncapi": "3.0.0",
@@ -92,17 +92,17 @@ def _value(parameter: Parameter, subject: Subject) -> Spec:
 
 def _channel(address: str, words: str, talk: Talk, messages: Mapping[str, Spec], query: Spec) -> Spec:
     servers = [{"$ref": f"#/servers/{talk.server}"}]
-    made: Spec = {"address": address, "summary": words, "messages": messages, "servers": servers}
+    channel: Spec = {"address": address, "summary": words, "messages": messages, "servers": servers}
     if talk.server == "http":
-        return made
+        return channel
     offers = text(f"`{SUBPROTOCOL}`; a browser that needs a key offers `bearer.<key>` too.")
     headers = obj(**{"Sec-WebSocket-Protocol": offers, "Authorization": text("Bearer <key or token>")})
-    return made | {"bindings": {"ws": _asked("GET", query, "0.1.0") | {"headers": headers}}}
+    return channel | {"bindings": {"ws": _binding("GET", query, "0.1.0") | {"headers": headers}}}
 
 
-def _asked(method: str, query: Spec, version: str) -> Spec:
-    asked = {"query": {"type": "object", "properties": query}} if query else {}
-    return {"method": method, **asked, "bindingVersion": version}
+def _binding(method: str, query: Spec, version: str) -> Spec:
+    parameters = {"query": {"type": "object", "properties": query}} if query else {}
+    return {"method": method, **parameters, "bindingVersion": version}
 
 
 def _operation(channel: str, action: str, messages: Iterable[str]) -> Spec:

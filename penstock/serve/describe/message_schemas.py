@@ -100,10 +100,10 @@ def _precise(schema: Any) -> Any:
         return [_precise(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {name: _precise(value) for name, value in schema.items()}
-    if made.get("type") == "integer" and not made.keys() & {"minimum", "maximum", "enum"}:
-        return made | _LONG
-    return made | ({"pattern": _DECIMAL} if made.get("format") == "decimal" else {})
+    precise = {name: _precise(value) for name, value in schema.items()}
+    if precise.get("type") == "integer" and not precise.keys() & {"minimum", "maximum", "enum"}:
+        return precise | _LONG
+    return precise | ({"pattern": _DECIMAL} if precise.get("format") == "decimal" else {})
 
 
 def view_schemas(thing: Thing, columns: Sequence[Column], key: Sequence[str] | None) -> Spec:
@@ -187,8 +187,8 @@ _QUERY: Spec = {
 
 def subscribe(*, named: bool) -> Spec:
     """On the socket of a view, stream or channel its name need not be given; on the one for all it must be."""
-    asked = also(record(type={"const": "subscribe"}), id=_CLIENTS_ID, **_QUERY, **{kind: text() for kind in KINDS})
-    return asked | ({"oneOf": [{"required": [kind]} for kind in KINDS]} if named else {})
+    message = also(record(type={"const": "subscribe"}), id=_CLIENTS_ID, **_QUERY, **{kind: text() for kind in KINDS})
+    return message | ({"oneOf": [{"required": [kind]} for kind in KINDS]} if named else {})
 
 
 _OF_VIEWS_ONLY = ("order_by", "limit", "after", "at_least", "wait")

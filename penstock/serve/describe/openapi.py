@@ -68,13 +68,13 @@ def openapi(routes: Iterable[Route], audience: Audience) -> Spec:
 def _operation(route: Route, shown: Route, subject: Subject) -> Spec:
     """`shown` is the same route, or of a channel that of what it shows."""
     name = _operation_id(route, subject)
-    made: Spec = {"operationId": name, "summary": shown.summary.format(thing=subject.thing.words)}
+    operation: Spec = {"operationId": name, "summary": shown.summary.format(thing=subject.thing.words)}
     if parameters := list(_parameters(shown, subject)):
-        made["parameters"] = parameters
+        operation["parameters"] = parameters
     if shown.body is not None:
-        made["requestBody"] = _body(shown.body, subject)
+        operation["requestBody"] = _body(shown.body, subject)
     replies = {str(reply.status): _reply(reply, subject, name) for reply in shown.replies}
-    return made | _secured(route, subject) | {"responses": _errors(*_common(route), *shown.errors) | replies}
+    return operation | _secured(route, subject) | {"responses": _errors(*_common(route), *shown.errors) | replies}
 
 
 def _operation_id(route: Route, subject: Subject) -> str:
@@ -96,36 +96,38 @@ def _parameter(parameter: Parameter, subject: Subject) -> Spec:
         return {"name": parameter.name, "in": "query", "description": parameter.words, "content": content}
     if parameter.form == "list":
         schema = {"type": "array", "items": schema, "minItems": 1}
-    made: Spec = {
+    described: Spec = {
         "name": parameter.name,
         "in": parameter.place,
         "required": parameter.place == "path",
         "schema": schema | ({"description": parameter.words} if parameter.words else {}),
     }
-    return made | ({"style": "form", "explode": False} if parameter.form == "list" else {})
+    return described | ({"style": "form", "explode": False} if parameter.form == "list" else {})
 
 
 def _body(body: Body, subject: Subject) -> Spec:
-    made: Spec = {"content": {kind: {"schema": schema_for(schema, subject)} for kind, schema in body.content.items()}}
-    made |= {"required": True} if body.required else {}
-    return made | ({"description": body.words} if body.words else {})
+    described: Spec = {
+        "content": {kind: {"schema": schema_for(schema, subject)} for kind, schema in body.content.items()}
+    }
+    described |= {"required": True} if body.required else {}
+    return described | ({"description": body.words} if body.words else {})
 
 
 def _reply(reply: Reply, subject: Subject, operation: str) -> Spec:
-    made: Spec = {"description": reply.words}
+    response: Spec = {"description": reply.words}
     if reply.schema is not None:
-        made["content"] = {reply.content: {"schema": schema_for(reply.schema, subject)}}
+        response["content"] = {reply.content: {"schema": schema_for(reply.schema, subject)}}
     if reply.headers:
-        made["headers"] = reply.headers
+        response["headers"] = reply.headers
     if reply.links:
-        made["links"] = {
+        response["links"] = {
             link.name: {
                 "operationId": link.operation or operation,
                 "parameters": {link.parameter: f"$response.body#/{link.field}"},
             }
             for link in reply.links
         }
-    return made
+    return response
 
 
 def _errors(*statuses: int) -> Spec:

@@ -23,13 +23,13 @@ def schema_body(log: FolderLog, name: str, number: int) -> dict[str, Any]:
         raise UnknownVersionError(
             f"the stream '{name}' has no version {number}", hint=f"its versions are 1 to {len(versions)}"
         )
-    asked = versions[number - 1]
+    version = versions[number - 1]
     listed = [{"version": v.number, "since": _since(v), "held": v.held} for v in versions]
     return {
         "stream": name,
-        "version": asked.number,
-        "since": _since(asked),
-        "schema": class_of(asked.schema) or _columns(asked.schema),
+        "version": version.number,
+        "since": _since(version),
+        "schema": class_of(version.schema) or _columns(version.schema),
         "versions": listed,
     }
 
