@@ -534,7 +534,7 @@ def _input_problems(app: Application) -> Iterator[Problem]:
     for node in app.nodes:
         known = [*(s.name for s in app.streams), *(f.name for f in app.flows)]
         if isinstance(node, ViewDef):
-            known += [view.name for view in app.views if view is not node]
+            known += [shown.name for shown in app.shown if shown is not node]
         if not node.inputs:
             yield _error(
                 "no_input",
@@ -543,17 +543,17 @@ def _input_problems(app: Application) -> Iterator[Problem]:
                 f"name a parameter after one of: {', '.join(known)}",
             )
         for name in node.inputs:
-            if app.view(name) and isinstance(node, FlowDef):
+            if isinstance(node, FlowDef) and any(shown.name == name for shown in app.shown):
                 yield _error(
                     "view_as_input",
-                    f"the flow '{node.name}' reads the view '{name}', whose rows change; a flow's are final",
+                    f"the flow '{node.name}' reads '{name}', whose rows change; a flow's are final",
                     node.place,
                     "make it a @app.view, or let it read streams and flows",
                 )
             elif name not in known and name != node.name:
                 yield _error(
                     "unknown_input",
-                    f"'{node.name}' has a parameter '{name}', which is no stream, flow or view",
+                    f"'{node.name}' has a parameter '{name}', which is no stream, table, flow or view",
                     node.place,
                     f"name it after one of: {', '.join(known) or 'nothing is declared yet'}",
                 )

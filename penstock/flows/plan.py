@@ -89,8 +89,7 @@ class Planned:
     @property
     def arrow(self) -> pa.Schema:
         """The function's output columns. A delete has no more than the key, so that any other column may be null."""
-        columns = to_arrow_schema(self.frame_schema, timezone="UTC")
-        return pa.schema([column.remove_metadata().with_nullable(True) for column in columns])
+        return _plain_columns(self.frame_schema)
 
     @property
     def late_after(self) -> dict[str, int | None]:
@@ -115,7 +114,8 @@ class Planner:
         planned: dict[str, Planned] = {}
         problems: list[Problem] = []
         for node in self.application.ordered():
-            if any(i not in planned and self.application.stream(i) is None for i in node.inputs):
+            outside = {entry.name for entry in self.application.entries}
+            if any(i not in planned and i not in outside for i in node.inputs):
                 continue
             try:
                 made, found = self._plan(node, planned)
@@ -138,7 +138,7 @@ class Planner:
         return self._with_lateness(planned), problems
 
     def _plan(self, node: Node, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
-        if isinstance(node, ViewDef) and any(isinstance(planned[i].node, ViewDef) for i in node.inputs if i in planned):
+        if isinstance(node, ViewDef) and any(self._changes(name, planned) for name in node.inputs):
             return self._plan_regrouped(node, planned)
         inputs = {name: self.input(name, planned) for name in node.inputs}
         frame = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
@@ -201,9 +201,12 @@ class Planner:
 
     def _plan_regrouped(self, node: ViewDef, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
         """A view over rows that change: it is computed unit by unit, as a batch query."""
-        if streams := [name for name in node.inputs if name not in planned or isinstance(planned[name].node, FlowDef)]:
+        if streams := [name for name in node.inputs if not self._changes(name, planned)]:
             return None, [rules.stream_beside_view(node, streams[0])]
-        shapes = {name: relation(self.spark, planned[name].frame_schema) for name in node.inputs}
+        sources = {name: self.application.table(name) or planned[name].node for name in node.inputs}
+        inputs = {name: self._changing_input(name, planned) for name in node.inputs}
+        shapes = {name: relation(self.spark, from_arrow_schema(i.schema)) for name, i in inputs.items()}
+        shapes |= {name: relation(self.spark, planned[name].frame_schema) for name in node.inputs if name in planned}
         frame = self.call(node, shapes)
         problems = [*rules.column_problems(node, frame)]
         if node.where is not None:
@@ -212,12 +215,12 @@ class Planner:
         if problems:
             return None, problems
         units = None if node.how == "whole" else find_units(frame, shapes, node.key)
-        keys = {plan_tree.analyzed(shape).rdd().id(): planned[name].node.key for name, shape in shapes.items()}
+        keys = {plan_tree.analyzed(shape).rdd().id(): sources[name].key for name, shape in shapes.items()}
         grade, reasons = proof.proof_of(node, frame, keys)
         kinds = plan_tree.kinds(plan_tree.analyzed(frame))
         made = Planned(
             node=node,
-            inputs={name: self._view_input(planned[name]) for name in node.inputs},
+            inputs=inputs,
             mode="update",
             event_time=False,
             drops_late=False,
@@ -235,8 +238,17 @@ class Planner:
         made = dataclasses.replace(made, needed=needed)
         return dataclasses.replace(made, fingerprint=self._fingerprint(made, frame, kinds, {})), []
 
-    def _view_input(self, made: Planned) -> Input:
-        return Input(made.node.name, self.folder.flows_log, True, made.arrow, None, 1, False)
+    def _changes(self, name: str, planned: Mapping[str, Planned]) -> bool:
+        """Whether an input has rows that change: a view or a table."""
+        made = planned.get(name)
+        return self.application.table(name) is not None or (made is not None and isinstance(made.node, ViewDef))
+
+    def _changing_input(self, name: str, planned: Mapping[str, Planned]) -> Input:
+        table = self.application.table(name)
+        if table is None:
+            return Input(name, self.folder.flows_log, True, planned[name].arrow, None, 1, False)
+        schema = _plain_columns(from_arrow_schema(table.events.arrow))
+        return Input(name, self.folder.edge_log, False, schema, None, 1, False)
 
     def _fingerprint(
         self, made: Planned, batch: DataFrame, kinds: frozenset[str], planned: Mapping[str, Planned]
@@ -355,6 +367,11 @@ class Planner:
         if not isinstance(frame, DataFrame):
             raise PlanError(f"{node.place}: '{node.name}' returned {type(frame).__name__}", hint="return a DataFrame")
         return frame
+
+
+def _plain_columns(columns: StructType) -> pa.Schema:
+    """As they are stored: each may be null, and nothing is said about any."""
+    return pa.schema([c.remove_metadata().with_nullable(True) for c in to_arrow_schema(columns, timezone="UTC")])
 
 
 def _folds(problems: Sequence[Problem]) -> bool:

@@ -76,8 +76,8 @@ def unsupported(node: Node, said: str) -> Problem:
 
 
 def stream_beside_view(node: ViewDef, stream: str) -> Problem:
-    """Rows of a stream beside those of a view."""
-    text = f"'{node.name}' reads the stream '{stream}' beside a view"
+    """Rows of a stream beside those of a view or table."""
+    text = f"'{node.name}' reads the stream '{stream}' beside a view or table"
     return _error(
         "stream_beside_view", text, node, f"read a view of '{stream}' instead, such as its newest rows by key"
     )

@@ -167,10 +167,10 @@ class Runner:
         return self.group.run(lambda: self.log.create(spec)).result()
 
     def _await_door(self) -> bool:
-        """Wait until the edge has made the streams that it takes events for."""
+        """Wait until the edge has made the streams and tables that it takes events and rows for."""
         while not self.stop.is_set():
             found = {s.name: self.edge.find(s.name) for s in self.application.streams}
-            if all(found.values()):
+            if all(found.values()) and all(self.edge.find(table.name) for table in self.application.tables):
                 self.streams = {name: stream for name, stream in found.items() if stream}
                 return True
             time.sleep(0.05)

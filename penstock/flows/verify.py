@@ -208,8 +208,9 @@ class Verifier:
         return table.select(self._names(made))
 
     def _rows_at(self, changelog: Stream, offset: int) -> pa.Table:
-        """The rows of a view when its changelog ended at this offset."""
-        blocks = self.flows.read(changelog, 0, self.flows.bounds(changelog).starts[0], offset)
+        """The rows of a view or table when its changelog ended at this offset."""
+        log = self._log_of(changelog.name)
+        blocks = log.read(changelog, 0, log.bounds(changelog).starts[0], offset)
         table = pa.Table.from_batches([block.batch for block in blocks], schema=changelog.schema)
         table = latest_by_key(table, changelog.compact_by)
         return table.filter(pc.equal(table.column(OP), UPSERT)).drop_columns([OP])
@@ -275,7 +276,8 @@ class Verifier:
         return stream
 
     def _log_of(self, name: str) -> LogReader:
-        return self.edge if self.planner.application.stream(name) else self.flows
+        outside = self.planner.application.stream(name) or self.planner.application.table(name)
+        return self.edge if outside else self.flows
 
 
 def _window(made: Planned) -> str | None:

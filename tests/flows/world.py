@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock import App
 from penstock.change import OP, UPSERT
 from penstock.clock import SystemClock
-from penstock.config import Folder
+from penstock.collect.tables.row_changes import RowJudge
+from penstock.config import Folder, Limits
 from penstock.declaration import Application, ViewDef
 from penstock.flows import flow_run
 from penstock.flows.plan import Planner
@@ -50,6 +52,8 @@ class World:
         with self.door() as log:
             for stream in self.app.streams:
                 log.create(StreamSpec(stream.name, stream.stored, stream.partitions, unique=bool(stream.id)))
+            for table in self.app.tables:
+                log.create(StreamSpec(table.name, table.stored, counts="commits", compact_by=table.key))
 
     def door(self) -> _Closing:
         """The door's own log, as long as it is open."""
@@ -63,6 +67,22 @@ class World:
             target = log.create(StreamSpec(stream, declared.stored, declared.partitions, unique=bool(declared.id)))
             for events in commits:
                 log.append([Append(target, batch_of(declared, events))])
+
+    def change(self, table: str, commits: Iterable[Sequence[Any]]) -> None:
+        """Set rows of a table, and delete those of keys, given as tuples; one commit for each group of them."""
+        declared = self.app.table(table)
+        assert declared is not None
+        judge = RowJudge(declared, Limits())
+        with self.door() as log:
+            target = log.create(StreamSpec(table, declared.stored, counts="commits", compact_by=declared.key))
+            for group in commits:
+                parts = [
+                    judge.deleted(row).batch
+                    if isinstance(row, tuple)
+                    else judge.many(msgspec.json.encode(row), "json").batch
+                    for row in group
+                ]
+                log.append([Append(target, pa.concat_batches(parts))])
 
     def run(self, until: Callable[[], bool] | None = None, timeout_s: float = 240.0, max_rows: int = 500_000) -> None:
         """Run the flows until they have absorbed everything, or until a condition holds."""
@@ -118,11 +138,12 @@ class World:
         if last is None or last.meta is None:
             return False
         for source, (source_epoch, offsets) in batch_meta(last.meta).end.items():
-            log = edge if self.app.stream(source) else flows
+            outside = any(entry.name == source for entry in self.app.entries)
+            log = edge if outside else flows
             stream = log.find(source, source_epoch)
             if stream is None or list(log.bounds(stream).ends) != offsets:
                 return False
-            if self.app.stream(source) is None and not self._is_level(source):
+            if not outside and not self._is_level(source):
                 return False
         return True
 

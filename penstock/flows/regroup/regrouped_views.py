@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.declaration import ViewDef
+from penstock.declaration import TableDef, ViewDef
 from penstock.errors import DiskFullError
 from penstock.flows import failure, flow_build
 from penstock.flows.flow_run import Surroundings
@@ -101,7 +101,16 @@ class RegroupedViews:
     def _sources(self) -> list[InputChangelog]:
         """What regrouped views read that is not one of them."""
         names = {i for name in self.names for i in self._planned[name].inputs if i not in self.names}
-        return [self._source(self._planned[name]) for name in sorted(names)]
+        tables = {table.name: table for table in self._around.planner.application.tables}
+        return [
+            self._table(tables[name]) if name in tables else self._source(self._planned[name]) for name in sorted(names)
+        ]
+
+    def _table(self, table: TableDef) -> InputChangelog:
+        """Its changelog is in the edge's log, and there is ever only one."""
+        edge, readers = self._around.edge, (self._planned[name] for name in self.names)
+        schema = next(made.inputs[table.name].schema for made in readers if table.name in made.inputs)
+        return InputChangelog(table.name, schema, table.key, edge, partial(edge.find, table.name))
 
     def _source(self, made: Planned) -> InputChangelog:
         log, name = self._around.log, made.node.name
