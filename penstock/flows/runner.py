@@ -32,6 +32,7 @@ from penstock.log.folder_log import DEAD, LATE
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Log, LogReader, Stream, StreamSpec
 from penstock.log.opening import open_log, open_reader
+from penstock.log.retention import compact_before
 from penstock.views.read_rule import rule_problems
 
 _log = logging.getLogger(__name__)
@@ -45,9 +46,6 @@ _STOP_S = 3.0
 _BEGIN_AGAIN_S = 5.0
 _OLD_BUILD_S = 30.0
 """How long an old build's rows stay after another took over, so that the edge is done with them."""
-_WHOLE_US = 600_000_000
-_WHOLE_BYTES = 64 * 1024**2
-"""What compaction leaves of a changelog: the newest ten minutes, and at least this much."""
 
 
 def run(
@@ -284,18 +282,6 @@ class Runner:
             raise
         except PenstockError as error:
             _log.warning("the changelog of '%s' could not be compacted: %s", changelog.name, error)
-
-
-def compact_before(log: LogReader, changelog: Stream, now_us: int) -> int | None:
-    """The commit below which a changelog may be merged: when that removes at least half of it."""
-    bounds = log.bounds(changelog)
-    commits = bounds.next_commit - bounds.first_commit
-    if bounds.bytes < 2 * _WHOLE_BYTES or commits < 100:
-        return None
-    spare = 1 - _WHOLE_BYTES / bounds.bytes
-    before = bounds.first_commit + int(commits * spare)
-    last = log.last_commit(changelog, before)
-    return before if last is not None and last.written_us < now_us - _WHOLE_US else None
 
 
 def problems_error(problems: list[Problem]) -> DeclarationError:

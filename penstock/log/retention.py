@@ -12,12 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.declaration import Retention
-from penstock.log.log import Bounds, Commit, Log, Stream
+from penstock.log.log import Bounds, Commit, Log, LogReader, Stream
 
 COMMITS_AT_ONCE = 1000
 """Oldest commits looked at in one decision."""
 _PATIENCE = 2
 """How many times its declared size a stream may reach while it waits for the flows."""
+WHOLE_US = 600_000_000
+WHOLE_BYTES = 64 * 1024**2
+"""What compaction leaves of a changelog: the newest ten minutes, and at least this much."""
 
 _log = logging.getLogger(__name__)
 
@@ -99,3 +102,15 @@ def retaining(
                 decision.before - 1,
             )
         yield from log.trimming(stream, decision.before)
+
+
+def compact_before(log: LogReader, changelog: Stream, now_us: int, whole_bytes: int = WHOLE_BYTES) -> int | None:
+    """The commit below which the changelog of a view or table may be merged: when that removes at least half of it."""
+    bounds = log.bounds(changelog)
+    commits = bounds.next_commit - bounds.first_commit
+    if bounds.bytes < 2 * whole_bytes or commits < 100:
+        return None
+    spare = 1 - whole_bytes / bounds.bytes
+    before = bounds.first_commit + int(commits * spare)
+    last = log.last_commit(changelog, before)
+    return before if last is not None and last.written_us < now_us - WHOLE_US else None

@@ -17,7 +17,7 @@ from penstock.log import control_keys
 from penstock.log.builds import batch_meta
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Log, LogReader, Stream
-from penstock.log.retention import retaining
+from penstock.log.retention import WHOLE_BYTES, compact_before, retaining
 
 EVERY_S = 10.0
 _log = logging.getLogger(__name__)
@@ -26,16 +26,26 @@ _log = logging.getLogger(__name__)
 class Retainer:
     """Retention of the edge's streams; the deciding is done in a thread, the removing in slices by the writer."""
 
-    def __init__(self, application: Application, log: Log, group: GroupCommit, flows: LogReader, clock: Clock) -> None:
+    def __init__(
+        self,
+        application: Application,
+        log: Log,
+        group: GroupCommit,
+        flows: LogReader,
+        clock: Clock,
+        whole_bytes: int = WHOLE_BYTES,
+    ) -> None:
+        """`whole_bytes`: what compaction leaves of a table at least."""
         self._application = application
         self._log = log
         self._group = group
         self._flows = flows
         self._clock = clock
+        self._whole_bytes = whole_bytes
 
     async def run(self) -> None:
         """Until cancelled. A failure is told, and tried again at the next round."""
-        while any(_retained(stream) for stream in self._application.streams):
+        while self._application.tables or any(_retained(stream) for stream in self._application.streams):
             try:
                 await asyncio.to_thread(self.once)
             except Exception:
@@ -43,8 +53,17 @@ class Retainer:
             await asyncio.sleep(EVERY_S)
 
     def once(self) -> int:
-        """One round over all streams; returns how many events went."""
-        return sum(self._trim(stream) for stream in self._application.streams if _retained(stream))
+        """One round over all streams and tables; returns how many events and old rows went."""
+        trimmed = sum(self._trim(stream) for stream in self._application.streams if _retained(stream))
+        return trimmed + sum(self._compact(table.name) for table in self._application.tables)
+
+    def _compact(self, table: str) -> int:
+        """Let rows of a table go that newer ones have replaced; their readers have ten minutes to follow."""
+        stream = self._log.find(table)
+        before = None if stream is None else compact_before(self._log, stream, self._clock.now_us(), self._whole_bytes)
+        if stream is None or before is None:
+            return 0
+        return self._group.sliced(self._log.compacting(stream, before)).result()
 
     def _trim(self, declared: StreamDef) -> int:
         stream = self._log.find(declared.name)

@@ -110,7 +110,6 @@ CONCEPTS = {
     "flows/late.py": "the ledger of what is late",
     "flows/proof.py": "what verify can prove",
     "flows/regroup/ties.py": "where a query chooses among equal rows",
-    "log/retention.py": "how long a stream keeps events",
     "run/reading_edge.py": "the edge that only reads",
     "run/retainer.py": "the process side of retention",
     "run/writing_half.py": "the other half of an edge than run/reading_half.py",

@@ -91,3 +91,34 @@ def test_a_build_that_catches_up_is_waited_for(shop):
     shop.absorbed(9)
     shop.absorbed(2, epoch="b2", live=False)
     assert shop.kept_from() == first + 2
+
+
+class Later(SystemClock):
+    """An hour ahead."""
+
+    def now_us(self) -> int:
+        return super().now_us() + 3_600_000_000
+
+
+def test_rows_of_a_table_that_newer_ones_replaced_go_and_the_current_stay(tmp_path: Path) -> None:
+    app = App("shop")
+    app.table("orders", Order, key="n")
+    declared = app.declared().tables[0]
+    edge = open_log(memory_folder(tmp_path).edge_log, app="shop")
+    flows = open_log(memory_folder(tmp_path).flows_log, app="shop")
+    group = GroupCommit(edge)
+    table = edge.create(StreamSpec("orders", declared.stored, counts="commits", compact_by=("n",)))
+    for number in range(300):
+        rows = [{"n": number % 3, "_op": int(number % 3 == 2)}]
+        edge.append([Append(table, pa.RecordBatch.from_pylist(rows, schema=declared.stored))])
+    for clock, gone in ((SystemClock(), 0), (Later(), 200)):
+        retainer = Retainer(app.declared(), edge, group, flows, clock, whole_bytes=edge.bounds(table).bytes // 4)
+        assert retainer.once() >= gone
+        assert (edge.commits(table, 0, limit=1)[0].number > 0) == (gone > 0), "ten minutes stay whole"
+    held: dict[int, int] = {}
+    for block in edge.read(table, 0, edge.bounds(table).starts[0]):
+        held |= {row["n"]: row["_op"] for row in block.batch.to_pylist()}
+    assert {n for n, op in held.items() if op == 0} == {0, 1}
+    group.close()
+    edge.close()
+    flows.close()
