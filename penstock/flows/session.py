@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
@@ -89,7 +90,10 @@ def open_session(name: str, *, cores: int | None = None, optimised: bool = False
     spark.sparkContext.setLogLevel("ERROR")
     forget_where_settings_came_from(spark)
     if "one_task" in classes:
-        java_classes.add_rules(spark._jsparkSession, spark._jvm)
+        try:
+            java_classes.add_rules(spark._jsparkSession, spark._jvm)
+        except (Py4JError, TypeError) as error:  # a Spark that takes rules otherwise: batches have three tasks
+            plain.give_up("one_task", error)
     # PySpark prints tens of kB of JSON for each error that it raises; the error itself is enough.
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True

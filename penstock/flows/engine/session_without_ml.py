@@ -14,6 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -32,9 +33,15 @@ def begin_session(settings: Mapping[str, str]) -> None:
     context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     java: Any = context._jvm
     none, nothing = java.scala.Option.empty(), java.PythonUtils.toScalaMap({})
-    extensions = java.org.apache.spark.sql.SparkSessionExtensions()
-    made = java.org.apache.spark.sql.classic.SparkSession
-    SparkSession(context, made(context._jsc.sc(), none, none, extensions, nothing, nothing))
+    try:
+        extensions = java.org.apache.spark.sql.SparkSessionExtensions()
+        session = java.org.apache.spark.sql.classic.SparkSession(
+            context._jsc.sc(), none, none, extensions, nothing, nothing
+        )
+    except (Py4JError, TypeError) as error:  # a Spark whose session is made otherwise: PySpark's builder makes it
+        plain.give_up("ml", error)
+        return
+    SparkSession(context, session)
     if _MODULE in sys.modules:
         _register()
     elif not any(isinstance(finder, _Noticed) for finder in sys.meta_path):

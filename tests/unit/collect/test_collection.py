@@ -54,6 +54,6 @@ async def test_a_class_that_no_longer_fits_is_refused_with_the_line_and_a_way_ou
         async with running(app(Changed), tmp_path):
             pass
     error = raised.value
-    assert error.message.startswith("test_stream_specs.py:")
+    assert error.message.startswith("test_collection.py:")
     assert "'order_id' was bigint and is now string" in str(error.detail)
     assert "default" in str(error.hint)
