@@ -115,17 +115,17 @@ class Takeover:
         self.build = build
         self.log = log
         self.logs = logs
-        self.done = log.memory().get(control_keys.live(made.node.name)) == build.epoch
         self._targets: dict[str, tuple[int, ...]] = {}
         self.after: Callable[[str], None] = lambda old: None
         """Called with the epoch that is no longer served."""
 
     def __call__(self, end: Ends) -> Mapping[str, Any]:
+        """What makes the build live, until a commit has said so: one that fails is no takeover."""
         name = self.made.node.name
-        if self.done or not self._level(end):
+        served = self.log.memory()[control_keys.live(name)]
+        if served == self.build.epoch or not self._level(end):
             return {}
-        self.done = True
-        self.after(self.log.memory()[control_keys.live(name)])
+        self.after(served)
         return {control_keys.live(name): self.build.epoch}
 
     def _level(self, end: Ends) -> bool:

@@ -51,6 +51,10 @@ async def test_without_a_key_everybody_may_do_everything(edge):
     assert (await edge.ask("POST", "/views/topics/rebuild")).status == 202
 
 
+NAMES = {"stream": "orders", "view": "topics", "flow": "topics", "channel": "c", "token": "x", "name": "n"}
+NAMES |= {"id": "wh_0", "table": "users", "key": "1"}
+
+
 async def test_every_route_but_the_open_ones_needs_a_credential_from_the_first_key_on(edge):
     await edge.key("read:*")
     routes = [(r.method, r.resource.canonical) for r in edge.site.router.routes() if r.method != "HEAD"]
@@ -58,7 +62,7 @@ async def test_every_route_but_the_open_ones_needs_a_credential_from_the_first_k
     for method, path in routes:
         answer = await edge.ask(
             method,
-            path.format(stream="orders", view="topics", flow="topics", channel="c", token="x", name="n", id="wh_0"),
+            path.format_map(NAMES),
             body=b"{}",
         )
         file = "." in path.rpartition("/")[2] and not path.endswith("api.json") and not path.endswith(PIXEL)
