@@ -277,7 +277,7 @@ def route_of(method: str, path: str) -> str:
 
 
 async def test_every_status_that_is_described_occurs_and_every_one_that_occurs_is_described(tmp_path: Path) -> None:
-    async with running(memory_folder(tmp_path)) as edge:
+    async with running(Folder(tmp_path)) as edge:  # of a log in memory only large events can be refused for room
         spec = await edge.ask("GET", "/openapi.json")
         await ask_for_the_state_of_things(edge)
         ack = await post_all_kinds(edge)
@@ -395,7 +395,7 @@ async def post_all_kinds(edge: Edge) -> str:
     await edge.expect(422, post, path, {"topic": 1})
     await edge.expect(409, post, "/streams/dead", {"topic": "a"})
     await edge.stall(path)
-    await edge.expect(200, "GET", f"/acks/{receipt}", params={"wait": 60})
+    await edge.expect(200, "GET", f"/acks/{receipt}", params={"wait": 1})
     await edge.expect(400, "GET", f"/acks/{ack}", params={"wait": "long"})
     await edge.expect(404, "GET", f"/acks/{Position('stream', 'rsvps', 'another', (0,)).token()}")
     return str(ack)
@@ -557,7 +557,7 @@ async def when_the_log_fails(edge: Edge) -> None:
     rebuilds = ("/views/topics/rebuild", "/flows/yes/rebuild")
     for path in rebuilds:
         await edge.expect(202, "POST", path)
-    with BACKENDS["memory"].starved(edge.log):
+    with BACKENDS["sqlite"].starved(edge.log):
         while 507 not in edge.seen["post", "/streams/rsvps"]:
             await edge.ask("POST", "/streams/rsvps", {"topic": "a" * 50_000})
         while 507 not in edge.seen["get", "/streams/rsvps/pixel.gif"]:
