@@ -111,7 +111,7 @@ test-plain:
 
 $(PLAIN:%=plain-%): plain-%: $(INSTALLED) .venv/.compiled
 	@echo "plain tests: $*"
-	@PENSTOCK_PLAIN=1 $(call PYTEST,$*)
+	@PENSTOCK_PLAIN=1 $(PYTEST) $($*)
 
 # The wheel in a fresh venv, without Node and make: needs `make dist` alone, and takes a minute or two.
 .PHONY: test-wheel
