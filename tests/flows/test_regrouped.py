@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from penstock import App, Event
+from penstock.errors import DiskFullError
 from penstock.flows.plan import Planner
 from penstock.flows.regroup import steps
 from penstock.flows.regroup.regrouping import Regrouping
@@ -167,6 +168,26 @@ def test_a_step_that_the_log_has_and_held_rows_lack_is_not_written_twice(
     played.run()
     assert deaths
     assert _changes(played, "best", end) == 2
+    assert keyed(played.rows("best"), "place", "product") == {(1, "a"), (2, "b")}
+    assert equal(played)
+
+
+def test_a_step_that_the_log_refuses_is_tried_again(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = world(shop())
+    played.send("sales", [sales("NL:a NL:b NL:b")])
+    played.run()
+    commit, refused = steps.Steps._commit, []
+
+    def refuse_once(self: steps.Steps, move: Any) -> None:
+        if not refused:
+            refused.append(self)
+            raise DiskFullError("no room")
+        assert self is refused[0], "the same steps go on"
+        commit(self, move)
+
+    monkeypatch.setattr(steps.Steps, "_commit", refuse_once)
+    played.send("sales", [sales("NL:a NL:a")])
+    played.run()
     assert keyed(played.rows("best"), "place", "product") == {(1, "a"), (2, "b")}
     assert equal(played)
 

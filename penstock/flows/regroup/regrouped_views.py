@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.declaration import TableDef, ViewDef
-from penstock.errors import DiskFullError
+from penstock.errors import DiskFullError, StaleTermError
 from penstock.flows import failure, flow_build
 from penstock.flows.flow_run import Surroundings
 from penstock.flows.plan import Planned
@@ -70,8 +70,8 @@ class RegroupedViews:
         if self._steps is not None and self._steps.failure is not None:
             failed = self._steps.failure
             self.stop()
-            if not isinstance(failed, Exception):
-                raise failed
+            if isinstance(failed, StaleTermError) or not isinstance(failed, Exception):
+                raise failed  # another process has taken over: this one must end
             self.begin()
 
     # Beginning

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from penstock.change import OP, UPSERT
 from penstock.clock import Clock
 from penstock.declaration import ViewDef
-from penstock.errors import PositionGoneError, StaleTermError, TooMuchError
+from penstock.errors import PenstockError, PositionGoneError, StaleTermError, TooMuchError
 from penstock.flows.keep import row_times, too_old
 from penstock.flows.regroup.held import HeldFile, HeldRows, Shape, Table, discard
 from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, difference, taken
@@ -43,6 +43,8 @@ _LOOK_S = 0.005
 _UNITS_AT_ONCE = 20_000
 """Units that are computed by one query: large enough for full speed, small enough for memory."""
 _BACKOFF_MOST_S = 30.0
+_WAIT_S = 1.0
+"""Before a step is tried again that the log refused, because the disk was full for example."""
 
 Reached = tuple[str, list[int]]
 """Epoch and offsets."""
@@ -150,7 +152,14 @@ class Steps:
                     time.sleep(_LOOK_S)
                     continue
                 seen = now
-                self._step_or_repair()
+                try:
+                    self._step_or_repair()
+                except PenstockError as error:
+                    if not error.retry:
+                        raise
+                    _log.warning("a step could not be written and is tried again: %s", error)
+                    seen = object()
+                    self._stop.wait(_WAIT_S)
         except BaseException as error:
             self.failure = error
             _log.exception("the steps of regrouped views have ended")
