@@ -117,6 +117,16 @@ test("a WebSocket that is refused for want of a key is not tried for ever", asyn
   await expect(client.watch("topics").next()).rejects.toMatchObject({ code: "unauthorized" });
 });
 
+test("that a key is wanted is told to somebody who was told before that the server is away", async () => {
+  const told: string[] = [];
+  wire.socketsAllowed = false;
+  wire.answer = (asked) => void setTimeout(() => asked.response.writeHead(401).end(), 500); // later than the second try
+  client = connect(wire.url, { backoffMostMs: 20, onState: ({ state, error }) => told.push(`${state} ${error?.code}`) });
+  client.watch("topics").next().catch(() => {});
+  await until(() => told.includes("offline unauthorized"));
+  expect(told).toContain("offline unreachable");
+});
+
 test.each(["events", "poll"] as const)("over %s what is wrong with the question ends it", async (transport) => {
   client = connect(wire.url, { transports: [transport] });
   await expect(client.watch("topics", { where: "(" }).next()).rejects.toMatchObject({ code: "bad_query" });

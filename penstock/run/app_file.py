@@ -15,8 +15,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from penstock.app import App
@@ -127,6 +128,16 @@ def _is_file(path: str) -> bool:
     return path.endswith(".py") or "/" in path or Path(path).exists()
 
 
+class _AsItIs(SourceFileLoader):
+    """Compiles the file as it is now. What Python kept of it counts as fresh if size and second are the same: a file
+    that was saved twice in a second would run as it was, while its fingerprint is of what it has become."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def import_file(path: Path) -> ModuleType:
     """A Python file of the user's; what is wrong with it is told with its line."""
     file = path.absolute()
@@ -137,14 +148,15 @@ def import_file(path: Path) -> ModuleType:
     if not file.exists():
         raise AppFileError(f"there is no file '{path}'", detail=f"looked for {file}", hint=_EXAMPLE)
     name = _module_name(file.stem)
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    if file.suffix != ".py":
         raise AppFileError(f"'{path}' is not a Python file", hint=_EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
+    loader = _AsItIs(name, str(file))
+    module = importlib.util.module_from_spec(ModuleSpec(name, loader, origin=str(file)))
+    module.__file__ = str(file)
     _on_path(file.parent)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
         raise _refused(error, file) from None

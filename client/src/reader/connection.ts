@@ -266,10 +266,10 @@ export class Connection implements Owner {
   }
 
   #become(state: Connected, error: ClientError | null): void {
+    const same = state === this.state && error?.code === this.error?.code;
     this.error = error;
     if (state !== "live") for (const subscription of this.#subscriptions) subscription.connected(state);
-    if (state === this.state) return;
     this.state = state;
-    this.onState();
+    if (!same) this.onState();
   }
 }

@@ -1,12 +1,13 @@
 """Whatever is wrong with an app file, the error names the user's file and line and shows that line."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import AppFileError, DeclarationError
-from penstock.run.app_file import load
+from penstock.run.app_file import import_file, load
 
 APP = 'from penstock import App\napp = App("shop")\n'
 
@@ -214,3 +215,11 @@ def test_a_view_without_its_key_says_what_to_write(tmp_path, line):
     error = refused(write(tmp_path, f"{APP}{line}\ndef counts(orders): ...\n"))
     assert error.message.startswith("corner_app.py:3:")
     assert '@app.view(key="...")' in error.hint
+
+
+def test_a_file_that_was_saved_twice_in_a_second_is_run_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "twice.py"
+    for n in (1, 2):
+        path.write_text(f"n = {n}\n")
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        assert import_file(path).n == n
