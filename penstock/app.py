@@ -35,6 +35,7 @@ from penstock.overload import parse_max_lag, parse_rate, parse_shed
 from penstock.pull_origin import origin
 from penstock.schema import EventSchema
 from penstock.signed import Signed
+from penstock.view_query import ViewQuery
 
 F = TypeVar("F", bound=Callable[..., Any])
 Names = str | Sequence[str] | None
@@ -380,7 +381,7 @@ class App:
                         keep_us=None if keep is None else duration_us(keep),
                         deterministic=deterministic,
                         place=place,
-                        doc=inspect.getdoc(f) or "",
+                        doc=_doc(f),
                         max_lag=parse_max_lag(max_lag),
                         visible_where=visible_where,
                         how=_how(how),
@@ -391,10 +392,31 @@ class App:
 
         return declare
 
+    def sql(self, name: str, *, key: Names, query: str, doc: str = "", **options: Any) -> ViewDef:
+        """A view as a query of Spark's SQL. What it reads it names: streams, flows, tables and other views.
+
+        `options` are those of `@app.view`: `where`, `order_by`, `limit`, `keep` and the others. `doc` says what it
+        shows, as a function's docstring does.
+
+        >>> from penstock import App, Event
+        >>> app = App("shop")
+        >>> class Order(Event):
+        ...     country: str
+        >>> orders = app.stream("orders", Order)
+        >>> query = "SELECT country, count(*) AS n FROM orders GROUP BY country"
+        >>> app.sql("countries", key="country", query=query, order_by="-n").inputs
+        ('orders',)
+        """
+        place = _caller()
+        with _at(place):
+            query_ = ViewQuery(name, query, place, doc)
+        self.view(key=key, name=name, **options)(query_)
+        return self._views[-1]
+
     def channel(
         self,
         name: str,
-        view_or_stream: StreamDef | TableDef | Callable[..., Any] | str,
+        view_or_stream: StreamDef | TableDef | ViewDef | Callable[..., Any] | str,
         *,
         where: str | None = None,
         select: Names = None,
@@ -426,11 +448,11 @@ class App:
         self._channels.append(channel)
         return channel
 
-    def _named(self, thing: StreamDef | TableDef | Callable[..., Any] | str) -> str:
+    def _named(self, thing: StreamDef | TableDef | ViewDef | Callable[..., Any] | str) -> str:
         """The name under which a stream, a table, or the function of a view or flow, was declared."""
         if isinstance(thing, str):
             return thing
-        if isinstance(thing, StreamDef | TableDef):
+        if isinstance(thing, StreamDef | TableDef | ViewDef):
             return thing.name
         nodes: list[FlowDef | ViewDef] = [*self._views, *self._flows]
         for node in nodes:
@@ -478,6 +500,8 @@ def _caller() -> Place:
 
 
 def _of(function: Callable[..., Any]) -> Place:
+    if isinstance(function, ViewQuery):
+        return function.place
     code = inspect.unwrap(function).__code__
     return Place(code.co_filename, code.co_firstlineno)
 
@@ -501,7 +525,13 @@ def _at_least(least: int, option: str, number: int) -> None:
         raise DeclarationError(option, hint=f"use a whole number, {least} or more")
 
 
+def _doc(function: Callable[..., Any]) -> str:
+    return function.doc if isinstance(function, ViewQuery) else inspect.getdoc(function) or ""
+
+
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    if isinstance(function, ViewQuery):
+        return function.inputs
     return tuple(inspect.signature(function).parameters)
 
 

@@ -35,13 +35,14 @@ FINGERPRINT = "fingerprint"
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the user's."""
+    """A line of the user's, and where SQL is wrong its column."""
 
     file: str
     line: int
+    column: int | None = None
 
     def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
+        return f"{Path(self.file).name}:{self.line}" + (f":{self.column}" if self.column else "")
 
 
 @dataclass(frozen=True)
@@ -540,7 +541,7 @@ def _input_problems(app: Application) -> Iterator[Problem]:
                 "no_input",
                 f"'{node.name}' has no input",
                 node.place,
-                f"name a parameter after one of: {', '.join(known)}",
+                f"name a parameter, or a relation of its SQL, after one of: {', '.join(known)}",
             )
         for name in node.inputs:
             if isinstance(node, FlowDef) and any(shown.name == name for shown in app.shown):
@@ -553,8 +554,8 @@ def _input_problems(app: Application) -> Iterator[Problem]:
             elif name not in known and name != node.name:
                 yield _error(
                     "unknown_input",
-                    f"'{node.name}' has a parameter '{name}', which is no stream, table, flow or view",
-                    node.place,
+                    f"'{node.name}' reads '{name}', which is no stream, table, flow or view",
+                    getattr(node.function, "places", {}).get(name, node.place),
                     f"name it after one of: {', '.join(known) or 'nothing is declared yet'}",
                 )
 

@@ -81,7 +81,8 @@ def sent(stream: str, sent: Sent) -> str:
 
 def problem_body(problem: Problem) -> dict[str, Any]:
     """What `check --json` says of one problem."""
-    place = problem.place and {"file": problem.place.file, "line": problem.place.line}
+    at = problem.place
+    place = at and {"file": at.file, "line": at.line} | ({"column": at.column} if at.column else {})
     rest = {"message": problem.message, "place": place, "hint": problem.hint}
     return {"level": problem.level, "code": problem.code} | rest
 

@@ -33,11 +33,13 @@ from penstock.flows.session import ship
 from penstock.flows.source import FORMAT, Feed, LogSource, Skips
 from penstock.log.builds import Proof
 from penstock.log.log import Stream
+from penstock.view_query import ViewQuery
 
 _WATERMARK_EXTRA_US = 1_000
 """Spark drops `time <= watermark`, the log calls late what is `< bound - late_after`: one millisecond between."""
 
 _CALLED = "the function is called with DataFrames of its inputs and must return a DataFrame"
+_SQL = "the query is Spark's SQL over the columns of what it reads"
 _RAN = "writeStream"
 _RUNS = "it builds a plan and runs nothing: take out what counts, collects, shows or writes"
 
@@ -359,6 +361,9 @@ class Planner:
         try:
             frame = node.function(**arguments)
         except Exception as error:
+            if isinstance(node.function, ViewQuery):
+                place, said = node.function.explained(error)
+                raise PlanError(f"{place}: '{node.name}': {said}", hint=_SQL) from error
             place = user_line(node, error)
             said = str(error).strip().split("\n")[0]
             raise PlanError(
@@ -408,7 +413,10 @@ def _delay_us(late_after_us: int) -> int:
 
 
 def user_line(node: Node, error: BaseException) -> Place:
-    """The innermost line of the app file that an exception went through, else where the function begins."""
+    """The innermost line of the app file that an exception went through, else where the function begins; of SQL,
+    what Spark says."""
+    if isinstance(node.function, ViewQuery):
+        return node.function.explained(error)[0]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == node.place.file]
     return Place(frames[-1].filename, frames[-1].lineno or node.place.line) if frames else node.place
 

@@ -20,6 +20,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
+from penstock.view_query import ViewQuery
+
 _PENSTOCK = "penstock"
 _APP = ""
 """The name under which the app file counts: it is loaded under different ones."""
@@ -28,7 +30,7 @@ _FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 def project_sources(function: Callable[..., Any]) -> list[tuple[str, Path]]:
     """The modules of the project that `function` is part of, by name, in a stable order; the app file first."""
-    app = Path(inspect.unwrap(function).__code__.co_filename).resolve()
+    app = _app_file(inspect.unwrap(function)).resolve()
     package = getattr(function, "__module__", None) or _APP
     found: dict[Path, str] = {}
     waiting = [(app, package), *_imported(package.partition(".")[0], app)]
@@ -39,6 +41,10 @@ def project_sources(function: Callable[..., Any]) -> list[tuple[str, Path]]:
             waiting += _named_in(path, name)
     found[app] = _APP
     return sorted((name, path) for path, name in found.items())
+
+
+def _app_file(function: Callable[..., Any]) -> Path:
+    return Path(function.place.file if isinstance(function, ViewQuery) else function.__code__.co_filename)
 
 
 def is_installed(path: Path) -> bool:

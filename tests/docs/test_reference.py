@@ -144,6 +144,7 @@ METHODS = {
     "app.pull": App.pull,
     "app.flow": App.flow,
     "app.view": App.view,
+    "app.sql": App.sql,
 }
 
 
