@@ -32,7 +32,7 @@ from penstock.declaration import (
 from penstock.errors import DeclarationError, PenstockError
 from penstock.horizon import parse_horizon
 from penstock.overload import parse_max_lag, parse_rate, parse_shed
-from penstock.pull_origin import origin
+from penstock.pull_origin import origin, table_origin
 from penstock.schema import EventSchema
 from penstock.signed import Signed
 from penstock.view_query import ViewQuery
@@ -193,7 +193,7 @@ class App:
 
     def pull(
         self,
-        stream: StreamDef,
+        stream: StreamDef | TableDef,
         source: str | Callable[..., Any],
         *,
         map: Callable[[Any], Any] | None = None,
@@ -203,6 +203,7 @@ class App:
         headers: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
         ca: str | None = None,
+        query: str | None = None,
     ) -> None:
         """Read a source outside into a stream; the scheme of the address says how (`ws`, `sse+http`, `file`, ...).
 
@@ -213,6 +214,10 @@ class App:
         certificates (PEM) to trust besides the system's, or `"env:NAME"`. Instead of an address an async generator
         function will do: it is called with the last stored position.
 
+        A table is read whole again `every` so often ("1 minute" unless given), from a `file` of CSV, Parquet or JSON,
+        or from `postgresql` with `query` and the password in the variable `key`: what differs becomes changes, and a
+        row that is gone is deleted.
+
         >>> from penstock import App, Event
         >>> app = App("shop")
         >>> class Order(Event):
@@ -222,9 +227,16 @@ class App:
         """
         place = _caller()
         with _at(place):
-            if not isinstance(stream, StreamDef):
-                raise DeclarationError(f"{stream!r} is no stream to pull into", hint="give what app.stream returned")
-            reads = origin(
+            if not isinstance(stream, StreamDef | TableDef):
+                raise DeclarationError(
+                    f"{stream!r} is no stream to pull into", hint="give what app.stream or app.table returned"
+                )
+            if isinstance(stream, TableDef) and map is not None:
+                raise DeclarationError(
+                    f"a pull into the table '{stream.name}' takes no option 'map'",
+                    hint="write the rows as the class has them, or shape them in query=",
+                )
+            reads = (table_origin if isinstance(stream, TableDef) else origin)(
                 source,
                 resume=resume,
                 every_us=None if every is None else duration_us(every),
@@ -232,6 +244,7 @@ class App:
                 headers=headers,
                 settings=settings,
                 ca=ca,
+                query=query,
             )
         self._pulls.append(PullDef(stream.name, reads, map, place))
 

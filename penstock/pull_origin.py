@@ -42,6 +42,12 @@ SCHEMES: tuple[Scheme, ...] = (
     Scheme("kafka", "kafkas", "exact", frozenset({"settings", "ca"})),
     Scheme("file", "file", "exact", frozenset()),
 )
+TABLE_SCHEMES: tuple[Scheme, ...] = (
+    Scheme("file", "file", "exact", frozenset({"every"})),
+    Scheme("postgresql", "postgresql", "exact", frozenset({"query", "every", "key", "settings"})),
+)
+"""Into a table: read whole again and again."""
+TABLE_FILES = (".csv", ".parquet", ".json", ".ndjson", ".jsonl")
 FUNCTION = Scheme("function", "function", "depends", frozenset())
 """An async generator function of the user's; it has no address."""
 
@@ -62,6 +68,8 @@ class Origin:
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     ca: str | None = None
     """A PEM file of authorities to trust besides the system's, or `env:NAME`."""
+    query: str | None = None
+    """What a database is asked for the rows of a table."""
 
     @property
     def holds(self) -> Holds:
@@ -76,12 +84,35 @@ class Origin:
 
 def origin(source: str | Callable[..., Any], **options: Any) -> Origin:
     """What `app.pull` was given, judged. Raises `DeclarationError`."""
+    plain = _addressed(source, SCHEMES) if isinstance(source, str) else _function(source)
+    return _with_options(plain, options)
+
+
+def table_origin(source: str | Callable[..., Any], **options: Any) -> Origin:
+    """The same for what is read into a table."""
     if not isinstance(source, str):
-        plain = _function(source)
-    else:
-        scheme, secure = _scheme(source)
-        _well_formed(scheme, source)
-        plain = Origin(scheme, shown(source), source, secure)
+        raise DeclarationError(
+            f"{source!r} is no address of a table's rows", hint=f"use {' or '.join(s.name for s in TABLE_SCHEMES)}://"
+        )
+    reads = _with_options(_addressed(source, TABLE_SCHEMES), options)
+    if reads.scheme.name == "postgresql" and not reads.query:
+        raise DeclarationError(
+            f"the pull of '{reads.name}' does not say which rows", hint='add query="SELECT id, name FROM users"'
+        )
+    if reads.scheme.name == "file" and not file_path(reads.url).lower().endswith(TABLE_FILES):
+        raise DeclarationError(
+            f"the pull address '{reads.name}' is no file of a table's rows", hint=f"use {', '.join(TABLE_FILES)}"
+        )
+    return reads
+
+
+def _addressed(source: str, schemes: tuple[Scheme, ...]) -> Origin:
+    scheme, secure = _scheme(source, schemes)
+    _well_formed(scheme, source)
+    return Origin(scheme, shown(source), source, secure)
+
+
+def _with_options(plain: Origin, options: Mapping[str, Any]) -> Origin:
     options = {name: value for name, value in options.items() if value is not None}
     for name in options:
         option = name if name != "every_us" else "every"
@@ -108,14 +139,15 @@ def _function(source: Any) -> Origin:
     return Origin(FUNCTION, f"function:{source.__qualname__}", function=source)
 
 
-def _scheme(url: str) -> tuple[Scheme, bool]:
+def _scheme(url: str, schemes: tuple[Scheme, ...]) -> tuple[Scheme, bool]:
     name = url.partition(":")[0].lower()
-    for scheme in SCHEMES:
+    for scheme in schemes:
         if name in (scheme.name, scheme.secure):
             return scheme, name == scheme.secure != scheme.name
-    names = ", ".join(scheme.name for scheme in SCHEMES)
+    names = ", ".join(scheme.name for scheme in schemes)
     raise DeclarationError(
-        f"the pull address '{shown(url)}' has a scheme that is not known", hint=f"use {names}, or the s form of one"
+        f"the pull address '{shown(url)}' has a scheme that is not known",
+        hint=f"use {names}, or the s form of one" if schemes is SCHEMES else f"into a table use {names}",
     )
 
 
@@ -125,13 +157,14 @@ def _well_formed(scheme: Scheme, url: str) -> None:
         host, port = parts.hostname, parts.port if scheme.name != "kafka" else 0
     except ValueError as error:
         raise DeclarationError(f"the pull address '{shown(url)}' cannot be read", detail=str(error)) from None
-    if parts.password or (parts.username and scheme.name != "file"):
+    if parts.password or (parts.username and scheme.name not in ("file", "postgresql")):
         raise DeclarationError(
             f"the pull address '{shown(url)}' holds a credential",
             hint="put it into an environment variable and name that: key='FEED_KEY', or headers={'X-Key': 'env:KEY'}",
         )
     wrong = {
         "file": (host is not None or not parts.path.startswith("/"), "file:///folder/file.ndjson, file:///folder/"),
+        "postgresql": (not host or len(parts.path) < 2, "postgresql://user@host:port/database"),
         "tcp": (not host or not port, "tcp://host:port"),
         "kafka": (not parts.netloc or not re.fullmatch(r"/[\w.-]+", parts.path), "kafka://host:port/topic"),
         "penstock+http": (

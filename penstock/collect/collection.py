@@ -25,7 +25,7 @@ from penstock.collect.judging.judge import Judge
 from penstock.collect.letters.dead_letters import DeadLedger
 from penstock.collect.limits.lag import Absorbed
 from penstock.collect.limits.pressure import Pressure
-from penstock.collect.pulling.pull import Sleep
+from penstock.collect.pulling.pull_loop import Sleep
 from penstock.collect.pulling.pulls import Pulls
 from penstock.collect.reception import Reception
 from penstock.collect.tables.row_changes import RowJudge
@@ -167,7 +167,17 @@ class Collect:
         self._pixel = Pixel(self._door, clock)
         self._acks = Acks(self._end_of, receipts, wait_absorbed, limits, clock, signals)
         self.pulls = Pulls(
-            application, self.intakes, log, group, f"edge-{new_id()}", limits, clock, signals, random or Random(), sleep
+            application,
+            self.intakes,
+            self.tables,
+            log,
+            group,
+            f"edge-{new_id()}",
+            limits,
+            clock,
+            signals,
+            random or Random(),
+            sleep,
         )
         self.publishing = Publishing(self._door.intake, self.pressure, log.memory(), limits, clock, signals)
         self.udps = Udps(application.udps, self.intakes, limits, clock, signals)

@@ -37,7 +37,11 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 def decode_arrow(judge: Judge, body: bytes) -> DecodedEvents:
     """Raises `BadBodyError` and `TooLargeError`, as for any body."""
-    table = read_stream(body, judge.limits.body_bytes)
+    return decode_table(judge, read_stream(body, judge.limits.body_bytes))
+
+
+def decode_table(judge: Judge, table: pa.Table) -> DecodedEvents:
+    """Columns that were read already. Raises `BadBodyError` where they are not those of the class."""
     kept = _check(judge, table.schema)
     info = mi.type_info(judge.stream.events.kind)
     if kept or not can_tell(info):

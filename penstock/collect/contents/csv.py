@@ -26,9 +26,9 @@ _encode = msgspec.json.Encoder().encode
 Row = dict[str, str]
 
 
-def decode_csv(judge: Judge, body: bytes) -> DecodedEvents:
+def decode_csv(judge: Judge, body: bytes, most_rows: int = MOST_EVENTS) -> DecodedEvents:
     """Raises `BadBodyError` when there is no header, or not of this stream."""
-    decoded = _decoded(judge, body, alone=True)
+    decoded = _decoded(judge, body, alone=True, most_rows=most_rows)
     assert decoded is not None
     return decoded
 
@@ -38,9 +38,18 @@ def decode_csv_whole(judge: Judge, body: bytes) -> DecodedEvents | None:
     return _decoded(judge, body, alone=False)
 
 
-def _decoded(judge: Judge, body: bytes, *, alone: bool) -> DecodedEvents | None:
+def csv_header(body: bytes) -> list[str]:
+    """The names in its first line; none, where it cannot be read."""
+    try:
+        text = body.split(b"\n", 1)[0].decode("utf-8-sig")
+        return [name.strip() for name in next(csv.reader([text]), [])]
+    except (UnicodeDecodeError, csv.Error):
+        return []
+
+
+def _decoded(judge: Judge, body: bytes, *, alone: bool, most_rows: int = MOST_EVENTS) -> DecodedEvents | None:
     texts = judge.texts
-    names, rows = _rows(body)
+    names, rows = _rows(body, most_rows)
     undeclared = [name for name in names if not texts.declared(name)]
     _check_header(judge, names, undeclared)
     events = _RowEvents(judge, names, undeclared, small=len(body) <= judge.limits.event_bytes)
@@ -50,7 +59,7 @@ def _decoded(judge: Judge, body: bytes, *, alone: bool) -> DecodedEvents | None:
     return DecodedEvents(events.events, events.raw(rows), events.rejections, events.unknown, events.places)
 
 
-def _rows(body: bytes) -> tuple[list[str], list[list[str]]]:
+def _rows(body: bytes, most_rows: int) -> tuple[list[str], list[list[str]]]:
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -63,8 +72,8 @@ def _rows(body: bytes) -> tuple[list[str], list[list[str]]]:
         for row in reader:
             if row:
                 rows.append(row)
-            if len(rows) > MOST_EVENTS:
-                raise TooLargeError(f"the body holds more than {MOST_EVENTS} events", hint="send several bodies")
+            if len(rows) > most_rows:
+                raise TooLargeError(f"the body holds more than {most_rows} events", hint="send several bodies")
     except csv.Error as error:
         raise _bad(f"line {reader.line_num}: {error}") from None
     return names, rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,15 +24,20 @@ RAW_BYTES = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One rejection and whose it was. With a producer it has an id, so that a retried request leaves it once."""
+    """One rejection and whose it was. With a producer it has an id, so that a retried request leaves it once; so has
+    one that a pull may meet again (`once`)."""
 
     stream: str
     rejection: Rejection
     sender: Sender
     producer: Producer | None = None
+    once: bool = False
 
     @property
     def id(self) -> str | None:
+        if self.once:
+            content = hashlib.blake2b(self.rejection.raw, digest_size=16).hexdigest()
+            return f"{self.stream}/{self.sender}/{self.rejection.reason}/{content}"
         if self.producer is None:
             return None
         sender = self.producer

@@ -25,8 +25,12 @@ class Credentials:
         """What goes with each request."""
         headers = {name: self._value(value) for name, value in self._origin.headers.items()}
         if self._origin.key is not None:
-            headers["Authorization"] = f"Bearer {self._variable(self._origin.key)}"
+            headers["Authorization"] = f"Bearer {self.secret()}"
         return headers
+
+    def secret(self) -> str | None:
+        """What the variable holds that `key=` names."""
+        return None if self._origin.key is None else self._variable(self._origin.key)
 
     def settings(self) -> dict[str, str]:
         return {name: self._value(value) for name, value in self._origin.settings.items()}

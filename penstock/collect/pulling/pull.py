@@ -2,8 +2,6 @@
 
 1. A pull's position is stored in the commit of the events that it covers; a crash between the two is impossible.
 2. What was read and cannot be written yet is kept and tried again; the source is not read further meanwhile.
-3. A source that is away, slow or sends nonsense costs nobody else anything.
-4. Only the edge that holds the pull's lease reads, and only its commits are taken.
 """
 
 from __future__ import annotations
@@ -11,39 +9,29 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
-from penstock.clock import Clock, rfc3339
+from penstock.clock import Clock
 from penstock.collect.intake import Intake, Keys, Note
 from penstock.collect.judging.incoming_events import DecodedEvents
 from penstock.collect.judging.rejection import Rejection
-from penstock.collect.pulling.credentials import Credentials, problem_of
 from penstock.collect.pulling.lease import Leases
 from penstock.collect.pulling.pull_events import PullEvents
-from penstock.collect.pulling.pull_source import NotNow, PositionParts, Source, SourceEnded, SourceEvents, SourceReset
+from penstock.collect.pulling.pull_loop import PullLoop, Sleep
+from penstock.collect.pulling.pull_source import NotNow, PositionParts, Source, SourceEvents, SourceReset
 from penstock.collect.pulling.resume import ResumePoint
 from penstock.collect.sender import Sender
 from penstock.declaration import PullDef, StreamDef
 from penstock.errors import ConditionError, LeaseLostError, PenstockError
 from penstock.log.group_commit import GroupCommit, first_taken
 from penstock.log.log import Append
-from penstock.observe.signals import PullReset, PullStateChanged, Signals
-
-FIRST_WAIT_S = 0.5
-LONGEST_WAIT_S = 30.0
-LONGEST_ASKED_S = 3600.0
-"""A source may ask for a longer pause than ours, within reason."""
-LEASE_LOOK_S = 1.0
-"""How often an edge that waits for a lease looks whether it was given back."""
-
-State = Literal["waiting", "connecting", "connected", "disconnected", "paused", "ended", "stopped"]
-Sleep = Callable[[float], Awaitable[Any]]
+from penstock.observe.signals import PullReset, Signals
 
 
-class Pull:
+class Pull(PullLoop):
     """One source into one stream; lives on the edge's loop."""
 
     def __init__(
@@ -60,95 +48,28 @@ class Pull:
         random: Random,
         sleep: Sleep,
     ) -> None:
-        self.declared = declared
+        super().__init__(declared, resume.key, leases, clock, signals, random, sleep)
         self._intake, self._source, self._events, self._resume = intake, source, events, resume
-        self._leases, self._group = leases, group
-        self._clock, self._signals, self._random, self._sleep = clock, signals, random, sleep
-        self._credentials = Credentials(declared.origin)
+        self._group = group
         self._age = EventAge(intake.judge.stream)
-        self._state: State = "connecting"
-        self._error: str | None = None
-        self._paused: str | None = None
-        self._open = asyncio.Event()
-        self._open.set()
-        self._since_us = clock.now_us()
-        self._failures = 0
-
-    @property
-    def key(self) -> str:
-        return self._resume.key
-
-    def status(self) -> dict[str, Any]:
-        return {
-            "stream": self.declared.stream,
-            "url": self.declared.url,
-            "scheme": self.declared.origin.scheme.name,
-            "state": self.state,
-            "paused": self._paused,
-            "error": self._error,
-            "since": rfc3339(self._since_us),
-            "position": self._resume.shown(),
-            "events": self._resume.events,
-            "lag": self.lag(),
-        }
-
-    @property
-    def state(self) -> State:
-        return "paused" if self._paused is not None and self._state == "connected" else self._state
 
     def lag(self) -> dict[str, float]:
-        """How far behind its source it is, in the units that can be told."""
         return {**self._age.lag(), **self._source.lag()}
 
-    def pause(self, reason: str) -> None:
-        """Take nothing more until `resume`; the connection stays, and the source feels that nobody reads."""
-        if self._paused is None:
-            self._signals(PullStateChanged(self.declared.stream, self.declared.url, "paused", reason))
-        self._paused = reason
-        self._open.clear()
+    def _progress(self) -> tuple[Any, int]:
+        return self._resume.shown(), self._resume.events
 
-    def resume(self) -> None:
-        if self._paused is not None:
-            self._paused = None
-            self._signals(PullStateChanged(self.declared.stream, self.declared.url, self._state, None))
-        self._open.set()
+    def _load(self) -> None:
+        self._resume.load()
 
-    # Reading
-
-    async def run(self) -> None:
-        """Until cancelled, until the source says that it is over, or until another process writes the log."""
-        while self._state not in ("ended", "stopped"):
-            await self._wait(await self._once())
-
-    async def _once(self) -> float | None:
-        """One connection from its beginning to its end; when the source wants to be asked again, if it said so."""
+    async def _connection(self) -> None:
         try:
-            await self._own()
             async with self._source.open(self._resume.ask()) as arrivals:
                 self._enter("connected")
                 await self._read(arrivals)
             self._enter("disconnected", "the source closed the connection")
-        except SourceEnded as over:
-            self._enter("ended", str(over))
-        except NotNow as later:
-            self._enter("disconnected", str(later))
-            return later.after_s
         except SourceReset as reset:
             await self._begin_anew(reset)
-        except PenstockError as error:
-            self._enter("disconnected" if error.retry else "stopped", f"{error.code}: {error.message}", error.hint)
-        except Exception as error:
-            said = problem_of(error, self.declared.origin)
-            self._enter("disconnected", said or f"{type(error).__name__}: {error}")
-        return None
-
-    async def _own(self) -> None:
-        while wait_s := await self._leases.take(self.key):
-            self._enter("waiting", "another edge runs this pull")
-            await self._sleep(min(wait_s, LEASE_LOOK_S))
-        if self._state == "waiting":
-            self._enter("connecting")
-        self._resume.load()
 
     async def _read(self, arrivals: AsyncIterator[SourceEvents]) -> None:
         buffer = PullBuffer(self._clock)
@@ -214,23 +135,6 @@ class Pull:
         with suppress(PenstockError):  # then the source says it again
             await self._set(self._resume.restarted(reset.position))
         self._enter("disconnected", f"it lost its place in the source: {reason}")
-
-    # State
-
-    async def _wait(self, after_s: float | None) -> None:
-        """Full jitter, so that many that lost one source do not come back as one; never before the source wants."""
-        if self._state in ("ended", "stopped"):
-            return
-        longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self._failures, 10))
-        self._failures += 1
-        jitter_s = self._random.uniform(0, longest)
-        await self._sleep(jitter_s if after_s is None else min(after_s, LONGEST_ASKED_S) + min(jitter_s, after_s / 10))
-
-    def _enter(self, state: State, error: str | None = None, hint: str | None = None) -> None:
-        self._error = None if error is None else self._credentials.redact(error if hint is None else f"{error}; {hint}")
-        if state != self._state:
-            self._state, self._since_us = state, self._clock.now_us()
-            self._signals(PullStateChanged(self.declared.stream, self.declared.url, state, self._error))
 
 
 GATHER_S = 0.03

@@ -11,8 +11,9 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.collect.intake import Intake
 from penstock.collect.pulling.lease import RENEW_S, Leases
-from penstock.collect.pulling.pull import Pull, Sleep
+from penstock.collect.pulling.pull import Pull
 from penstock.collect.pulling.pull_events import PullEvents
+from penstock.collect.pulling.pull_loop import PullLoop, Sleep
 from penstock.collect.pulling.pull_source import Source
 from penstock.collect.pulling.resume import ResumePoint
 from penstock.collect.pulling.sources.file import FileSource
@@ -21,8 +22,12 @@ from penstock.collect.pulling.sources.generator import GeneratorSource
 from penstock.collect.pulling.sources.http import HttpSource, NdjsonSource, PollSource, SseSource
 from penstock.collect.pulling.sources.kafka import KafkaSource
 from penstock.collect.pulling.sources.penstock import PenstockStreamSource, PenstockViewSource
+from penstock.collect.pulling.sources.postgresql import PostgresTable
+from penstock.collect.pulling.sources.table_file import TableFile
 from penstock.collect.pulling.sources.tcp import TcpSource
 from penstock.collect.pulling.sources.websocket import WebSocketSource
+from penstock.collect.pulling.table_pull import TablePull
+from penstock.collect.tables.table_writer import TableWriter
 from penstock.config import Limits
 from penstock.declaration import Application, PullDef, StreamDef
 from penstock.errors import PenstockError
@@ -77,6 +82,7 @@ class Pulls:
         self,
         application: Application,
         intakes: Mapping[str, Intake],
+        tables: Mapping[str, TableWriter],
         log: Log,
         group: GroupCommit,
         holder: str,
@@ -88,7 +94,12 @@ class Pulls:
     ) -> None:
         self._leases = Leases(log, group, holder, clock)
 
-        def made(declared: PullDef) -> Pull:
+        def into_table(declared: PullDef) -> TablePull:
+            source = (TableFile if declared.origin.scheme.name == "file" else PostgresTable)(declared.origin, sleep)
+            writer = tables[declared.stream]
+            return TablePull(declared, writer, source, log.memory(), self._leases, clock, signals, random, sleep)
+
+        def into_stream(declared: PullDef) -> Pull:
             intake = intakes[declared.stream]
             return Pull(
                 declared,
@@ -104,7 +115,10 @@ class Pulls:
                 sleep,
             )
 
-        self._pulls = [made(declared) for declared in application.pulls]
+        self._pulls: list[PullLoop] = [
+            into_table(declared) if declared.stream in tables else into_stream(declared)
+            for declared in application.pulls
+        ]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -143,7 +157,7 @@ class Pulls:
         observer.gauge("penstock_collect_pull_lag_bytes", "Bytes that a source has and we do not.", labels, size)
         observer.gauge("penstock_collect_pull_lag_seconds", "Age of the newest event when it came.", labels, seconds)
 
-    def _into(self, stream: str) -> list[Pull]:
+    def _into(self, stream: str) -> list[PullLoop]:
         return [pull for pull in self._pulls if pull.declared.stream == stream]
 
     def _lags(self, unit: str) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.change import DELETE, OP, UPSERT, Key, Row
-from penstock.collect.judging.incoming_events import ArrivedEvents
+from penstock.collect.judging.incoming_events import ArrivedEvents, DecodedEvents
 from penstock.collect.judging.json_events import Form, deeper_than, split
 from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection, refused
@@ -51,12 +51,14 @@ class RowJudge:
     def __init__(self, table: TableDef, limits: Limits) -> None:
         self.table = table
         self._limits = limits
-        self._judge = Judge(table.entry, limits)
+        self.events = Judge(table.entry, limits)
+        """Judges rows as events of the table's class."""
         declared = {each.name: each for each in msgspec.structs.fields(table.events.kind)}
         fields = [(name, declared[name].type, msgspec.field(name=declared[name].encode_name)) for name in table.key]
         self._kind = msgspec.defstruct("Key", fields, forbid_unknown_fields=True)
         self._called = [declared[name].encode_name for name in table.key]
         self._key = EventSchema(self._kind)
+        self._in_row: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("RowKey", fields))
         delete: Any = [("op", Literal["delete"]), ("key", self._kind)]
         self._delete: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
             msgspec.defstruct("Delete", delete, forbid_unknown_fields=True)
@@ -83,12 +85,31 @@ class RowJudge:
     def _typed(self, key: Any) -> Key:
         return tuple(unpack(column)[0] for column in self._key.columns([key]))
 
+    def key_of(self, raw: bytes) -> Key | None:
+        """The key in the JSON of a row that may be wrong in everything else; None where it cannot be read."""
+        try:
+            return self._typed(self._in_row.decode(raw))
+        except (ValueError, OverflowError, RecursionError, pa.ArrowException):
+            return None
+
     # RowChanges
 
-    def deleted(self, key: Key) -> RowChanges:
-        """One delete."""
-        named = dict(zip(self.table.key, key, strict=True))
-        return RowChanges(self._stored([pa.array([named.get(n)], t) for n, t in self._columns()], DELETE))
+    def deleted(self, keys: Sequence[Key]) -> RowChanges:
+        """Deletes."""
+        named = dict(zip(self.table.key, zip(*keys, strict=True), strict=False))
+        nothing = [None] * len(keys)
+        return RowChanges(self._stored([pa.array(named.get(n, nothing), t) for n, t in self._columns()], DELETE))
+
+    def rows_read(self, decoded: DecodedEvents) -> RowChanges:
+        """Rows that a source holds; those that do not fit are rejected."""
+        arrived = ArrivedEvents(decoded.events, [0] * len(decoded.events), columns=decoded.columns)
+        built = self.events.build(arrived) or self.events.build_apart(arrived)
+        rejections = list(decoded.rejections)
+        for number, why in built.faults:
+            place = decoded.place(number)
+            rejections.append(Rejection(place, why.reason, why.detail, decoded.raw(place)))
+        batch = self._stored([built.batch.column(name) for name in self.table.events.names], UPSERT)
+        return RowChanges(batch, sorted(rejections, key=lambda rejection: rejection.index))
 
     def one(self, raw: bytes, key: Key) -> RowChanges:
         """The row of this key; the key's own fields may be left out. Raises `BadRequestError` when they differ."""
@@ -144,17 +165,9 @@ class RowJudge:
 
     def _rows(self, raws: Sequence[bytes], places: Sequence[int], sent: Sequence[bytes]) -> RowChanges:
         """Rows that stood at these places of what was sent; one that does not fit is rejected there."""
-        judged = self._judge.decode_each(raws)
-        arrived = ArrivedEvents(judged.events, [0] * len(judged.events))
-        built = self._judge.build(arrived) or self._judge.build_apart(arrived)
-        rejections = [Rejection(places[r.index], r.reason, r.detail, sent[places[r.index]]) for r in judged.rejections]
-        for number, why in built.faults:
-            place = places[judged.place(number)]
-            rejections.append(Rejection(place, why.reason, why.detail, sent[place]))
-        names = self.table.events.names
-        batch = self._stored([built.batch.column(name) for name in names], UPSERT)
-        rejections.sort(key=lambda rejection: rejection.index)
-        return RowChanges(batch, rejections)
+        read = self.rows_read(self.events.decode_each(raws))
+        rejected = [Rejection(places[r.index], r.reason, r.detail, sent[places[r.index]]) for r in read.rejections]
+        return RowChanges(read.batch, rejected)
 
     def _ordered(
         self, rows: RowChanges, deletes: list[tuple[int, Key]], rejections: list[Rejection], received: int
@@ -164,9 +177,7 @@ class RowJudge:
         lost = {r.index for r in (*rows.rejections, *rejections)}
         gone = [place for place, _ in deletes]
         kept = [place for place in range(received) if place not in lost and place not in set(gone)]
-        keys = dict(zip(self.table.key, zip(*(key for _, key in deletes), strict=True), strict=False))
-        nothing = [None] * len(deletes)
-        delete = self._stored([pa.array(keys.get(name, nothing), kind) for name, kind in self._columns()], DELETE)
+        delete = self.deleted([key for _, key in deletes]).batch
         order = np.argsort([*kept, *gone], kind="stable")
         joined = pa.concat_batches([rows.batch, delete]).take(pa.array(order))
         return RowChanges(joined, sorted([*rows.rejections, *rejections], key=lambda rejection: rejection.index))

@@ -122,7 +122,7 @@ class TableDoor:
         """Delete a row; one that is not there stays away."""
         writer = self._writer(request)
         key = writer.judge.key_in(raw_key(request))
-        return await self._take(request, writer, _ROW, lambda raw, form: _always(writer.judge.deleted(key)), key)
+        return await self._take(request, writer, _ROW, lambda raw, form: _always(writer.judge.deleted([key])), key)
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         """Set and delete rows, in one commit."""

@@ -4,7 +4,8 @@
 2. The commit requires that nobody else has appended to the table since its rows were looked at; if somebody has, all of
    it is judged again. So a condition on a row holds when the row is written.
 3. What changes nothing is not written.
-4. A request is answered when its changes are durable and, unless that takes too long, in the rows that are read.
+4. What has a note (a condition, keys that are written with it) is a commit of its own: the note stands for it alone.
+5. A request is answered when its changes are durable and, unless that takes too long, in the rows that are read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from penstock.change import Key, Row
 from penstock.clock import Clock
-from penstock.collect.intake import INLINE_EVENTS, Outcome
+from penstock.collect.intake import INLINE_EVENTS, Note, Outcome
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
 from penstock.collect.limits.stream_guard import StreamGuard
 from penstock.collect.sender import Sender
@@ -30,7 +31,7 @@ from penstock.log.log import Append, EndsAt, Stream
 from penstock.observe.signals import EventsTaken, Signals
 from penstock.position import Position
 from penstock.rights.allowances import Buckets
-from penstock.views.store import View
+from penstock.views.store import Captured, View
 
 LEVEL_S = 1.0
 """How long is waited for the rows to show what was committed; it takes a few milliseconds."""
@@ -73,6 +74,7 @@ class _Claim:
     received_us: int
     done: asyncio.Future[Written]
     buckets: Buckets | None = None
+    note: Note | None = None
     changes: RowChanges | None = None
     fresh: Sequence[int] = field(default_factory=tuple)
     """Rows of its batch that change something."""
@@ -100,10 +102,14 @@ class TableWriter:
         self._waiting: list[_Claim] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def write(self, edit: Edit, sender: Sender, guard: StreamGuard | None = None) -> Written:
-        """Durable on return. Raises what `edit` raises, what the log raises, and what the table's guard raises."""
+    async def write(
+        self, edit: Edit, sender: Sender, guard: StreamGuard | None = None, note: Note | None = None
+    ) -> Written:
+        """Durable on return. Raises what `edit` raises, what the log raises, and what the table's guard raises;
+        `ConditionError` where what the note requires does not hold."""
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Claim(edit, sender, self._clock.now_us(), done, guard.buckets if guard else None))
+        buckets = guard.buckets if guard else None
+        self._waiting.append(_Claim(edit, sender, self._clock.now_us(), done, buckets, note))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all(), name=f"table {self.stream.name}")
         return await done
@@ -112,6 +118,12 @@ class TableWriter:
         """Return when nothing is on its way into the log."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
+
+    async def rows(self) -> tuple[Captured, int]:
+        """All rows as they are, and the offset at which they are. Raises why they are not known."""
+        if await self._level() is None or self._view.content is None:
+            raise self.unknown_rows()
+        return self._view.content.captured(), self._view.content.offset
 
     def unknown_rows(self) -> Exception:
         """Why the rows are not known."""
@@ -122,7 +134,7 @@ class TableWriter:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                claims, self._waiting = self._waiting, []
+                claims = self._next()
                 try:
                     await self._write(claims)
                 except Exception as error:
@@ -131,6 +143,13 @@ class TableWriter:
                             claim.done.set_exception(error)
         finally:
             self._writing = None
+
+    def _next(self) -> list[_Claim]:
+        """The requests of the next commit."""
+        noted = next((at for at, claim in enumerate(self._waiting) if claim.note is not None), len(self._waiting))
+        end = max(noted, 1)
+        claims, self._waiting = self._waiting[:end], self._waiting[end:]
+        return claims
 
     async def _write(self, claims: list[_Claim]) -> None:
         for _ in range(TRIES):
@@ -183,15 +202,20 @@ class TableWriter:
         """The end of the table behind what they change."""
         batches = [c.changes.batch.take(pa.array(c.fresh, pa.int64())) for c in claims if c.changes and c.fresh]
         rejected = [(claim, r) for claim in claims if claim.changes for r in claim.changes.rejections]
-        letters = [Letter(self.stream.name, rejection, claim.sender) for claim, rejection in rejected]
+        letters = [Letter(self.stream.name, r, claim.sender, once=claim.sender.way == "pull") for claim, r in rejected]
+        note = claims[0].note if claims else None
+        keys = note.keys([r for _, r in rejected], 0).sets if note else {}
+        noted = note.requires if note else ()
         appends = []
         if batches:
             meta = BatchMeta(batch=self.end.offsets[0], start={}, end={}, accepted_us=claims[0].received_us)
-            requires = () if rows is None else (EndsAt(self.stream, rows.offset),)
+            requires = noted if rows is None else (EndsAt(self.stream, rows.offset), *noted)
             batch = pa.concat_batches(batches)
-            appends.append(Append(self.stream, batch, msgspec.to_builtins(meta), requires=requires))
+            appends.append(Append(self.stream, batch, msgspec.to_builtins(meta), requires=requires, sets=keys))
+        elif keys or noted:
+            appends.append(Append(sets=keys, requires=noted))
         if letters:
-            appends.append(self._dead.append(letters, follows=bool(batches)))
+            appends.append(self._dead.append(letters, follows=bool(appends)))
         if not appends:
             return self.end
         appended = await first_taken(self._group.append(appends))

@@ -18,7 +18,7 @@ from penstock.app import App
 from penstock.clock import SystemClock
 from penstock.collect.collection import Collect
 from penstock.collect.letters.letter_office import DeadLetterOffice
-from penstock.collect.pulling.pull import Sleep
+from penstock.collect.pulling.pull_loop import Sleep
 from penstock.collect.ways.connections import Connections
 from penstock.collect.ways.short_way import Writers
 from penstock.config import Folder, Limits

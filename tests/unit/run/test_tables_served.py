@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import ClientSession, ClientTimeout
-from aiohttp.test_utils import TestServer
+from table_edge import edge
 
 from penstock import App, Event, Struct
-from penstock.config import Folder, Limits
 from penstock.errors import SchemaChangeError
-from penstock.run.edge import open_edge
-from penstock.run.edge_log import Setting
 from penstock.run.reading_edge import open_reading_edge
 
 
@@ -51,58 +43,11 @@ def shop() -> App:
     return app
 
 
-class Edge:
-    """One edge as a client sees it."""
-
-    def __init__(self, http: ClientSession) -> None:
-        self.http = http
-        self.seen: set[tuple[str, str, int]] = set()
-        """Methods, things and statuses."""
-
-    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, str | None]:
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self.http.request(
-            method, path, data=data, headers={"Content-Type": "application/json"} | named
-        ) as r:
-            text = await r.text()
-            if path.startswith("/tables/"):
-                self.seen.add((method, path.split("?")[0].split("/", 3)[2], r.status))
-            return r.status, json.loads(text) if text else None, r.headers.get("ETag")
-
-    async def put(self, path: str, row: Any, **headers: str) -> tuple[int, Any, str | None]:
-        return await self.ask("PUT", path, row, **headers)
-
-    async def rows(self, table: str = "users", query: str = "") -> list[Any]:
-        status, body, _ = await self.ask("GET", f"/views/{table}{query}")
-        assert status == 200, body
-        return sorted(body["rows"], key=str)
-
-
-@asynccontextmanager
-async def edge(path: Path, app: App | None = None, *, opening: Any = open_edge, **limits: Any) -> AsyncIterator[Edge]:
-    folder = Folder(path)
-    for made in (folder.run, folder.inbox):
-        made.mkdir(exist_ok=True)
-    async with AsyncExitStack() as opened:
-        setting = Setting((app or shop()).declared(), folder, limits=Limits(**limits))
-        server = await opened.enter_async_context(TestServer(await opening(setting, opened)))
-        timeout = ClientTimeout(total=60)
-        http = await opened.enter_async_context(ClientSession(base_url=server.make_url("/"), timeout=timeout))
-        made = Edge(http)
-        yield made
-        _, document, _ = await made.ask("GET", "/openapi.json")
-        for method, table, status in made.seen if opening is open_edge else ():
-            path = f"/tables/{table}" if method == "POST" else f"/tables/{table}/{{key}}"
-            if table in ("users", "prices", "counts"):
-                assert str(status) in document["paths"][path][method.lower()]["responses"], (method, path, status)
-
-
 ANN = {"id": 1, "country": "no", "age": 40, "home": None, "tags": []}
 
 
 async def test_a_row_that_was_put_is_read_changed_and_deleted(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         status, body, tag = await there.put("/tables/users/1", {"country": "no", "age": 40})
         assert (status, body["accepted"], body["duplicates"], body["rejected"]) == (200, 1, 0, [])
         assert body["level"] == "logged"
@@ -123,7 +68,7 @@ async def test_a_row_that_was_put_is_read_changed_and_deleted(tmp_path: Path) ->
 
 
 async def test_the_same_row_again_writes_nothing(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         _, first, tag = await there.put("/tables/users/1", ANN)
         status, again, same = await there.put("/tables/users/1", ANN)
         assert (status, again["accepted"], again["duplicates"]) == (200, 0, 1)
@@ -131,7 +76,7 @@ async def test_the_same_row_again_writes_nothing(tmp_path: Path) -> None:
 
 
 async def test_keys_of_several_columns_are_segments_of_the_path(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         path = "/tables/prices/a%2Fb%20c/2024-05-01"
         assert (await there.put(path, {"amount": "1.50"}))[0] == 200
         status, row, _ = await there.ask("GET", path)
@@ -145,7 +90,7 @@ async def test_keys_of_several_columns_are_segments_of_the_path(tmp_path: Path) 
 
 
 async def test_a_row_that_does_not_fit_is_a_dead_letter(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         status, body, tag = await there.put("/tables/users/1", {"country": 3})
         assert (status, body["accepted"], body["rejected"][0]["reason"], tag) == (422, 0, "wrong_type", None)
         status, body, _ = await there.put("/tables/prices/a/2024-05-01", {"amount": "1", "more": 1})
@@ -158,7 +103,7 @@ async def test_a_row_that_does_not_fit_is_a_dead_letter(tmp_path: Path) -> None:
 
 
 async def test_many_rows_are_one_commit_in_their_order(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         await there.put("/tables/users/9", {"country": "se"})
         before = (await there.ask("GET", "/views/users"))[1]["position"]
         rows = [
@@ -187,7 +132,7 @@ async def test_many_rows_are_one_commit_in_their_order(tmp_path: Path) -> None:
 
 
 async def test_of_two_writers_with_one_etag_one_wins(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         _, _, tag = await there.put("/tables/users/1", ANN)
         for number in range(20):
             tries = [there.put("/tables/users/1", ANN | {"age": 2 * number + n}, If_Match=tag or "") for n in range(2)]
@@ -198,7 +143,7 @@ async def test_of_two_writers_with_one_etag_one_wins(tmp_path: Path) -> None:
 
 
 async def test_conditions_name_the_row_as_it_is(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         assert (await there.put("/tables/users/1", ANN, If_Match="*"))[0] == 412
         statuses = [
             reply[0]
@@ -229,12 +174,12 @@ async def test_patches_of_many_at_once_are_all_in_the_row(tmp_path: Path) -> Non
 
 
 async def test_rows_outlive_the_edge_and_subscribers_resume(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         _, _, tag = await there.put("/tables/users/1", ANN)
         await there.put("/tables/users/2", {"country": "se"})
         position = (await there.ask("GET", "/views/users"))[1]["position"]
         await there.ask("DELETE", "/tables/users/2")
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         assert await there.rows() == [ANN]
         assert (await there.ask("GET", "/tables/users/1"))[2] == tag
         _, polled, _ = await there.ask("GET", f"/views/users?since={position}")
@@ -242,7 +187,7 @@ async def test_rows_outlive_the_edge_and_subscribers_resume(tmp_path: Path) -> N
 
 
 async def test_subscribers_get_each_change(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there, there.http.ws_connect("/views/users/socket") as socket:
+    async with edge(tmp_path, shop()) as there, there.http.ws_connect("/views/users/socket") as socket:
         await socket.send_json({"type": "subscribe", "where": "country = 'no'"})
         assert (await socket.receive_json())["rows"] == []
         await there.put("/tables/users/1", ANN)
@@ -252,9 +197,9 @@ async def test_subscribers_get_each_change(tmp_path: Path) -> None:
 
 
 async def test_a_reading_edge_shows_tables_and_writes_none(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         _, body, tag = await there.put("/tables/users/1", ANN)
-        async with edge(tmp_path, opening=open_reading_edge) as reading:
+        async with edge(tmp_path, shop(), opening=open_reading_edge) as reading:
             assert await reading.rows(query=f"?after={body['ack']}") == [ANN]
             assert await reading.ask("GET", "/tables/users/1") == (200, ANN, tag)
             assert (await reading.put("/tables/users/1", ANN))[1]["error"]["code"] == "read_only_edge"
@@ -263,7 +208,7 @@ async def test_a_reading_edge_shows_tables_and_writes_none(tmp_path: Path) -> No
 
 
 async def test_the_app_says_what_its_tables_are(tmp_path: Path) -> None:
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         await there.put("/tables/users/1", ANN)
         _, body, _ = await there.ask("GET", "/views")
         users = next(view for view in body["views"] if view["view"] == "users")
@@ -291,7 +236,7 @@ async def test_a_rate_counts_rows(tmp_path: Path) -> None:
 
 
 async def test_above_the_budget_a_table_is_written_and_not_read(tmp_path: Path) -> None:
-    async with edge(tmp_path, view_bytes=2_000) as there:
+    async with edge(tmp_path, shop(), view_bytes=2_000) as there:
         for n in range(30):
             assert (await there.put(f"/tables/users/{n}", {"country": "no"}))[0] == 200
         assert (await there.ask("GET", "/tables/users/1"))[0] == 507
@@ -299,7 +244,7 @@ async def test_above_the_budget_a_table_is_written_and_not_read(tmp_path: Path) 
         assert (await there.ask("PATCH", "/tables/users/1", {"age": 1}))[0] == 507
         assert (await there.put("/tables/users/1", {"country": "no"}, If_Match="*"))[0] == 507
         assert (await there.put("/tables/users/1", {"country": "se"}))[0] == 200
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         assert len(await there.rows()) == 30
         assert (await there.ask("GET", "/tables/users/1"))[1]["country"] == "se"
 
@@ -313,7 +258,7 @@ async def test_a_class_may_grow_and_a_key_may_not_change(tmp_path: Path) -> None
         tags: list[str] = []
         name: str = "nobody"
 
-    async with edge(tmp_path) as there:
+    async with edge(tmp_path, shop()) as there:
         await there.put("/tables/users/1", ANN)
     larger, other = App("shop"), App("shop")
     larger.table("users", Larger, key="id")
