@@ -44,7 +44,8 @@ def layers() -> list[list[str]]:
     """The import contract's layers, top to bottom; what stands in one layer does not import each other."""
     contracts = tomllib.loads(page("pyproject.toml"))["tool"]["importlinter"]["contracts"]
     (contract,) = [c for c in contracts if c["type"] == "layers"]
-    return [[part.strip().removeprefix("penstock.") for part in layer.split("|")] for layer in contract["layers"]]
+    layers = [re.split("[|:]", layer) for layer in contract["layers"]]
+    return [[part.strip().removeprefix("penstock.") for part in layer] for layer in layers]
 
 
 def test_the_import_contract_holds_every_stage_once_and_names_them_in_order_of_flow() -> None:
