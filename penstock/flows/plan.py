@@ -40,6 +40,8 @@ _WATERMARK_EXTRA_US = 1_000
 
 _CALLED = "the function is called with DataFrames of its inputs and must return a DataFrame"
 _SQL = "the query is Spark's SQL over the columns of what it reads"
+_PART_OF = "not allowed in subquery"
+_PART = "make what the subquery reads a view of its own, and name that view in it"
 _RAN = "writeStream"
 _RUNS = "it builds a plan and runs nothing: take out what counts, collects, shows or writes"
 
@@ -156,19 +158,20 @@ class Planner:
         return self._described(node, inputs, frame, mode, planned), problems
 
     def _parts(self, node: ViewDef, planned: Mapping[str, Planned]) -> list[Planned] | None:
-        """A view that cannot be folded as a whole, as a hidden view that can and the rest above it; None: it has no
+        """A view that cannot be folded as a whole, as hidden views that can and the rest above them; None: it has no
         such parts."""
-        inputs = {name: self.input(name, planned) for name in node.inputs}
-        streamed = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
+        inputs = {name: self.input(name, planned) for name in node.inputs if not self._changes(name, planned)}
+        changing = self._shapes_of(node, planned)
+        streamed = self.call(node, {**changing, **{name: self._watermarked(i) for name, i in inputs.items()}})
         shapes = {name: relation(self.spark, from_arrow_schema(i.schema)) for name, i in inputs.items()}
-        parts = cut(node, streamed, shapes, lambda frames: self.call(node, frames))
-        if parts is None:
-            return None
-        lower, problems = self._plan(parts[0], planned)
-        if lower is None or problems:
-            return None
-        upper, problems = self._plan(parts[1], {**planned, parts[0].name: lower})
-        return None if upper is None or problems else [lower, upper]
+        parts = cut(node, streamed, {**changing, **shapes}, lambda frames: self.call(node, frames))
+        made: dict[str, Planned] = {}
+        for part in parts or ():
+            one, problems = self._plan(part, {**planned, **made})
+            if one is None or problems:
+                return None
+            made[part.name] = one
+        return list(made.values()) or None
 
     def _described(
         self,
@@ -207,8 +210,7 @@ class Planner:
             return None, [rules.stream_beside_view(node, streams[0])]
         sources = {name: self.application.table(name) or planned[name].node for name in node.inputs}
         inputs = {name: self._changing_input(name, planned) for name in node.inputs}
-        shapes = {name: relation(self.spark, from_arrow_schema(i.schema)) for name, i in inputs.items()}
-        shapes |= {name: relation(self.spark, planned[name].frame_schema) for name in node.inputs if name in planned}
+        shapes = self._shapes_of(node, planned)
         frame = self.call(node, shapes)
         problems = [*rules.column_problems(node, frame)]
         if node.where is not None:
@@ -244,6 +246,13 @@ class Planner:
         """Whether an input has rows that change: a view or a table."""
         made = planned.get(name)
         return self.application.table(name) is not None or (made is not None and isinstance(made.node, ViewDef))
+
+    def _shapes_of(self, node: ViewDef, planned: Mapping[str, Planned]) -> dict[str, DataFrame]:
+        """Relations with the columns of those inputs whose rows change."""
+        names = [name for name in node.inputs if self._changes(name, planned)]
+        columns = {name: from_arrow_schema(self._changing_input(name, planned).schema) for name in names}
+        columns |= {name: planned[name].frame_schema for name in names if name in planned}
+        return {name: relation(self.spark, schema) for name, schema in columns.items()}
 
     def _changing_input(self, name: str, planned: Mapping[str, Planned]) -> Input:
         table = self.application.table(name)
@@ -363,7 +372,7 @@ class Planner:
         except Exception as error:
             if isinstance(node.function, ViewQuery):
                 place, said = node.function.explained(error)
-                raise PlanError(f"{place}: '{node.name}': {said}", hint=_SQL) from error
+                raise PlanError(f"{place}: '{node.name}': {said}", hint=_PART if _PART_OF in said else _SQL) from error
             place = user_line(node, error)
             said = str(error).strip().split("\n")[0]
             raise PlanError(

@@ -20,7 +20,7 @@ from penstock.flows.plan_expressions import OF_THE_MOMENT
 from penstock.flows.plan_nodes import NODES, TOP, TWICE, node_kind
 
 Mode = Literal["update", "append"]
-NOT_FOLDED = ("above_aggregation", "unsupported_plan")
+NOT_FOLDED = ("above_aggregation", "unsupported_plan", "stream_beside_view")
 """Codes of what Spark cannot fold, though a batch query could compute it."""
 
 _PYTHON = ("Python", "MapIn", "FlatMap", "TransformWithState", "BatchEvalPython", "ArrowEvalPython")
@@ -227,7 +227,7 @@ def _tells(expression: plan_tree.Expression, groups: Collection[str] = ()) -> bo
     if name == "Cast" and not _widens(expression):
         return False
     if name == "GetStructField":
-        return str(expression.child().dataType().simpleString()) == _WINDOW
+        return str(expression.child().dataType().simpleString()) == WINDOW
     return all(_tells(child, groups) for child in plan_tree.children(expression))
 
 
@@ -396,7 +396,7 @@ def _is_json(kind: T.DataType) -> bool:
     return isinstance(kind, (*_JSON, T.StructType, T.ArrayType))
 
 
-_WINDOW = "struct<start:timestamp,end:timestamp>"
+WINDOW = "struct<start:timestamp,end:timestamp>"
 
 
 def row_time(types: dict[str, str]) -> str | None:
@@ -406,7 +406,7 @@ def row_time(types: dict[str, str]) -> str | None:
 
 def window_column(types: dict[str, str]) -> str | None:
     """The column that F.window or F.session_window gives, whatever its name is; of several the one named `window`."""
-    windows = [name for name, kind in types.items() if kind == _WINDOW]
+    windows = [name for name, kind in types.items() if kind == WINDOW]
     return "window" if "window" in windows else next(iter(windows), None)
 
 

@@ -51,7 +51,7 @@ def test_run_refuses_a_syntax_error_with_the_line(tmp_path):
 def test_run_names_every_wrong_declaration_and_starts_nothing(tmp_path):
     done = penstock("run", shop(tmp_path, ", ordres, users"), "--data", tmp_path / "data")
     assert done.returncode == 1
-    assert "error shop.py:8: 'totals' has a parameter 'ordres'" in done.stderr
+    assert "error shop.py:8: 'totals' reads 'ordres'" in done.stderr
     assert "'users'" in done.stderr
     assert not (tmp_path / "data").exists()
 
