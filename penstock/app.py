@@ -152,14 +152,19 @@ class App:
         unknown: Unknown = "ignore",
         rate: str | None = None,
         burst: int | None = None,
+        overload: str = "refuse",
+        shed: str | None = None,
+        signed: Signed | None = None,
         visible_where: str | None = None,
     ) -> TableDef:
         """Rows by `key` that come in from outside: each is set, changed and deleted by itself, and only what is current
         counts. It is read like a view, and views join it.
 
         `unknown` fields are ignored or a reason to reject. `rate` ("1000/s") is what one account may send, `burst` how
-        many rows at once. `visible_where` (SQL) says which rows a reader sees: `"user_id = :sub"`, where `:sub` is a
-        claim of its credential.
+        many rows at once. `overload="shed"` drops changes where others would get 503, by the rule `shed`, as for a
+        stream. `signed` says how webhooks into this table are signed (`penstock.signed`): a `POST` of rows; nothing
+        else is taken then but what comes with a key. `visible_where` (SQL) says which rows a reader sees:
+        `"user_id = :sub"`, where `:sub` is a claim of its credential.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -186,6 +191,8 @@ class App:
                 place=place,
                 doc=inspect.cleandoc(type.__dict__.get("__doc__") or ""),
                 rate=parse_rate(rate, burst),
+                shed=parse_shed(overload, shed, keyed=True),
+                signed=signed,
                 visible_where=visible_where,
             )
         self._tables.append(made)

@@ -169,6 +169,8 @@ class TableDef:
     place: Place
     doc: str = ""
     rate: Rate | None = None
+    shed: Shed | None = None
+    signed: Signed | None = None
     visible_where: str | None = None
 
     order_by: ClassVar[tuple[str, ...]] = ()
@@ -192,6 +194,8 @@ class TableDef:
             unknown=self.unknown,
             place=self.place,
             rate=self.rate,
+            shed=self.shed,
+            signed=self.signed,
             visible_where=self.visible_where,
         )
 

@@ -131,6 +131,7 @@ def _table_problems(app: Application) -> Iterator[Problem]:
                     table.place,
                     "a key is a text, a whole number, a truth value, a date, a time or a decimal, without a default",
                 )
+        yield from _priority_problems(table.entry, {name: field.type for name, field in fields.items()})
         if {"op", "key"} <= {f.encode_name for f in msgspec.structs.fields(table.events.kind)}:
             yield _error(
                 "reserved_fields",
@@ -215,7 +216,7 @@ def _priority_problems(stream: StreamDef, fields: Mapping[str, pa.DataType]) -> 
         target = "no field" if kind is None else f"a field of type {schema.simple_type(kind)}"
         yield _error(
             "bad_priority",
-            f"shed='priority:{name}' of the stream '{stream.name}' names {target} of {stream.events.kind.__name__}",
+            f"shed='priority:{name}' of '{stream.name}' names {target} of {stream.events.kind.__name__}",
             stream.place,
             "a priority is a field that holds a number",
         )

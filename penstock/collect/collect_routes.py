@@ -108,6 +108,7 @@ _EVENTS = Body(
 
 # Rows of tables
 
+_ONCE = next(header for header in _HEADERS if header.name == "Idempotency-Key")
 _ROW_KEY = Parameter(
     "key", "The key: one segment of the path for each of its columns, in their order.", place="path", pattern=".+"
 )
@@ -127,7 +128,7 @@ def _table_route(method: str, name: str, summary: str, body: Body | None, *error
         "write",
         name,
         summary,
-        (_ROW_KEY, _TABLE_ACK, WAIT, *_IF),
+        (_ROW_KEY, _TABLE_ACK, WAIT, *_IF, _ONCE),
         body,
         (Reply(200, _TAKEN, headers={} if method == "DELETE" else _TAGGED), *((rejected,) if body else ())),
         (404, 408, 409, 412, 413, 415, 503, 507, *errors),
@@ -255,7 +256,7 @@ ROUTES = (
         "write",
         "post_rows",
         "Set and delete rows of {thing}, in one commit",
-        (_TABLE_ACK, WAIT),
+        (_TABLE_ACK, WAIT, _ONCE),
         Body(
             {
                 "application/json": lambda s: {"oneOf": [_ORDERS, array(_ORDERS)]},

@@ -46,7 +46,7 @@ from penstock.collect.ways.without_ack import Unanswered
 from penstock.config import Limits
 from penstock.declaration import Application, StreamDef, TableDef
 from penstock.errors import SchemaChangeError
-from penstock.log.class_change import WAY_OUT, judged, versioned
+from penstock.log.class_change import WAY_OUT, judged, key_refused, versioned
 from penstock.log.folder_log import DEAD
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Log, Stream, StreamSpec
@@ -77,9 +77,10 @@ def make_dead(log: Log, group: GroupCommit) -> Stream:
 def make_stream(log: Log, group: GroupCommit, declared: StreamDef) -> Stream:
     """Make it or find it; a class that cannot read the events already stored is refused with the user's line."""
     stream = log.find(declared.name)
-    refused = () if stream is None else judged(declared, log.versions(stream)).refused
-    if refused:
-        raise _refusal(declared, "; ".join(refused))
+    if stream is not None:
+        refused = (*judged(declared, log.versions(stream)).refused, *key_refused(stream, ()))
+        if refused:
+            raise _refusal(declared, "; ".join(refused))
     try:
         return group.run(lambda: log.create(stream_spec(declared))).result()
     except SchemaChangeError as error:
@@ -89,12 +90,10 @@ def make_stream(log: Log, group: GroupCommit, declared: StreamDef) -> Stream:
 def make_table(log: Log, group: GroupCommit, declared: TableDef) -> Stream:
     """Make it or find it; it has the form of a view's changelog. Refused like a stream that does not fit."""
     stream = log.find(declared.name)
-    refused = [] if stream is None else list(judged(declared.entry, log.versions(stream)).refused)
-    if stream is not None and stream.compact_by != declared.key:
-        was, now = (", ".join(names) for names in (stream.compact_by, declared.key))
-        refused.append(f"its key was {was or 'none'} and would be {now}")
-    if refused:
-        raise _refusal(declared.entry, "; ".join(refused))
+    if stream is not None:
+        refused = (*judged(declared.entry, log.versions(stream)).refused, *key_refused(stream, declared.key))
+        if refused:
+            raise _refusal(declared.entry, "; ".join(refused))
     schema = declared.stored.with_metadata(versioned(declared.entry).metadata)
     spec = StreamSpec(declared.name, schema, counts="commits", compact_by=declared.key)
     try:
@@ -144,17 +143,28 @@ class Collect:
         self.intakes = {s.name: self._intake(s, log, group, dead, limits, signals) for s in application.streams}
         self.tables = {t.name: self._table(t, log, group, dead, limits, signals, views) for t in application.tables}
         self._row_reads = RowReads(application, views, limits) if views is not None else None
-        self._table_door = TableDoor(self.tables, dead, wait_absorbed, limits, signals, self.pressure, self.slow)
+        self.signatures = signatures or Signatures(application, clock, signals)
+        idempotency = Idempotency(log.memory(), clock)
+        self._table_door = TableDoor(
+            self.tables,
+            dead,
+            idempotency,
+            wait_absorbed,
+            limits,
+            signals,
+            self.pressure,
+            self.slow,
+            self.signatures,
+        )
         receipts = Receipts(log.memory(), clock)
         reception = Reception(dead, clock, signals, self.pressure.turns)
         self._unanswered = Unanswered(reception, receipts, signals, new_id)
-        self.signatures = signatures or Signatures(application, clock, signals)
         self._door = Door(
             application,
             self.intakes,
             reception,
             self._unanswered,
-            Idempotency(log.memory(), clock),
+            idempotency,
             ViewReplies(rows, may_read),
             log.memory(),
             wait_absorbed,

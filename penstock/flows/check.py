@@ -13,7 +13,7 @@ from penstock.flows import flow_build
 from penstock.flows.plan import Planned, Planner, flow_time, served_columns
 from penstock.flows.session import open_session
 from penstock.log import control_keys
-from penstock.log.class_change import WAY_OUT, judged
+from penstock.log.class_change import WAY_OUT, judged, key_refused
 from penstock.log.log import LogReader
 from penstock.log.opening import open_reader
 from penstock.schema import TIME
@@ -80,8 +80,8 @@ def _against_folder(application: Application, planned: dict[str, Planned], folde
     edge = open_reader(folder.edge_log)
     flows = open_reader(folder.flows_log)
     try:
-        for stream in application.streams:
-            yield from stored_problems(stream, edge)
+        for entry in application.entries:
+            yield from stored_problems(entry, edge, () if application.stream(entry.name) else entry.key)
         epochs = {s.name: found.epoch for s in application.streams if (found := edge.find(s.name))}
         memory = flows.memory()
         for name, made in planned.items():
@@ -98,8 +98,9 @@ def _against_folder(application: Application, planned: dict[str, Planned], folde
         flows.close()
 
 
-def stored_problems(stream: StreamDef, edge: LogReader) -> Iterator[Problem]:
-    """What of a declared stream does not go with the stream that the folder holds: the edge would refuse to start."""
+def stored_problems(stream: StreamDef, edge: LogReader, table_key: tuple[str, ...] = ()) -> Iterator[Problem]:
+    """What of a declared stream does not go with the stream that the folder holds: the edge would refuse to start. A
+    table is a stream with a `table_key`."""
     stored = edge.find(stream.name)
     if stored is None:
         return
@@ -113,11 +114,12 @@ def stored_problems(stream: StreamDef, edge: LogReader) -> Iterator[Problem]:
             f"write partitions={stored.partitions}, or use another stream or --data folder",
         )
     found = judged(stream, edge.versions(stored))
-    for why in found.refused:
+    for why in (*found.refused, *key_refused(stored, table_key)):
         yield Problem(
             "error",
             "incompatible_schema",
-            f"the stream '{stream.name}' holds events that its class no longer fits: {why}",
+            f"{'the table' if table_key else 'the stream'} '{stream.name}' holds "
+            f"{'rows' if table_key else 'events'} that its class no longer fits: {why}",
             stream.place,
             f"{WAY_OUT}, or use another --data folder",
         )

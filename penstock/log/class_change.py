@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.declaration import StreamDef
 from penstock.evolution import changes_refused, narrowed, removed_fields
-from penstock.log.log import Version
+from penstock.log.log import Stream, Version
 from penstock.schema import simple_type
 
 CLASS = b"penstock.class"
@@ -54,6 +54,14 @@ def judged(declared: StreamDef, versions: Sequence[Version]) -> Judgement:
             refused += [*_identity_refused(declared, version.schema), *_time_refused(declared, version.schema)]
     warnings = _warnings(declared, versions[-1].schema) if versions else []
     return Judgement(tuple(dict.fromkeys(refused)), tuple(warnings))
+
+
+def key_refused(stored: Stream, key: tuple[str, ...]) -> list[str]:
+    """The key of a table, which is none for a stream, against that of the stream which holds its rows."""
+    if stored.compact_by == key:
+        return []
+    was, now = (", ".join(names) or "none" for names in (stored.compact_by, key))
+    return [f"its key was {was} and would be {now}"]
 
 
 def _identity_refused(declared: StreamDef, old: pa.Schema) -> list[str]:

@@ -89,8 +89,8 @@ class Guard:
     ) -> None:
         """`on_refused` hears of every write that was turned away: the stream's name as it was asked for, and why.
 
-        `signatures` are the streams that take signed requests, `filtered` those of which each reader sees its own
-        events only.
+        `signatures` are the streams and tables that take signed requests, `filtered` those of which each reader sees
+        its own events only.
         """
         self.rights = rights
         self._filtered = frozenset(filtered)
@@ -192,7 +192,7 @@ class Guard:
         if request.method == "POST":
             return NOBODY
         raise UnauthorizedError(
-            f"the stream '{request.match_info['stream']}' takes signed requests",
+            f"'{_named(request)}' takes signed requests",
             hint="send a signed POST, or use a key",
         )
 

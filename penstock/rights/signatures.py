@@ -34,7 +34,7 @@ class _Unsigned(Exception):
 
 
 class Signatures:
-    """The signed streams of an app. Making one reads every secret and raises `SecretError`."""
+    """The signed streams and tables of an app. Making one reads every secret and raises `SecretError`."""
 
     def __init__(
         self, application: Application, clock: Clock, signals: Signals, env: Mapping[str, str] = os.environ
@@ -42,7 +42,7 @@ class Signatures:
         self._clock, self._signals = clock, signals
         self._streams = {
             stream.name: (stream.signed, _secrets(stream, stream.signed, env))
-            for stream in application.streams
+            for stream in application.entries
             if stream.signed
         }
 

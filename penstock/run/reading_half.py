@@ -94,7 +94,7 @@ class ReadingHalf:
         guard = Guard(
             self.rights,
             origins=WebOrigins(self.setting.security.cors),
-            signatures=frozenset(stream.name for stream in application.streams if stream.signed),
+            signatures=frozenset(entry.name for entry in application.entries if entry.signed),
             signals=observer.emit,
             on_refused=refused,
             filtered=application.filtered(),

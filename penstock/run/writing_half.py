@@ -51,6 +51,7 @@ class WritingHalf:
             room=self.collect.pressure.room,
             slow=self.collect.slow,
             filtered=setting.application.filtered(),
+            tables=self.collect.tables,
         )
         self.collect.measure(setting.observer)
         self.collect.pulls.measure(setting.observer)

@@ -26,6 +26,7 @@ from penstock.collect.letters.stored_letters import (
 )
 from penstock.collect.limits.room import Room
 from penstock.collect.sender import sender_of
+from penstock.collect.tables.table_writer import TableWriter
 from penstock.collect.ways.door_replies import error_reply, json_reply
 from penstock.collect.ways.request_body import RequestBody, SlowBodies
 from penstock.config import Limits
@@ -72,15 +73,18 @@ class DeadLetterOffice:
         room: Room | None = None,
         slow: SlowBodies | None = None,
         filtered: Collection[str] = (),
+        tables: Mapping[str, TableWriter] | None = None,
     ) -> None:
         """`memory` is that of the edge's own log, `room` and `slow` those of its door; `pulls` are the app's, whose
         letters are mapped again. `filtered` are the streams of which each reader sees its own events only: their
         letters are an administrator's."""
         replayed = Replayed(memory)
         self._letters = StoredLetters(log, replayed)
-        self._replayer = Replayer(self._letters, replayed, intakes, clock, LetterReader(pulls))
+        self._replayer = Replayer(self._letters, replayed, intakes, clock, LetterReader(pulls), tables or {})
         self._limits, self._signals = limits, signals
-        self._mask = mask or masked({name: intake.judge.stream.events.kind for name, intake in intakes.items()})
+        kinds = {name: intake.judge.stream.events.kind for name, intake in intakes.items()}
+        kinds |= {name: writer.judge.table.events.kind for name, writer in (tables or {}).items()}
+        self._mask = mask or masked(kinds)
         self._room = room or Room(limits.unwritten_bytes, limits.unwritten_events, clock)
         self._slow, self._filtered = slow, frozenset(filtered)
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
+
+import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.collect.contents.cloudevents import BAD_ENVELOPE, decode_envelopes, is_envelope
@@ -24,6 +27,8 @@ from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.stored_letters import Replayed, StoredLetter, StoredLetters, unknown_letter
 from penstock.collect.pulling.pull_events import PullEvents
 from penstock.collect.sender import Sender
+from penstock.collect.tables.row_changes import RowChanges, RowJudge
+from penstock.collect.tables.table_writer import CurrentRows, TableWriter
 from penstock.declaration import PullDef
 from penstock.errors import (
     BadBodyError,
@@ -116,6 +121,14 @@ class _Ready:
     decoded: DecodedEvents
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadyRows:
+    """The same of a table's rows."""
+
+    letter: StoredLetter
+    changes: RowChanges
+
+
 class Replayer:
     """Lives on the edge's loop."""
 
@@ -126,7 +139,9 @@ class Replayer:
         intakes: Mapping[str, Intake],
         clock: Clock,
         reader: LetterReader | None = None,
+        tables: Mapping[str, TableWriter] | None = None,
     ) -> None:
+        self._tables = tables or {}
         self._letters, self._replayed, self._intakes, self._clock = letters, replayed, intakes, clock
         self._reader = reader or LetterReader()
         self._one_at_a_time = asyncio.Lock()
@@ -149,7 +164,8 @@ class Replayer:
         now_us = self._clock.now_us()
         judged = await asyncio.to_thread(lambda: [self._judged(wish, now_us, may) for wish in wishes])
         ready = [letter for letter in judged if isinstance(letter, _Ready)]
-        outcomes = {} if dry_run else await self._taken(ready, now_us, sender)
+        rows = [letter for letter in judged if isinstance(letter, _ReadyRows)]
+        outcomes = {} if dry_run else await self._taken(ready, now_us, sender) | await self._set(rows, sender)
         return _replay(judged, outcomes, dry_run)
 
     async def _taken(self, ready: Sequence[_Ready], now_us: int, sender: Sender) -> dict[str, Outcome]:
@@ -163,9 +179,18 @@ class Replayer:
             outcomes[stream] = await self._intakes[stream].take(decoded, now_us, sender, note=note)
         return outcomes
 
+    async def _set(self, ready: Sequence[_ReadyRows], sender: Sender) -> dict[str, Outcome]:
+        outcomes = {}
+        for table in dict.fromkeys(one.letter.stream for one in ready):
+            theirs = [one for one in ready if one.letter.stream == table]
+            changes = RowChanges(pa.concat_batches([one.changes.batch for one in theirs]))
+            note = self._replayed.note([one.letter.place for one in theirs])
+            outcomes[table], _ = await self._tables[table].write(partial(_unconditional, changes), sender, note=note)
+        return outcomes
+
     # In a thread
 
-    def _judged(self, wish: Wish, now_us: int, may: Callable[[str], bool]) -> _Ready | Result:
+    def _judged(self, wish: Wish, now_us: int, may: Callable[[str], bool]) -> _Ready | _ReadyRows | Result:
         try:
             letter = self._letters.find(wish.name)
             if not may(letter.stream):
@@ -174,13 +199,26 @@ class Replayer:
             return Result(wish.name, "unknown_letter", None, error.code, error.message)
         if letter.place in self._replayed:
             return Result(wish.name, "already_replayed", letter.stream)
-        intake = self._intakes.get(letter.stream)
-        if intake is None:
+        intake, table = self._intakes.get(letter.stream), self._tables.get(letter.stream)
+        if intake is None and table is None:
             detail = f"the app has no stream '{letter.stream}' that can be posted to"
             return Result(wish.name, "rejected", letter.stream, ReadOnlyStreamError.code, detail)
         if wish.events is None and letter.cut:
             return Result(wish.name, "rejected", letter.stream, "too_large", "only its beginning was kept")
+        if table is not None:
+            return self._of_rows(letter, table.judge, wish)
+        assert intake is not None
         return self._of(letter, intake.judge, wish, now_us)
+
+    def _of_rows(self, letter: StoredLetter, judge: RowJudge, wish: Wish) -> _ReadyRows | Result:
+        try:
+            changes = judge.each(_raws(letter) if wish.events is None else wish.events)
+        except (BadBodyError, TooLargeError) as error:
+            return Result(wish.name, "rejected", letter.stream, error.code, error.detail or error.message)
+        if changes.rejections:
+            fault = changes.rejections[0]
+            return Result(wish.name, "rejected", letter.stream, fault.reason, fault.detail)
+        return _ReadyRows(letter, changes)
 
     def _of(self, letter: StoredLetter, judge: Judge, wish: Wish, now_us: int) -> _Ready | Result:
         try:
@@ -229,7 +267,13 @@ def _each(parts: Sequence[DecodedEvents], name: str) -> list[Any] | None:
     return [value for values, events in columns for value in values or [None] * events]
 
 
-def _replay(judged: Sequence[_Ready | Result], outcomes: Mapping[str, Outcome], dry_run: bool) -> LetterReplay:
+def _unconditional(changes: RowChanges, rows: CurrentRows | None) -> RowChanges:
+    return changes
+
+
+def _replay(
+    judged: Sequence[_Ready | _ReadyRows | Result], outcomes: Mapping[str, Outcome], dry_run: bool
+) -> LetterReplay:
     verdict: Verdict = "acceptable" if dry_run else "replayed"
     results = [
         one if isinstance(one, Result) else Result(one.letter.name, verdict, one.letter.stream) for one in judged

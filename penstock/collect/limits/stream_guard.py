@@ -171,6 +171,21 @@ class StreamGuard:
             return decoded, 0
         return _only(decoded, kept), len(decoded.events) - len(kept)
 
+    def admit_rows(self, batch: pa.RecordBatch, received: int, sender: Sender) -> tuple[pa.RecordBatch, int]:
+        """The same for the changes of a table's rows, of which so many count as received now; what a pull or a replay
+        brings is never dropped."""
+        if sender.way in _UNLIMITED:
+            return batch, 0
+        if self.buckets is not None and received:
+            self.buckets.take(sender.account, received)
+        if self.shedder is None or not batch.num_rows:
+            return batch, 0
+        self.look()
+        kept = self.shedder.kept(batch.num_rows, lambda name: batch.column(name).to_pylist())
+        if kept is None or len(kept) == batch.num_rows:
+            return batch, 0
+        return batch.take(pa.array(kept, pa.int64())), batch.num_rows - len(kept)
+
     def give_back(self, events: int, sender: Sender) -> None:
         """So many that were admitted were not taken after all: the commit failed, or they were known as a whole."""
         if self.buckets is not None and sender.way not in _UNLIMITED:

@@ -114,7 +114,7 @@ class RowJudge:
     def one(self, raw: bytes, key: Key) -> RowChanges:
         """The row of this key; the key's own fields may be left out. Raises `BadRequestError` when they differ."""
         whole = self._with_key(raw, key)
-        changes = self._rows([whole], [0], [raw])
+        changes = self._rows([whole], [0], [whole])
         if changes.batch.num_rows and self.keys(changes.batch)[0] != key:
             raise BadRequestError(
                 "the row has another key than the address",
@@ -140,7 +140,10 @@ class RowJudge:
 
     def many(self, body: bytes, form: Form) -> RowChanges:
         """Rows and deletes. Raises `BadBodyError` when the body as a whole cannot be read."""
-        raws = split(body, form)
+        return self.each(split(body, form))
+
+    def each(self, raws: Sequence[bytes]) -> RowChanges:
+        """Rows and deletes that were cut apart already."""
         rows, deletes, rejections = [], [], []
         for place, raw in enumerate(raws):
             if b'"op"' not in raw or not _is_order(raw):

@@ -16,6 +16,7 @@ from functools import partial
 from aiohttp import web
 
 from penstock.change import Key, Row
+from penstock.collect.intake import Note
 from penstock.collect.judging.json_events import Form
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
@@ -25,20 +26,26 @@ from penstock.collect.sender import Sender, sender_of
 from penstock.collect.tables.row_changes import RowChanges
 from penstock.collect.tables.table_writer import CurrentRows, Edit, TableWriter
 from penstock.collect.ways.door import WaitAbsorbed
-from penstock.collect.ways.door_replies import outcome_reply
+from penstock.collect.ways.door_replies import outcome_reply, replayed_reply
+from penstock.collect.ways.idempotency import Idempotency, body_digest
+from penstock.collect.ways.kept_replies import KeptReply
 from penstock.collect.ways.request_body import RequestBody, SlowBodies
-from penstock.collect.ways.request_options import APPLIED_WAIT_S, ack_level, wait_s
+from penstock.collect.ways.request_options import APPLIED_WAIT_S, ack_level, once_key, wait_s
 from penstock.config import Limits
 from penstock.errors import (
     BadBodyError,
     BadRequestError,
     ConditionError,
+    OutcomeUnknownError,
     PenstockError,
     UnknownRowError,
     UnknownTableError,
     UnsupportedContentError,
 )
 from penstock.observe.signals import EventsTaken, RequestRefused, Signals
+from penstock.position import Position
+from penstock.rights.credential import NOBODY, credential_of, leave
+from penstock.rights.signatures import Signatures
 from penstock.views.views import row_tag
 
 _TAGS = re.compile(r'(W/)?("[^"]*")')
@@ -81,6 +88,18 @@ class _Condition:
             raise _refused("If-None-Match", "there is such a row")
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a request asks for beside its change."""
+
+    level: str
+    wait_s: float
+    once: str | None
+    """The Idempotency-Key."""
+    key: Key | None
+    """Of the one row that it is about."""
+
+
 class TableDoor:
     """The handlers of what changes tables; lives on the edge's loop."""
 
@@ -88,12 +107,15 @@ class TableDoor:
         self,
         writers: Mapping[str, TableWriter],
         dead: DeadLedger,
+        idempotency: Idempotency,
         wait_absorbed: WaitAbsorbed,
         limits: Limits,
         signals: Signals,
         pressure: Pressure,
         slow: SlowBodies,
+        signatures: Signatures,
     ) -> None:
+        self._idempotency, self._signatures = idempotency, signatures
         self._writers, self._dead, self._wait_absorbed = writers, dead, wait_absorbed
         self._limits, self._signals, self._pressure, self._slow = limits, signals, pressure, slow
 
@@ -151,42 +173,104 @@ class TableDoor:
     async def _taken(
         self, request: web.Request, writer: TableWriter, forms: Forms, make: Make, key: Key | None
     ) -> web.StreamResponse:
-        level, patience_s = _level(request), wait_s(request, APPLIED_WAIT_S, self._limits.wait_s)
-        sender, name = sender_of(request, "table"), writer.stream.name
-        guard = self._pressure.guards[name]
-        guard.check(sender.account)
-        body = RequestBody(
-            request, self._limits, self._pressure.room, sender.account, self._slow, form=_form(request, forms)
-        )
+        asked = _Asked(_level(request), wait_s(request, APPLIED_WAIT_S, self._limits.wait_s), once_key(request), key)
+        account = sender_of(request, "table").account
+        self._pressure.guards[writer.stream.name].check(account)
+        body = RequestBody(request, self._limits, self._pressure.room, account, self._slow, form=_form(request, forms))
         try:
-            edit = await self._read(writer, body, make, sender)
+            await body.receive()
+            sender = await self._sender(writer, body)
+            raw = await self._read(writer, body, sender)
+            edit = await self._edit(writer, body, raw, make, sender)
             if key is not None:
                 edit = partial(_required, _Condition.of(request), writer, edit, key)
-            outcome, changes = await writer.write(edit, sender, guard)
+            if asked.once is None:
+                return await self._written(writer, edit, sender, asked)
+            return await self._once(request, body.form, raw, writer, edit, sender, asked)
         finally:
             body.close()
-        if level == "applied":
-            views = await self._wait_absorbed(outcome.position, patience_s)
-            level = "applied" if all(view["applied"] for view in views.values()) else "logged"
-        reply = outcome_reply(outcome, level, None)
-        row = writer.judge.rows(changes.batch)[0] if key is not None and changes.batch.num_rows else None
+
+    async def _sender(self, writer: TableWriter, body: RequestBody) -> Sender:
+        """Raises `SignatureError` when only a signature could tell who sends, and does not."""
+        request, name = body.request, writer.stream.name
+        if name in self._signatures and credential_of(request, NOBODY) == NOBODY:
+            leave(request, await asyncio.to_thread(self._signatures.check, name, request.headers, body.packed))
+        return sender_of(request, "table")
+
+    async def _written(
+        self, writer: TableWriter, edit: Edit, sender: Sender, asked: _Asked, note: Note | None = None
+    ) -> web.StreamResponse:
+        outcome, changes = await writer.write(edit, sender, self._pressure.guards[writer.stream.name], note)
+        reply = outcome_reply(outcome, await self._reached(outcome.position, asked), None)
+        one = asked.key is not None and changes.batch.num_rows
+        row = writer.judge.rows(changes.batch)[0] if one else None
         if row is not None:
             reply.headers["ETag"] = row_tag(row)
         return reply
 
-    async def _read(self, writer: TableWriter, body: RequestBody, make: Make, sender: Sender) -> Edit:
-        """Raises `BadBodyError` after the body is in `dead`."""
-        raw = body.packed
+    async def _once(
+        self,
+        request: web.Request,
+        form: Form,
+        raw: bytes,
+        writer: TableWriter,
+        edit: Edit,
+        sender: Sender,
+        asked: _Asked,
+    ) -> web.StreamResponse:
+        """By its Idempotency-Key, which stands for the method and the address too."""
+        name, digest = writer.stream.name, body_digest(form, f"{request.method} {request.path_qs}\n".encode() + raw)
+        assert asked.once is not None
+        begun = self._idempotency.begin(name, sender, asked.once, digest)
+        if isinstance(begun, KeptReply):
+            return await self._replayed(writer, begun, sender, asked)
         try:
-            raw = await body.read()
+            return await self._written(writer, edit, sender, asked, begun.note)
+        except ConditionError:  # it may be that an attempt whose outcome was unknown has been written meanwhile
+            self._idempotency.end(begun)
+            again = self._idempotency.begin(name, sender, asked.once, digest)
+            if isinstance(again, KeptReply):
+                return await self._replayed(writer, again, sender, asked)
+            raise
+        except OutcomeUnknownError:
+            self._idempotency.doubt(begun)
+            raise
+        finally:
+            self._idempotency.end(begun)
+
+    async def _replayed(
+        self, writer: TableWriter, kept: KeptReply, sender: Sender, asked: _Asked
+    ) -> web.StreamResponse:
+        self._signals(EventsTaken(writer.stream.name, sender.way, 0, kept.received, 0))
+        return replayed_reply(kept, await self._reached(kept.position, asked))
+
+    async def _reached(self, position: Position, asked: _Asked) -> str:
+        if asked.level != "applied":
+            return asked.level
+        views = await self._wait_absorbed(position, asked.wait_s)
+        return "applied" if all(view["applied"] for view in views.values()) else "logged"
+
+    async def _read(self, writer: TableWriter, body: RequestBody, sender: Sender) -> bytes:
+        """Raises `BadBodyError` after the body is in `dead`."""
+        try:
+            return await body.unpacked()
+        except BadBodyError as error:
+            await self._bury(writer, error, body.packed, sender)
+            raise
+
+    async def _edit(self, writer: TableWriter, body: RequestBody, raw: bytes, make: Make, sender: Sender) -> Edit:
+        """Raises what `_read` raises."""
+        try:
             inline = len(raw) <= INLINE_BYTES
             return make(raw, body.form) if inline else await asyncio.to_thread(make, raw, body.form)
         except BadBodyError as error:
-            name = writer.stream.name
-            rejection = Rejection(0, "bad_body", error.detail or error.message, raw or body.packed)
-            await self._dead.keep([Letter(name, rejection, sender)])
-            self._signals(EventsTaken(name, sender.way, 0, 0, 1))
+            await self._bury(writer, error, raw, sender)
             raise
+
+    async def _bury(self, writer: TableWriter, error: BadBodyError, raw: bytes, sender: Sender) -> None:
+        name = writer.stream.name
+        await self._dead.keep([Letter(name, Rejection(0, "bad_body", error.detail or error.message, raw), sender)])
+        self._signals(EventsTaken(name, sender.way, 0, 0, 1))
 
 
 def _always(changes: RowChanges) -> Edit:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.change import Key, Row
 from penstock.clock import Clock
-from penstock.collect.intake import INLINE_EVENTS, Note, Outcome
+from penstock.collect.intake import INLINE_EVENTS, Keys, Note, Outcome
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
 from penstock.collect.limits.stream_guard import StreamGuard
 from penstock.collect.sender import Sender
@@ -27,10 +27,9 @@ from penstock.collect.tables.row_changes import RowChanges, RowJudge
 from penstock.errors import ConditionError, NotReadyError
 from penstock.log.builds import BatchMeta
 from penstock.log.group_commit import GroupCommit, first_taken
-from penstock.log.log import Append, EndsAt, Stream
+from penstock.log.log import Append, EndsAt, OutcomeKey, Stream
 from penstock.observe.signals import EventsTaken, Signals
 from penstock.position import Position
-from penstock.rights.allowances import Buckets
 from penstock.views.store import Captured, View
 
 LEVEL_S = 1.0
@@ -73,9 +72,12 @@ class _Claim:
     sender: Sender
     received_us: int
     done: asyncio.Future[Written]
-    buckets: Buckets | None = None
+    guard: StreamGuard | None = None
     note: Note | None = None
     changes: RowChanges | None = None
+    shed: int = 0
+    counted: bool = False
+    """Its rows count against the sender's rate already."""
     fresh: Sequence[int] = field(default_factory=tuple)
     """Rows of its batch that change something."""
 
@@ -108,8 +110,7 @@ class TableWriter:
         """Durable on return. Raises what `edit` raises, what the log raises, and what the table's guard raises;
         `ConditionError` where what the note requires does not hold."""
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        buckets = guard.buckets if guard else None
-        self._waiting.append(_Claim(edit, sender, self._clock.now_us(), done, buckets, note))
+        self._waiting.append(_Claim(edit, sender, self._clock.now_us(), done, guard, note))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all(), name=f"table {self.stream.name}")
         return await done
@@ -179,10 +180,12 @@ class TableWriter:
 
     async def _judged(self, claim: _Claim, rows: CurrentRows | None) -> bool:
         try:
-            claim.changes = claim.edit(rows)
-            if claim.buckets is not None:
-                claim.buckets.take(claim.sender.account, claim.changes.received)
-                claim.buckets = None
+            changes = claim.changes = claim.edit(rows)
+            if claim.guard is not None:
+                received = 0 if claim.counted else changes.received
+                batch, claim.shed = claim.guard.admit_rows(changes.batch, received, claim.sender)
+                claim.counted = True
+                claim.changes = RowChanges(batch, changes.rejections)
             many = claim.changes.batch.num_rows > INLINE_EVENTS
             fresh = self._fresh
             claim.fresh = await asyncio.to_thread(fresh, claim.changes, rows) if many else fresh(claim.changes, rows)
@@ -204,16 +207,20 @@ class TableWriter:
         rejected = [(claim, r) for claim in claims if claim.changes for r in claim.changes.rejections]
         letters = [Letter(self.stream.name, r, claim.sender, once=claim.sender.way == "pull") for claim, r in rejected]
         note = claims[0].note if claims else None
-        keys = note.keys([r for _, r in rejected], 0).sets if note else {}
         noted = note.requires if note else ()
+        keys, reply = note.keys([r for _, r in rejected], claims[0].shed) if note else Keys({})
         appends = []
         if batches:
             meta = BatchMeta(batch=self.end.offsets[0], start={}, end={}, accepted_us=claims[0].received_us)
             requires = noted if rows is None else (EndsAt(self.stream, rows.offset), *noted)
             batch = pa.concat_batches(batches)
-            appends.append(Append(self.stream, batch, msgspec.to_builtins(meta), requires=requires, sets=keys))
-        elif keys or noted:
-            appends.append(Append(sets=keys, requires=noted))
+            outcomes = () if reply is None else (OutcomeKey(*reply, range(batch.num_rows)),)
+            facts = msgspec.to_builtins(meta)
+            appends.append(Append(self.stream, batch, facts, requires=requires, sets=keys, outcomes=outcomes))
+        elif keys or noted or reply:
+            unchanged = {"ack": self.end.token(), "accepted": 0, "duplicates": _unchanged(claims[0])}
+            sets = {**keys, **({} if reply is None else {reply[0]: {**reply[1], **unchanged}})}
+            appends.append(Append(sets=sets, requires=noted))
         if letters:
             appends.append(self._dead.append(letters, follows=bool(appends)))
         if not appends:
@@ -226,8 +233,13 @@ class TableWriter:
         for claim in claims:
             assert claim.changes is not None
             rejections, accepted = claim.changes.rejections, len(claim.fresh)
-            same = claim.changes.batch.num_rows - accepted
-            self._signals(EventsTaken(self.stream.name, claim.sender.way, accepted, same, len(rejections)))
+            same, shed = _unchanged(claim), claim.shed
+            self._signals(EventsTaken(self.stream.name, claim.sender.way, accepted, same, len(rejections), shed))
             if not claim.done.done():
-                outcome = Outcome(self.end, accepted, same, rejections, token=token)
+                outcome = Outcome(self.end, accepted, same, rejections, shed=shed, token=token)
                 claim.done.set_result((outcome, claim.changes))
+
+
+def _unchanged(claim: _Claim) -> int:
+    """How many of its rows the table had already."""
+    return 0 if claim.changes is None else int(claim.changes.batch.num_rows) - len(claim.fresh)

@@ -54,7 +54,7 @@ def post_options(request: web.Request, most_s: float) -> PostOptions:
         "none" if preferred else ack_level(request),
         wait_s(request, APPLIED_WAIT_S, most_s),
         producer_of(request),
-        _once(headers["Idempotency-Key"]) if "Idempotency-Key" in headers else None,
+        once_key(request),
         request.query.get("reply") if request.query_string else None,
         preferred,
         _sent_us(headers["Penstock-Sent"]) if "Penstock-Sent" in headers else None,
@@ -90,8 +90,11 @@ def _prefers_async(text: str) -> bool:
     return any(part.strip().lower() == "respond-async" for part in text.split(","))
 
 
-def _once(text: str) -> str:
-    """The key may stand in double quotes, as the header's draft has it."""
+def once_key(request: web.Request) -> str | None:
+    """The Idempotency-Key. It may stand in double quotes, as the header's draft has it."""
+    text = request.headers.get("Idempotency-Key")
+    if text is None:
+        return None
     key = text.strip().removeprefix('"').removesuffix('"')
     if not key or len(key) > _LONGEST_ID or not key.isprintable():
         raise BadRequestError("Idempotency-Key is not a key", hint=f"use 1 to {_LONGEST_ID} printable characters")

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.app import App
-from penstock.collect.collection import stream_spec
-from penstock.declaration import Problem, StreamDef
+from penstock.collect.collection import make_table, stream_spec
+from penstock.declaration import Problem, StreamDef, TableDef
 from penstock.event import Event
 from penstock.flows.check import stored_problems
+from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Log
 from penstock.log.opening import open_log
 from tests.memory_folder import memory_folder
@@ -79,3 +80,33 @@ def test_a_narrower_class_is_warned_of(log: Log) -> None:
     (problem,) = found(log, declared(Bounded))
     assert (problem.level, problem.code) == ("warning", "narrower_class")
     assert "'amount' now has minimum 0" in problem.message
+
+
+def test_a_table_is_compared_with_its_rows_and_its_key(log: Log) -> None:
+    class User(Event):
+        id: int
+        name: str = ""
+
+    class Other(Event):
+        id: int
+        name: int = 0
+
+    def table(kind: type[Event], key: str) -> TableDef:
+        return App("shop").table("users", kind, key=key)
+
+    group = GroupCommit(log)
+    try:
+        stream = make_table(log, group, table(User, "id"))
+        group.submit([Append(stream, pa.RecordBatch.from_pylist([{"id": 1, "_op": 0}], schema=stream.schema))]).result()
+        for kind, key, words in ((User, "id", None), (Other, "id", "'name'"), (User, "name", "its key was id")):
+            declared = table(kind, key)
+            problems = list(stored_problems(declared.entry, log, declared.key))
+            assert [p.code for p in problems] == ([] if words is None else ["incompatible_schema"])
+            assert words is None or (words in problems[0].message and "the table 'users'" in problems[0].message)
+    finally:
+        group.close()
+
+
+def test_a_table_that_was_a_stream_is_told(log: Log) -> None:
+    log.create(stream_spec(declared()))
+    assert [p.code for p in stored_problems(declared(), log, ("amount",))] == ["incompatible_schema"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 from table_edge import edge
 
-from penstock import App, Event, Struct
+from penstock import App, Event, Struct, signed
+from penstock.collect.limits.stream_guard import StreamGuard
 from penstock.errors import SchemaChangeError
 from penstock.run.reading_edge import open_reading_edge
 
@@ -270,3 +273,86 @@ async def test_a_class_may_grow_and_a_key_may_not_change(tmp_path: Path) -> None
     with pytest.raises(SchemaChangeError, match="no longer fits"):
         async with edge(tmp_path, other):
             pass
+
+
+# What a table has of a stream
+
+
+def signed_body(secret: str, body: bytes) -> dict[str, str]:
+    return {"X-Hub-Signature-256": "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}
+
+
+async def test_an_idempotency_key_makes_a_change_happen_once(tmp_path: Path) -> None:
+    async with edge(tmp_path, shop()) as there:
+        first = await there.put("/tables/users/1", {"country": "no"}, Idempotency_Key="a")
+        await there.put("/tables/users/1", {"country": "se"})
+        again = await there.put("/tables/users/1", {"country": "no"}, Idempotency_Key="a")
+        assert again[:2] == first[:2]
+        assert (await there.rows())[0]["country"] == "se"  # the repetition changed nothing
+        other = await there.put("/tables/users/2", {"country": "no"}, Idempotency_Key="a")
+        assert (other[0], other[1]["error"]["code"]) == (422, "idempotency_key_reused")
+        nothing = await there.ask("DELETE", "/tables/users/9", Idempotency_Key="b")
+        assert (nothing[0], nothing[1]["accepted"], nothing[1]["duplicates"]) == (200, 0, 1)
+        assert (await there.ask("DELETE", "/tables/users/9", Idempotency_Key="b"))[1] == nothing[1]
+        bad = await there.ask("POST", "/tables/users", [{"id": "x"}], Idempotency_Key="c")
+        assert (await there.ask("POST", "/tables/users", [{"id": "x"}], Idempotency_Key="c"))[:2] == bad[:2]
+        assert len((await there.ask("GET", "/dead?stream=users"))[1]["letters"]) == 1
+        missed = await there.put("/tables/users/1", {"country": "no"}, Idempotency_Key="d", If_Match='"x"')
+        assert missed[0] == 412
+    async with edge(tmp_path, shop()) as there:
+        again = await there.put("/tables/users/1", {"country": "no"}, Idempotency_Key="a")
+        assert again[:2] == first[:2]
+        assert (await there.rows())[0]["country"] == "se"
+
+
+async def test_a_signed_table_takes_a_signed_post_of_rows_and_nothing_else_without_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", "hush")
+    app = App("shop")
+    app.table("users", User, key="id", signed=signed.github(secret_env="HOOK_SECRET"))
+    body = b'{"id": 1, "country": "no"}'
+    async with edge(tmp_path, app) as there:
+        assert (await there.ask("POST", "/tables/users", body))[0] == 401
+        assert (await there.ask("POST", "/tables/users", body, **signed_body("other", body)))[0] == 401
+        assert (await there.put("/tables/users/1", body, **signed_body("hush", body)))[0] == 401
+        assert await there.rows() == []
+        assert (await there.ask("POST", "/tables/users", body, **signed_body("hush", body)))[0] == 200
+        assert len(await there.rows()) == 1
+
+
+async def test_a_table_that_sheds_drops_changes_and_says_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App("shop")
+    app.table("users", User, key="id", overload="shed", shed="priority:age")
+    async with edge(tmp_path, app) as there:
+        first, second = ([{"id": n, "country": "no", "age": n % 10} for n in range(s, s + 9)] for s in (0, 10))
+        assert "shed" not in (await there.ask("POST", "/tables/users", first))[1]
+        monkeypatch.setattr(StreamGuard, "over", True)
+        _, body, _ = await there.ask("POST", "/tables/users", second)
+        assert (body["accepted"] + body["shed"], body["shed"] > 0) == (9, True)
+        kept = [row["age"] for row in await there.rows() if row["id"] >= 10]
+        assert kept == list(range(9 - len(kept), 9))  # the largest
+
+
+async def test_letters_of_a_table_are_replayed_once_when_they_are_mended(tmp_path: Path) -> None:
+    async with edge(tmp_path, shop()) as there:
+        await there.put("/tables/users/1", {"country": 5})
+        await there.ask("POST", "/tables/users", [{"id": 2}, {"op": "delete", "key": {"id": "x"}}])
+        _, listed, _ = await there.ask("GET", "/dead?stream=users")
+        one, two, three = (each["letter"] for each in listed["letters"])
+        order = [
+            {"letter": one},
+            {"letter": two, "events": [{"id": 2, "country": "se"}, {"id": 3, "country": "dk"}]},
+            {"letter": three, "events": [{"op": "delete", "key": {"id": 3}}]},
+        ]
+        _, dry, _ = await there.ask("POST", "/dead/replay", {"letters": order, "dry_run": True})
+        assert [each["result"] for each in dry["letters"]] == ["rejected", "acceptable", "acceptable"]
+        assert await there.rows() == []
+        for expected in (["rejected", "replayed", "replayed"], ["rejected", "already_replayed", "already_replayed"]):
+            _, done, _ = await there.ask("POST", "/dead/replay", {"letters": order})
+            assert [each["result"] for each in done["letters"]] == expected
+        assert [(row["id"], row["country"]) for row in await there.rows()] == [(2, "se")]
+        mended = {"letter": one, "events": [{"id": 1, "country": "no"}]}
+        assert (await there.ask("POST", "/dead/replay", {"letters": [mended]}))[1]["accepted"] == 1
