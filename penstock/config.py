@@ -245,6 +245,11 @@ class Folder:
         return self.run / "feeds"
 
     @property
+    def cuts(self) -> Path:
+        """Where batches of views that meet downstream end, a file for each stream; not durable."""
+        return self.run / "cuts"
+
+    @property
     def scratch(self) -> Path:
         """What Spark writes for as long as it runs, where nothing may be executed in the folder for temporary files."""
         return self.root / "scratch"

@@ -65,6 +65,8 @@ class Surroundings:
     clock: Clock
     run: str
     random: random.Random
+    cuts: Mapping[str, frozenset[str]]
+    """The inputs of each flow and view that others read up to the same places."""
 
 
 class Flow:
@@ -105,8 +107,14 @@ class Flow:
         skips = flow_build.skips_of(around.log.memory(), self.name, build.epoch)
         feeds = around.planner.feeds(self.made, streams, skips)
         begins = {name: (commit, tuple(offsets)) for name, (commit, offsets) in build.starts.items()}
-        self.feeds = {name: replace(feed, begin=begins.get(name)) for name, feed in feeds.items()}
+        self.feeds = {
+            name: replace(feed, begin=begins.get(name), cuts=self._cuts(name), reader=self.name)
+            for name, feed in feeds.items()
+        }
         return self.output
+
+    def _cuts(self, stream: str) -> Path | None:
+        return self.around.folder.cuts / stream if stream in self.around.cuts.get(self.name, ()) else None
 
     def _starts(self, streams: Mapping[str, Stream]) -> dict[str, Any]:
         """Where a new build begins. One that would replace a served build needs all of the log."""

@@ -25,6 +25,7 @@ from penstock.flows.engine.first_job import run_first_job
 from penstock.flows.flow_run import Flow, Surroundings
 from penstock.flows.hang import EXIT_HUNG, HangWatch
 from penstock.flows.plan import Planner, served_columns
+from penstock.flows.regroup.meetings import shared_cuts
 from penstock.flows.regroup.regrouped_views import RegroupedViews
 from penstock.flows.session import hold, open_session
 from penstock.log import control_keys
@@ -154,6 +155,10 @@ class Runner:
             clock=self.clock,
             run=self.named,
             random=random.Random(),
+            cuts=shared_cuts(
+                {name: made.node.inputs for name, made in planned.items()},
+                [name for name, made in planned.items() if made.how != "folded"],
+            ),
         )
         self.flows = {name: Flow(made, around) for name, made in planned.items() if made.how == "folded"}
         for flow in self.flows.values():

@@ -1,7 +1,8 @@
 """Spark reads the log here: a Python DataSource whose batches are whole commits and whose rows stay Arrow.
 
 1. A batch is a whole number of commits, also when its limit is smaller than the next one.
-2. `latestOffset` is a pure function of its arguments and the log: the planner and `read` run in different processes.
+2. `latestOffset` depends on its arguments and the log alone, since the planner and `read` run in different processes;
+   where views meet downstream, on the cuts that their planners share, too.
 3. Late events are left out by the log's own rule: `_time < bound - late_after`, where the bound is stored with the
    commit. So what a flow sees does not depend on where batches are cut.
 4. Only the columns that the plan needs are decoded and handed over. Spark prunes nothing here, so the relation has no
@@ -29,6 +30,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock import schema as columns_
+from penstock.flows.regroup.cuts import CutFile
 from penstock.log.follower import INTERVAL_S
 from penstock.log.log import Block, LogReader, Stream
 from penstock.log.opening import open_reader
@@ -65,6 +67,10 @@ class Feed:
     """The first commit and the offsets where a build begins; None: at the very beginning."""
     wait_s: float = 0.0
     """How long Spark's question for something new may wait for it."""
+    cuts: Path | None = None
+    """The file of the cuts at which batches end, where others must end theirs too; see `regroup/cuts.py`."""
+    reader: str = ""
+    """The flow or view that reads."""
 
     def options(self, folder: Path, start: Sequence[int] = (), end: Sequence[int] = ()) -> dict[str, str]:
         """The relation's options. The feed itself goes by a file of this folder: Spark matches regular expressions
@@ -195,12 +201,23 @@ class LogStreamReader(DataSourceStreamReader):
         next_commit = self.log.bounds(stream).next_commit
         if next_commit <= start["commit"]:
             return start
-        if isinstance(limit, ReadMaxRows):
-            next_commit = self.log.commit_within(stream, start["commit"], limit.max_rows)
+        if self.feed.cuts is not None:
+            file = CutFile(self.feed.cuts)
+            next_commit = file.next_cut(
+                self.feed.reader, stream.epoch, start["commit"], lambda: self._most(start, limit)
+            )
+        else:
+            next_commit = self._most(start, limit)
         last = self.log.last_commit(stream, next_commit)
         if last is None or last.ends == ends_of(start):  # a commit without events is no reason for a batch
             return start
         return offset_of(stream, next_commit, last.ends)
+
+    def _most(self, start: Offset, limit: ReadLimit) -> int:
+        """The commit up to which a batch may go."""
+        if isinstance(limit, ReadMaxRows):
+            return self.log.commit_within(self.feed.stream, start["commit"], limit.max_rows)
+        return self.log.bounds(self.feed.stream).next_commit
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         return splits(self.log, self.feed.stream, ends_of(start), ends_of(end), start["commit"])

@@ -14,6 +14,7 @@ from penstock.errors import DiskFullError, StaleTermError
 from penstock.flows import failure, flow_build
 from penstock.flows.flow_run import Surroundings
 from penstock.flows.plan import Planned
+from penstock.flows.regroup.meetings import Meetings
 from penstock.flows.regroup.regrouping import Regrouping
 from penstock.flows.regroup.steps import InputChangelog, Kept, Steps
 from penstock.log import control_keys
@@ -47,6 +48,7 @@ class RegroupedViews:
             around.folder.held,
             self._sources(),
             kept,
+            Meetings({name: made.node.inputs for name, made in self._planned.items()}, self.names, around.log),
             around.log,
             around.group,
             around.clock,

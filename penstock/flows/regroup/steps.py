@@ -6,7 +6,8 @@
    finds no difference, and writes nothing twice.
 3. A view that fails holds up itself and what reads it. Its units stay dirty, its frontier stays where it is, and it
    catches up with one computation later.
-4. Restart, recovery and repair are one path: rows that `held.db` lacks are read from changelogs, and units that changed
+4. Inputs that meet in a view are read at one common position (`meetings.py`); a view whose inputs are not level waits.
+5. Restart, recovery and repair are one path: rows that `held.db` lacks are read from changelogs, and units that changed
    meanwhile are dirty; if nothing is known, all of them are.
 """
 
@@ -31,6 +32,7 @@ from penstock.declaration import ViewDef
 from penstock.errors import PenstockError, PositionGoneError, StaleTermError, TooMuchError
 from penstock.flows.keep import row_times, too_old
 from penstock.flows.regroup.held import HeldFile, HeldRows, Shape, Table, discard
+from penstock.flows.regroup.meetings import Meetings, Place
 from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, difference, taken
 from penstock.flows.sink import latest_by_key
 from penstock.log.builds import BatchMeta, State, batch_meta
@@ -71,10 +73,14 @@ class Kept:
     last: BatchMeta | None
     tell: Callable[[State, BaseException | None], None]
     """Called with how it is after each step that concerns it."""
+    places: Mapping[str, Place] | None = None
+    """Where what it is made from stood when it was computed; None: its commits say."""
     failures: int = 0
     retry_at: float = 0.0
     building: bool = False
     """All of its units are to be computed, and it goes live when they are."""
+    waits: bool = False
+    """What it reads is not there yet, or not level."""
 
     @property
     def name(self) -> str:
@@ -91,6 +97,8 @@ class _Move:
 
     deltas: dict[str, Delta] = field(default_factory=dict)
     reached: dict[str, Reached] = field(default_factory=dict)
+    places: dict[str, Mapping[str, Place]] = field(default_factory=dict)
+    """For each table where the inputs stand that it is made from; of an input, itself."""
     newest_us: dict[str, int] = field(default_factory=dict)
     """The largest event time behind each table that has one; `keep=` is measured by it."""
     accepted_us: int | None = None
@@ -108,6 +116,7 @@ class Steps:
         path: Path,
         sources: Sequence[InputChangelog],
         kept: Sequence[Kept],
+        meetings: Meetings,
         log: Log,
         group: GroupCommit,
         clock: Clock,
@@ -118,6 +127,7 @@ class Steps:
         self._sources = {source.name: source for source in sources}
         self.kept = list(kept)
         """In the order of the graph: a view comes after what it reads."""
+        self._meetings = meetings
         self._log = log
         self._group = group
         self._clock = clock
@@ -166,7 +176,9 @@ class Steps:
 
     def _due(self) -> bool:
         now = self._clock.monotonic()
-        return any(view.building or (view.failures and now >= view.retry_at) for view in self.kept)
+        if any((view.building and not view.waits) or (view.failures and now >= view.retry_at) for view in self.kept):
+            return True
+        return self._meetings.due(now)
 
     def _step_or_repair(self) -> None:
         try:
@@ -228,38 +240,54 @@ class Steps:
         """Take what has changed; whether anything was committed."""
         move = _Move()
         with self._held.transaction():
-            for source in self._sources.values():
-                self._follow(source, move)
+            self._follow_all(move)
             for view in self.kept:
                 self._move(view, move)
             if move.appends:
                 self._commit(move)
         for view in move.moved:
             view.last = move.metas.get(view.name, view.last)
+            view.places = move.places[view.name]
             view.failures, view.building = 0, False
             view.tell("running", None)
         self.steps += bool(move.appends)
         return bool(move.appends)
 
-    def _follow(self, source: InputChangelog, move: _Move) -> None:
-        """Take over what a source has changed since the last step."""
-        stream = source.live()
-        if stream is None:
-            return
+    def _follow_all(self, move: _Move) -> None:
+        """Take over what inputs have changed: those that meet up to a common position, the others up to their ends."""
+        streams = {name: source.live() for name, source in self._sources.items()}
+        logs = {name: source.log for name, source in self._sources.items()}
+        ends = {name: logs[name].bounds(stream).ends for name, stream in streams.items() if stream is not None}
+        met = {name for group in self._meetings.groups for name in group}
+        targets = self._meetings.targets(streams, self._place, ends, self._clock.monotonic())
+        for name, source in self._sources.items():
+            stream, end = streams[name], targets.get(name) if name in met else ends.get(name)
+            if end is None and (place := self._place(name)) is not None:
+                stream, end = source.log.find(name, place[0]), place[1]
+            if stream is not None and end is not None:
+                self._follow(source, stream, end, move)
+
+    def _place(self, name: str) -> Place:
+        reached = self._held.reached(name)
+        return None if reached is None else (reached[0], tuple(reached[1]))
+
+    def _follow(self, source: InputChangelog, stream: Stream, end: tuple[int, ...], move: _Move) -> None:
+        """Take over what a source has changed since the last step, up to this end."""
         table, reached = self._held.tables[source.name], self._held.reached(source.name)
         bounds = source.log.bounds(stream)
         if reached is not None and reached[0] == stream.epoch and bounds.starts[0] <= reached[1][0]:
-            changed = _changes(source.log, stream, source.key, reached[1][0], bounds.ends[0])
+            changed = _changes(source.log, stream, source.key, reached[1][0], end[0])
             delta = self._take(table, changed) if changed is not None else None
         else:  # another build, or compacted past: what differs is the change
-            changed = _changes(source.log, stream, source.key, bounds.starts[0], bounds.ends[0])
+            changed = _changes(source.log, stream, source.key, bounds.starts[0], end[0])
             delta = self._replaced(table, changed)
         if delta is not None and not delta.empty:
             move.deltas[source.name] = delta
-        self._note_times(source, stream, bounds.next_commit, move)
-        move.reached[source.name] = (stream.epoch, list(bounds.ends))
+        self._note_times(source, stream, end[0], move)
+        move.reached[source.name] = (stream.epoch, list(end))
+        move.places[source.name] = {source.name: (stream.epoch, end)}
         if reached != move.reached[source.name]:
-            self._held.remember({f"reached/{source.name}": [stream.epoch, list(bounds.ends)]})
+            self._held.remember({f"reached/{source.name}": [stream.epoch, list(end)]})
 
     def _note_times(self, source: InputChangelog, stream: Stream, below: int, move: _Move) -> None:
         last = source.log.last_commit(stream, below)
@@ -283,14 +311,14 @@ class Steps:
     def _move(self, view: Kept, move: _Move) -> None:
         """Compute what a view's inputs have changed of it, or note it for later."""
         grouping, tables = view.regrouping, self._held.tables
-        if any(name not in move.reached for name in view.inputs):
-            return  # something that it reads is not there yet
         units = grouping.touched({n: d for n, d in move.deltas.items() if n in view.inputs}, tables)
         if view.building:
             units |= self._all_units(view)
         else:
             units |= self._held.dirty(view.name)
-        if view.failures and self._clock.monotonic() < view.retry_at:
+        places = self._level_places(view, move)
+        view.waits = places is None
+        if places is None or (view.failures and self._clock.monotonic() < view.retry_at):
             self._held.mark(view.name, units)
             self._stand(view, move)
             return
@@ -304,7 +332,17 @@ class Steps:
             self._stand(view, move)
             return
         self._held.clean(view.name, units)
+        move.places[view.name] = places
         self._append(view, delta, move)
+
+    def _level_places(self, view: Kept, move: _Move) -> Mapping[str, Place] | None:
+        """Where all that a view is made from stands; None: something is not there yet, or is not level."""
+        places: dict[str, Place] = {}
+        for name in view.inputs:
+            for source, place in move.places.get(name, {name: None}).items():
+                if place is None or places.setdefault(source, place) != place:
+                    return None
+        return places if self._meetings.level(places) else None
 
     def _all_units(self, view: Kept) -> set[bytes]:
         grouping, tables = view.regrouping, self._held.tables
@@ -362,6 +400,20 @@ class Steps:
         """It stays where it is; what reads it sees it there."""
         if view.last is not None:
             move.reached[view.name] = (view.output.epoch, list(self._log.bounds(view.output).ends))
+            move.places[view.name] = self._places_of(view.last) if view.places is None else view.places
+
+    def _places_of(self, last: BatchMeta) -> dict[str, Place]:
+        """Where the inputs stood that a commit was made from, through the commits of views between."""
+        places: dict[str, Place] = {}
+        for name, (epoch, offsets) in last.end.items():
+            if name in self._sources:
+                places[name] = (epoch, tuple(offsets))
+                continue
+            stream = self._log.find(name, epoch)
+            commit = self._log.last_commit(stream, offsets[0]) if stream is not None else None
+            below = self._places_of(batch_meta(commit.meta)) if commit is not None and commit.meta else {name: None}
+            places |= {source: place if places.get(source, place) == place else None for source, place in below.items()}
+        return places
 
     def _commit(self, move: _Move) -> None:
         learned: dict[str, Any] = {}
