@@ -77,7 +77,7 @@ class World:
             target = log.create(StreamSpec(table, declared.stored, counts="commits", compact_by=declared.key))
             for group in commits:
                 parts = [
-                    judge.deleted(row).batch
+                    judge.deleted([row]).batch
                     if isinstance(row, tuple)
                     else judge.many(msgspec.json.encode(row), "json").batch
                     for row in group
