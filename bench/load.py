@@ -34,10 +34,10 @@ def run(options: Options) -> Result:
     with server.data_folder(options.folder) as folder:
         options.note(f"load: an edge without rows, then with {options.rows:,}")
         with server.data_folder(options.folder) as other:
-            _write(other, COMMIT)
+            write_view(other, COMMIT)
             with server.edge("narrow", other, "serve") as small:
                 small_s, small_mib = small.ready_s, processes.memory_mib(small.pid)[0]
-        _write(folder, options.rows)
+        write_view(folder, options.rows)
         with server.edge("narrow", folder, "serve") as edge:
             body = server.get(edge.port, "/readyz?for=serve")
             held = body["views"][VIEW]["rows"]
@@ -53,7 +53,7 @@ def run(options: Options) -> Result:
     return Result("load", figures, {"rows": options.rows, "rows per commit": COMMIT, "columns": len(SCHEMA)})
 
 
-def _write(folder: Folder, rows: int) -> None:
+def write_view(folder: Folder, rows: int) -> None:
     """A build of the view that is live, as the flows leave it."""
     name = load(str(server.APPS / "narrow.py")).application.name
     log = open_log(folder.flows_log, app=name)
@@ -71,13 +71,13 @@ def _write(folder: Folder, rows: int) -> None:
         log.append([], {f"build/{VIEW}": msgspec.to_builtins(build)} | state)
         for number, low in enumerate(range(0, rows, COMMIT)):
             meta = BatchMeta(batch=number, start={}, end={})
-            batch = _batch(stream.schema, low, min(low + COMMIT, rows))
+            batch = batch_of(stream.schema, low, min(low + COMMIT, rows))
             log.append([Append(stream, batch, meta=msgspec.to_builtins(meta))])
     finally:
         log.close()
 
 
-def _batch(schema: pa.Schema, low: int, high: int) -> pa.RecordBatch:
+def batch_of(schema: pa.Schema, low: int, high: int) -> pa.RecordBatch:
     """Rows of a thousand sensors in each window."""
     numbers = np.arange(low, high)
     start_us = narrow.START_MS * 1000 + numbers // narrow.SENSORS * 10_000_000

@@ -16,7 +16,7 @@ from penstock.protocol import encode
 from penstock.rights.credential import credential_of
 from penstock.rights.rights import Rights
 from penstock.serve.describe.serve_routes import OF_ROWS
-from penstock.serve.fanout.answers import answer, json_parts, written
+from penstock.serve.fanout.answers import answer, json_parts, prepare, written
 from penstock.serve.fanout.hub import Hub
 from penstock.serve.fanout.messages import RowCodec
 from penstock.serve.longpoll import Replies, poll
@@ -64,6 +64,9 @@ class ViewReads:
         question.query(view, await view.loaded(self._left(deadline)))  # what is wrong with it is told before waiting
         await self.reached(view, request.query, self._left(deadline))
         content = await view.loaded(self._left(deadline))
+        await prepare(question.query(view, content), content)
+        if view.content is not content:  # rebuilt meanwhile
+            content = await view.loaded(self._left(deadline))
         return await self._answer(request, view, content, question)
 
     async def reached(self, view: View, fields: Mapping[str, Any], wait_s: float) -> None:

@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.change import Change
+from penstock.change import Change, Key, Row
 from penstock.config import Limits
 from penstock.log.builds import BatchMeta
 
@@ -79,3 +79,20 @@ class History:
             return True
         old = now_us - oldest.written_us > self._limits.history_us
         return old and self.bytes - oldest.bytes >= self._limits.history_bytes
+
+
+def net_changes(batches: Iterable[Batch]) -> list[Change]:
+    """One change per key, from before the first batch to behind the last.
+
+    >>> batch = Batch(0, 1, [Change(("a",), None, ("a", 1)), Change(("b",), ("b", 1), None)], None, 0, 0)
+    >>> later = Batch(1, 2, [Change(("a",), ("a", 1), None), Change(("b",), None, ("b", 2))], None, 0, 0)
+    >>> net_changes([batch, later])
+    [Change(key=('b',), before=('b', 1), after=('b', 2))]
+    """
+    before: dict[Key, Row | None] = {}
+    after: dict[Key, Row | None] = {}
+    for batch in batches:
+        for change in batch.changes:
+            before.setdefault(change.key, change.before)
+            after[change.key] = change.after
+    return [Change(key, before[key], row) for key, row in after.items() if before[key] != row]

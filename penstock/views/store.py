@@ -25,6 +25,7 @@ from penstock.errors import NotReadyError, OverBudgetError, PenstockError
 from penstock.log.builds import BatchMeta
 from penstock.position import Frontier, Position
 from penstock.views.history import Batch, History
+from penstock.views.order_index import Orders
 from penstock.views.read_query import Query
 
 SWAP_CHANGES = 20_000
@@ -89,6 +90,7 @@ class Content:
         self.history = History(offset, limits)
         self.queries: dict[str, Query] = {}
         """Queries by the text of what readers asked, for those who ask the same; whoever adds to it bounds it."""
+        self.orders = Orders(self)
         self._limits = limits
         self._row_bytes = 0.0
         self._sampled_rows = -1
@@ -116,6 +118,11 @@ class Content:
             self._captured = Captured(self.offset, list(self.rows), list(self.rows.values()))
         return self._captured
 
+    def top(self, query: Query, count: int) -> Mapping[Key, Row]:
+        """Rows among which are the first `count` of a query, as they are at `offset`: few where an index has them."""
+        part = self.orders.part(query, count)
+        return self.captured() if part is None else part
+
     def begin(self, end: int, ops: Mapping[Key, Row | None], meta: BatchMeta | None) -> None:
         """Start from these rows, as the first thing that happens to this content; nobody can resume from below."""
         self.rows = {key: row for key, row in ops.items() if row is not None}
@@ -140,6 +147,7 @@ class Content:
 
     def apply(self, batch: Batch, rows: dict[Key, Row] | None = None) -> None:
         """Make a batch visible. It must have been prepared against the rows as they are."""
+        self.orders.finish()
         if rows is None:
             _change(self.rows, batch.changes)
         else:
@@ -148,6 +156,7 @@ class Content:
         self.offset = batch.end
         self.meta = batch.meta or self.meta
         self.history.add(batch)
+        self.orders.follow(batch)
 
 
 def _change(rows: dict[Key, Row], changes: Sequence[Change]) -> None:

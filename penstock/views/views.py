@@ -339,6 +339,7 @@ class Views:
         swap = len(batch.changes) > SWAP_CHANGES
         rows = await self._in_thread(content.changed_copy, batch.changes) if swap else None
         view.apply(batch, rows, frontier)
+        await content.orders.settle()
         accepted = commit.meta.accepted_us if commit.meta else None
         freshness = None if accepted is None else max(0.0, (self._clock.now_us() - accepted) / 1e6)
         if freshness is not None:

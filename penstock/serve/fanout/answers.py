@@ -35,7 +35,17 @@ async def answer(query: Query, content: Content) -> list[Row]:
     """The projected rows of a query at the content's present offset."""
     if len(content.rows) <= SMALL_ROWS:
         return evaluate(query, content.rows)
-    return await asyncio.to_thread(_large, query, content.captured())
+    rows = content.captured() if query.limit is None else content.top(query, query.limit)
+    return _large(query, rows) if len(rows) <= SMALL_ROWS else await asyncio.to_thread(_large, query, rows)
+
+
+async def prepare(query: Query, content: Content, more: int = 0) -> None:
+    """Make ready what the first rows of a query are taken from, its limit and some more.
+
+    Whoever takes them in the same step of the loop pays for so many, where no filter leaves out a lot.
+    """
+    if query.limit is not None and len(content.rows) > SMALL_ROWS:
+        await content.orders.ready(query, query.limit + more)
 
 
 def _large(query: Query, rows: Mapping[Key, Row]) -> list[Row]:

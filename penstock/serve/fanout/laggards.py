@@ -11,18 +11,17 @@ what was written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.change import Change, Key, Row
 from penstock.config import Limits
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import BatchesConflated, SubscriberStalled
 from penstock.serve.fanout.member import Member, Shown, in_time
 from penstock.serve.fanout.messages import Message, stall
 from penstock.serve.fanout.query_history import QueryHistory, maybe_in_thread
-from penstock.views.history import Batch
+from penstock.views.history import Batch, net_changes
 from penstock.views.read_query import Query
 from penstock.views.top_rows import TopState, delta_between
 
@@ -39,23 +38,6 @@ class Net:
     end: int
     shown: Shown | None
     """The rows behind it, where there is a limit."""
-
-
-def net_changes(batches: Iterable[Batch]) -> list[Change]:
-    """One change per key, from before the first batch to behind the last.
-
-    >>> batch = Batch(0, 1, [Change(("a",), None, ("a", 1)), Change(("b",), ("b", 1), None)], None, 0, 0)
-    >>> later = Batch(1, 2, [Change(("a",), ("a", 1), None), Change(("b",), None, ("b", 2))], None, 0, 0)
-    >>> net_changes([batch, later])
-    [Change(key=('b',), before=('b', 1), after=('b', 2))]
-    """
-    before: dict[Key, Row | None] = {}
-    after: dict[Key, Row | None] = {}
-    for batch in batches:
-        for change in batch.changes:
-            before.setdefault(change.key, change.before)
-            after[change.key] = change.after
-    return [Change(key, before[key], row) for key, row in after.items() if before[key] != row]
 
 
 class Present(Protocol):
@@ -167,6 +149,8 @@ class Laggards:
 
     async def _net_top(self, at: int, before: Shown | None) -> Net:
         """With a limit: the difference between the rows it shows and those to be shown."""
+        if before is None:
+            await self._history.ready()
         batches = self._history.since(at)
         if before is None:
             before = (await self._history.state_before(batches)).shown()

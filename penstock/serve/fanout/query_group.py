@@ -30,7 +30,7 @@ from penstock.serve.fanout.query_history import Backlog, QueryHistory, maybe_in_
 from penstock.serve.fanout.receiver import Receiver
 from penstock.views.history import Batch
 from penstock.views.read_query import Delta, Query, delta_of
-from penstock.views.top_rows import TopState, delta_between
+from penstock.views.top_rows import RESERVE_ROWS, TopState, delta_between
 
 LINGER_S = 10.0
 """How long a group without members keeps going, so that a client that reconnects finds it."""
@@ -306,10 +306,11 @@ class QueryGroup:
 
     async def _build(self) -> None:
         """Rank the view's rows as they are at this moment, from which steps go on."""
-        captured = self.content.captured()
-        self._start = self._backlog.start = captured.offset
+        await self._history.ready()
+        rows = self.content.top(self.query, (self.query.limit or 0) + RESERVE_ROWS + 1)
+        self._start = self._backlog.start = self.content.offset
         self._due = deque(due for due in self._due if due.batch.end > self._start)
-        self._state = await maybe_in_thread(len(captured), lambda: TopState(self.query, captured))
+        self._state = await maybe_in_thread(len(rows), lambda: TopState(self.query, rows))
 
     async def _run(self) -> list[Message]:
         """The messages of what is due, as many as are handed over together."""
@@ -360,6 +361,7 @@ class QueryGroup:
     async def _rebuilt(self, batch: Batch) -> Delta:
         """Too few rows were left above the bound: rank the view again as it was behind this batch."""
         before = self._present().shown()
+        await self._history.ready()
         self._state = await self._history.state_before(self._history.since(batch.end))
         return delta_between(before, self._state.shown())
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from penstock.change import Key, Row
-from penstock.serve.fanout.answers import SMALL_ROWS
+from penstock.serve.fanout.answers import SMALL_ROWS, prepare
 from penstock.serve.fanout.member import Gone
 from penstock.serve.fanout.messages import Message, MessageMaker
 from penstock.views.history import Batch
 from penstock.views.read_query import Delta, Query
-from penstock.views.store import Captured, Content
+from penstock.views.store import Content
 from penstock.views.top_rows import RESERVE_ROWS, TopState
 
 T = TypeVar("T")
@@ -28,6 +28,10 @@ class QueryHistory:
     def __init__(self, content: Content, query: Query, make: MessageMaker) -> None:
         self._content, self._query, self._make = content, query, make
 
+    async def ready(self) -> None:
+        """Called before batches are taken, so that a state before them costs as little as it can."""
+        await prepare(self._query, self._content, RESERVE_ROWS)
+
     def since(self, at: int) -> Sequence[Batch]:
         """The batches behind an offset. Raises `Gone` when some of them are no longer kept."""
         batches = self._content.history.after(at)
@@ -38,6 +42,7 @@ class QueryHistory:
     async def replayed(self, offset: int, target: int) -> tuple[list[Message], int]:
         """The messages behind `offset`, of as many batches up to `target` as are evaluated at once, and where they
         end."""
+        await self.ready()
         known = self.since(offset)
         batches: Sequence[Batch] = [batch for batch in known if batch.end <= target]
         if self._query.limit is None:
@@ -57,10 +62,11 @@ class QueryHistory:
 
         Its reserve covers every change that can be applied to it on the way back to the present.
         """
-        captured, changes = self._content.captured(), _changes(batches)
+        changes = _changes(batches)
+        reserve = RESERVE_ROWS + changes
+        rows = self._content.top(self._query, (self._query.limit or 0) + reserve + changes + 1)
         return await maybe_in_thread(
-            len(captured) + changes,
-            lambda: TopState(self._query, EarlierRows(captured, batches), RESERVE_ROWS + changes),
+            len(rows) + changes, lambda: TopState(self._query, EarlierRows(rows, batches), reserve)
         )
 
     def message(self, told: Delta | None, end: int, newest: Batch | None) -> Message | None:
@@ -99,9 +105,12 @@ class Backlog:
 
 
 class EarlierRows:
-    """The rows as they were before some batches, without copying a large view."""
+    """The rows as they were before some batches, without copying a large view.
 
-    def __init__(self, rows: Captured, batches: Sequence[Batch]) -> None:
+    Of the first rows of an order it gives the first ones of then, as many as there are less those that changed since.
+    """
+
+    def __init__(self, rows: Mapping[Key, Row], batches: Sequence[Batch]) -> None:
         self._rows = rows
         self._before: dict[Key, Row | None] = {}
         for batch in reversed(batches):
