@@ -12,7 +12,7 @@ CLIENT := client/node_modules/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test lint bench clean
-.PHONY: chaos chaos-producer chaos-counting chaos-js-readers chaos-readers chaos-royalties chaos-slow chaos-webhooks
+.PHONY: chaos chaos-producer chaos-counting chaos-js-readers chaos-readers chaos-royalties chaos-slow chaos-views chaos-webhooks
 
 setup: $(INSTALLED) .venv/.compiled .venv/.warm $(PAGE)
 
@@ -149,6 +149,10 @@ KILLS ?= 100
 SEED ?= 1
 chaos: testing
 	$(BIN)/python -m tests.chaos.harness --kills $(KILLS) --seed $(SEED)
+
+# The same for views over views, with their held rows damaged meanwhile: make chaos-views KILLS=20 SEED=1
+chaos-views: testing
+	$(BIN)/python -m tests.chaos.view_kills --kills $(KILLS) --seed $(SEED)
 
 # The same for a producer, an edge and the network between them: make chaos-producer ROUNDS=50 SEED=1
 ROUNDS ?= 50

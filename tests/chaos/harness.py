@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,40 @@ from penstock.log.opening import open_reader
 from penstock.position import Position
 from tests.running import Running
 
-APP = Path(__file__).with_name("app.py")
 READY_S = 150.0
 BATCH = 20
 PAUSE_S = 0.1
 VICTIMS = ("edge", "flows", "edge", "jvm", "edge", "edge", "supervisor", "edge", "frozen", "edge")
 """The order of the first ten; beyond them the seed chooses."""
+
+Rows = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is played: an app with a stream `steps`, the views that are followed, and what must hold of each copy."""
+
+    app: Path
+    keys: Mapping[str, Sequence[str]]
+    """The key columns of each view."""
+    wrong: Callable[[str, Rows], str | None]
+    """What is wrong with a copy of a view; asked after every message."""
+    victims: Sequence[str] = VICTIMS
+    meanwhile: Callable[[random.Random, Path], None] = lambda chance, data: None
+    """Called with the data folder right after a kill."""
+
+
+def _half_a_batch(view: str, rows: Rows) -> str | None:
+    if view == "balance" and rows and sum(row["x"] for row in rows.values()) != 1000:
+        return f"half a batch: {list(rows.values())}"
+    return None
+
+
+STEPS = Piece(
+    Path(__file__).with_name("app.py"),
+    {"balance": ["side"], "kinds": ["kind"], "windows": ["window", "kind"]},
+    _half_a_batch,
+)
 
 
 @dataclass
@@ -80,7 +108,13 @@ async def _acked(session: aiohttp.ClientSession, app: Running, body: str) -> boo
 
 
 async def subscribe(
-    session: aiohttp.ClientSession, app: Running, found: Findings, view: str, rows: dict[str, Any], end: asyncio.Event
+    session: aiohttp.ClientSession,
+    app: Running,
+    found: Findings,
+    piece: Piece,
+    view: str,
+    rows: Rows,
+    end: asyncio.Event,
 ) -> None:
     """Follow a view over WebSocket, resume after each cut, and check every message."""
     last: Position | None = None
@@ -100,7 +134,7 @@ async def subscribe(
                 async for message in socket:
                     if message.type != aiohttp.WSMsgType.TEXT:
                         break
-                    last = take(json.loads(message.data), rows, last, found, view)
+                    last = take(json.loads(message.data), rows, last, found, piece, view)
                     if end.is_set():
                         return
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -109,7 +143,7 @@ async def subscribe(
 
 
 def take(
-    message: dict[str, Any], rows: dict[str, Any], last: Position | None, found: Findings, view: str
+    message: dict[str, Any], rows: Rows, last: Position | None, found: Findings, piece: Piece, view: str
 ) -> Position | None:
     """Apply one message and note what is wrong with it."""
     kind = message["type"]
@@ -125,20 +159,19 @@ def take(
         found.wrong.append(f"{view}: {kind} at {position} after {last}")
     if kind == "snapshot":
         rows.clear()
-        rows.update({_key(row, view): row for row in message["rows"]})
+        rows.update({_key(row, piece, view): row for row in message["rows"]})
     elif kind == "changes":
         found.batches += 1
-        rows.update({_key(row, view): row for row in message["upserts"]})
+        rows.update({_key(row, piece, view): row for row in message["upserts"]})
         for key in message["deletes"]:
-            rows.pop(_key(key, view), None)
-    if view == "balance" and rows and sum(row["x"] for row in rows.values()) != 1000:
-        found.wrong.append(f"half a batch: {list(rows.values())}")
+            rows.pop(_key(key, piece, view), None)
+    if (wrong := piece.wrong(view, rows)) is not None:
+        found.wrong.append(wrong)
     return position
 
 
-def _key(row: dict[str, Any], view: str) -> str:
-    names = {"balance": ["side"], "kinds": ["kind"], "windows": ["window", "kind"]}[view]
-    return json.dumps([row[name] for name in names])
+def _key(row: Rows, piece: Piece, view: str) -> str:
+    return json.dumps([row[name] for name in piece.keys[view]])
 
 
 async def kill(app: Running, victim: str, found: Findings) -> None:
@@ -172,14 +205,14 @@ async def healthy(session: aiohttp.ClientSession, app: Running, since: float) ->
     raise AssertionError(f"not healthy within {READY_S} s")
 
 
-async def play(kills: int, seed: int, data: Path) -> Findings:
+async def play(kills: int, seed: int, data: Path, piece: Piece = STEPS) -> Findings:
     """The whole piece: load, subscribers, kills, and then the reckoning."""
     chance, found, end = random.Random(seed), Findings(), asyncio.Event()
-    app = Running(APP, data)
+    app = Running(piece.app, data)
     await asyncio.to_thread(app.start)
-    views: dict[str, dict[str, Any]] = {"balance": {}, "kinds": {}, "windows": {}}
+    views: dict[str, Rows] = {view: {} for view in piece.keys}
     try:
-        await _under_load(app, kills, chance, found, end, views)
+        await _under_load(app, piece, kills, chance, found, end, views)
     finally:
         code = await asyncio.to_thread(app.stop)
     if code != 0:
@@ -189,40 +222,44 @@ async def play(kills: int, seed: int, data: Path) -> Findings:
 
 async def _under_load(
     app: Running,
+    piece: Piece,
     kills: int,
     chance: random.Random,
     found: Findings,
     end: asyncio.Event,
-    views: dict[str, dict[str, Any]],
+    views: dict[str, Rows],
 ) -> None:
     timeout = aiohttp.ClientTimeout(total=20)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         tasks = [asyncio.create_task(send(session, app, found, chance, end))]
         done = asyncio.Event()
-        tasks += [asyncio.create_task(subscribe(session, app, found, view, rows, done)) for view, rows in views.items()]
+        tasks += [
+            asyncio.create_task(subscribe(session, app, found, piece, v, rows, done)) for v, rows in views.items()
+        ]
         for number in range(kills):
             await asyncio.sleep(chance.uniform(0.3, 2.5))
-            victim = VICTIMS[number] if number < len(VICTIMS) else chance.choice(VICTIMS)
+            victim = piece.victims[number] if number < len(piece.victims) else chance.choice(piece.victims)
             await kill(app, victim, found)
+            piece.meanwhile(chance, app.data)
             await healthy(session, app, time.time())
         end.set()
         await tasks[0]
         await healthy(session, app, time.time())
-        await settled(session, app, views, found)
+        await settled(session, app, piece, views, found)
         done.set()
         for task in tasks[1:]:
             task.cancel()
 
 
 async def settled(
-    session: aiohttp.ClientSession, app: Running, views: dict[str, dict[str, Any]], found: Findings
+    session: aiohttp.ClientSession, app: Running, piece: Piece, views: dict[str, Rows], found: Findings
 ) -> None:
     """Each subscriber ends with exactly what the view holds."""
     for view, rows in views.items():
         deadline = time.monotonic() + 20
         while True:
             async with session.get(f"{app.url}/views/{view}?limit=null") as reply:
-                held = {_key(row, view): row for row in (await reply.json())["rows"]}
+                held = {_key(row, piece, view): row for row in (await reply.json())["rows"]}
             if held == rows:
                 break
             if time.monotonic() > deadline:
@@ -231,7 +268,7 @@ async def settled(
             await asyncio.sleep(0.2)
 
 
-def reckon(found: Findings, data: Path) -> None:
+def reckon(found: Findings, data: Path, piece: Piece = STEPS) -> None:
     """What the log and `verify` say afterwards."""
     log = open_reader(Folder(data).edge_log)
     stream = log.find("steps")
@@ -245,22 +282,22 @@ def reckon(found: Findings, data: Path) -> None:
         found.wrong.append(f"{len(held) - len(set(held))} events are in the log twice")
     if lost := found.acked - set(held):
         found.wrong.append(f"{len(lost)} acknowledged events are lost: {sorted(lost)[:10]}")
-    command = [sys.executable, "-m", "penstock.cli.main", "verify", str(APP), "--data", str(data)]
+    command = [sys.executable, "-m", "penstock.cli.main", "verify", str(piece.app), "--data", str(data)]
     done = subprocess.run(command, capture_output=True, text=True)
     print(done.stdout)
     if done.returncode != 0:
         found.wrong.append(f"verify ended with {done.returncode}: {done.stdout[-3000:]} {done.stderr[-1000:]}")
 
 
-def main(arguments: list[str] | None = None, report: Callable[[str], None] = print) -> int:
+def main(arguments: list[str] | None = None, report: Callable[[str], None] = print, piece: Piece = STEPS) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     scratch = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
     began = time.monotonic()
-    found = asyncio.run(play(options.kills, options.seed, scratch / "data"))
-    reckon(found, scratch / "data")
+    found = asyncio.run(play(options.kills, options.seed, scratch / "data", piece))
+    reckon(found, scratch / "data", piece)
     if not found.wrong:
         shutil.rmtree(scratch)
     report(

@@ -115,6 +115,10 @@ class HeldFile:
         stored = self._fact(f"reached/{name}")
         return None if stored is None else (stored[0], stored[1])
 
+    def building(self, name: str) -> bool:
+        """Whether all units of a view are to be computed, since its rows were lost."""
+        return bool(self._fact(f"building/{name}"))
+
     def remember(self, facts: Mapping[str, Any]) -> None:
         """Keep words about tables, within a transaction; None forgets one."""
         for key, value in facts.items():

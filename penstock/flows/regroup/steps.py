@@ -204,23 +204,29 @@ class Steps:
         for view in self.kept:
             node, found_by = view.regrouping.view, tuple(sorted(wanted[view.name]))
             shape = Shape(view.name, view.regrouping.schema, node.key, found_by, node.keep_us is not None)
-            self._fill(view, self._held.table(shape))
+            self._held.table(shape)
+        with self._held.transaction():
+            filled = {view.name: self._fill(view, self._held.tables[view.name]) for view in self.kept}
+            deltas = {name: delta for name, delta in filled.items() if delta is not None}
+            for view in self.kept:
+                self._held.mark(view.name, view.regrouping.touched(deltas, self._held.tables))
 
-    def _fill(self, view: Kept, table: Table) -> None:
-        """Bring a view's own rows to the end of its changelog; if they were none of it, every unit is dirty."""
+    def _fill(self, view: Kept, table: Table) -> Delta | None:
+        """Bring a view's own rows to the end of its changelog; if they were none of it, every unit is dirty. What
+        changed is given back: views that read this one may have been behind when these rows were last written down."""
         bounds, reached = self._log.bounds(view.output), self._held.reached(view.name)
         follows = reached is not None and reached[0] == view.output.epoch
         start = reached[1][0] if reached is not None and follows else -1
         follows = follows and bounds.starts[0] <= start <= bounds.ends[0]
         key = view.regrouping.view.key
         changed = _changes(self._log, view.output, key, start if follows else bounds.starts[0], bounds.ends[0])
-        with self._held.transaction():
-            if not follows:
-                table.clear()
-            if changed is not None:
-                self._take(table, changed)
-            self._held.remember({f"reached/{view.name}": [view.output.epoch, list(bounds.ends)]})
-        view.building = not follows
+        if not follows:
+            table.clear()
+            self._held.remember({f"building/{view.name}": True})
+        delta = self._take(table, changed) if changed is not None else None
+        self._held.remember({f"reached/{view.name}": [view.output.epoch, list(bounds.ends)]})
+        view.building = self._held.building(view.name)
+        return delta
 
     def _take(self, table: Table, changed: pa.Table) -> Delta:
         """Changes of a changelog into a table; gives what they did."""
@@ -332,6 +338,8 @@ class Steps:
             self._stand(view, move)
             return
         self._held.clean(view.name, units)
+        if view.building:
+            self._held.remember({f"building/{view.name}": None})
         move.places[view.name] = places
         self._append(view, delta, move)
 
