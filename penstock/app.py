@@ -358,6 +358,7 @@ class App:
         visible_where: str | None = None,
         how: How | None = None,
         whole: int | str | None = None,
+        within: str | timedelta | None = None,
     ) -> Callable[[F], F]:
         """A function whose rows are kept current by `key` and served. Its parameters name its inputs: streams, flows
         and other views.
@@ -368,7 +369,9 @@ class App:
         a number of events) senders of its inputs have to wait. `visible_where` (SQL) says which rows a reader sees:
         `"user_id = :sub"`, with `:sub` a claim of its credential; no reader can widen it, and one without that claim
         sees nothing. `how` insists on one way to keep it current (`penstock check` tells which one it has), and
-        `whole` says up to how many rows of its inputs it may be computed as a whole: `"1 million rows"`.
+        `whole` says up to how many rows of its inputs it may be computed as a whole: `"1 million rows"`. `within` is
+        part of the query: an event of a stream counts while it is at most this far behind the newest one of its stream,
+        so that a view can join events with tables, views and other events.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -406,6 +409,7 @@ class App:
                         visible_where=visible_where,
                         how=_how(how),
                         whole_rows=WHOLE_ROWS if whole is None else rows_count(whole),
+                        within_us=None if within is None else duration_us(within),
                     )
                 )
             return f

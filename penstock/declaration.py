@@ -147,6 +147,8 @@ class ViewDef:
     """How it must be kept current; None: as its plan allows."""
     whole_rows: int = 100_000
     """Up to how many rows of its inputs it may be computed as a whole, whenever one of them changes."""
+    within_us: int | None = None
+    """How far behind the newest event of its stream an event counts that it reads beside rows that change."""
 
     @property
     def inputs(self) -> tuple[str, ...]:

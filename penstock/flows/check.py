@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.config import Folder
@@ -14,10 +15,12 @@ from penstock.flows.plan import Planned, Planner, flow_time, served_columns
 from penstock.flows.session import open_session
 from penstock.log import control_keys
 from penstock.log.class_change import WAY_OUT, judged, key_refused
-from penstock.log.log import LogReader
+from penstock.log.log import LogReader, Stream
 from penstock.log.opening import open_reader
 from penstock.schema import TIME
 from penstock.views.read_rule import rule_problems, stream_columns
+
+_DAY_US = 86_400_000_000
 
 
 def check(application: Application, folder: Folder | None) -> list[Problem]:
@@ -33,6 +36,7 @@ def check(application: Application, folder: Folder | None) -> list[Problem]:
     for made in planned.values():
         problems += _notes(application, made)
     if folder is not None:
+        problems = [_with_rate(application, problem, folder) for problem in problems]
         problems += _against_folder(application, planned, folder)
     return problems
 
@@ -43,7 +47,9 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
         why = f": {', '.join(made.proof_reasons)}" if made.proof_reasons else ""
         yield Problem("note", f"proof_{made.proof}", f"'{node.name}' is {made.proof}{why}", node.place)
         yield Problem("note", f"kept_{made.how}", f"'{node.name}' is {made.how}: {price(made)}", node.place)
-        if not made.event_time and node.keep_us is None:
+        if made.how != "folded" and node.within_us is not None:
+            yield from _cut_into(application, node, node.within_us)
+        elif not made.event_time and node.keep_us is None:
             yield from _unbounded(application, made)
     elif isinstance(node, FlowDef) and node.late_after_us and (len(made.inputs) > 1 or flow_time(made) != TIME):
         text = f"lateness in '{node.name}' is judged on its own stream, so a rebuild may change it"
@@ -60,6 +66,43 @@ def price(made: Planned) -> str:
         return f"any change computes all of it again, from at most {made.node.whole_rows:,} rows of {inputs}"
     unit = ", ".join(made.units.columns)
     return f"a change computes the rows of its {unit} again, from those rows of {inputs} that lead there"
+
+
+def _cut_into(application: Application, node: ViewDef, within_us: int) -> Iterator[Problem]:
+    """Streams that forget events which still count."""
+    for stream in (stream for name in node.inputs if (stream := application.stream(name))):
+        if stream.retain.bytes is not None or (stream.retain.age_us or within_us) < within_us:
+            text = (
+                f"'{node.name}' counts events of '{stream.name}' for as long as within= says, and that stream forgets"
+            )
+            hint = "let the stream keep events for longer than that, by an age and not by a size"
+            yield Problem("error", "retained_input", f"{text} them before", node.place, hint)
+
+
+def _with_rate(application: Application, problem: Problem, folder: Folder) -> Problem:
+    """What a bound would hold, in figures, if the folder tells: how many events a day there are, and how large."""
+    if problem.code != "needs_within":
+        return problem
+    edge = open_reader(folder.edge_log)
+    try:
+        names = (s.name for s in application.streams if f"'{s.name}'" in problem.message)
+        rates = [rate for name in names if (found := edge.find(name)) and (rate := _rate(edge, found))]
+        return replace(problem, message=f"{problem.message} ({'; '.join(rates)})") if rates else problem
+    except PenstockError:
+        return problem
+    finally:
+        edge.close()
+
+
+def _rate(edge: LogReader, stream: Stream) -> str | None:
+    """Events of a stream by day, from the times at which its first and last commits were written."""
+    bounds = edge.bounds(stream)
+    first, last = edge.commits(stream, bounds.first_commit, limit=1), edge.last_commit(stream)
+    if not first or last is None or last.written_us <= first[0].written_us:
+        return None
+    rows = last.total_rows - first[0].total_rows + first[0].rows
+    days = (last.written_us - first[0].written_us) / _DAY_US
+    return f"'{stream.name}' has about {rows / days:,.0f} events a day of {bounds.bytes // max(rows, 1):,} bytes each"
 
 
 def _unbounded(application: Application, made: Planned) -> Iterator[Problem]:

@@ -65,6 +65,8 @@ class Input:
     late_after_us: int | None
     partitions: int
     unique: bool
+    changes: bool = False
+    """Its rows do: it is a view or a table."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Planned:
     @property
     def arrow(self) -> pa.Schema:
         """The function's output columns. A delete has no more than the key, so that any other column may be null."""
-        return _plain_columns(self.frame_schema)
+        return plain_columns(self.frame_schema)
 
     @property
     def late_after(self) -> dict[str, int | None]:
@@ -135,6 +137,8 @@ class Planner:
                 planned |= {part.node.name: part for part in parts}
                 continue
             problems += found
+            if cuttable and isinstance(node, ViewDef) and all(p.code != "needs_within" for p in found):
+                problems += self._looking_back(node, planned)
             if made is not None and isinstance(node, ViewDef) and node.how not in (None, made.how):
                 problems.append(rules.other_way(node, made.how))
             elif made is not None:
@@ -142,7 +146,8 @@ class Planner:
         return self._with_lateness(planned), problems
 
     def _plan(self, node: Node, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
-        if isinstance(node, ViewDef) and any(self._changes(name, planned) for name in node.inputs):
+        changing = any(self._changes(name, planned) for name in node.inputs)
+        if isinstance(node, ViewDef) and (changing or node.within_us is not None):
             return self._plan_regrouped(node, planned)
         inputs = {name: self.input(name, planned) for name in node.inputs}
         frame = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
@@ -156,6 +161,15 @@ class Planner:
         if mode is None or problems:
             return None, problems
         return self._described(node, inputs, frame, mode, planned), problems
+
+    def _looking_back(self, node: ViewDef, planned: Mapping[str, Planned]) -> list[Problem]:
+        """Of a view that Spark cannot fold: that it could be computed from events that are held, if that is all that it
+        lacks."""
+        try:
+            _, problems = self._plan_regrouped(node, planned)
+        except PlanError:
+            return []
+        return problems if [problem.code for problem in problems] == ["needs_within"] else []
 
     def _parts(self, node: ViewDef, planned: Mapping[str, Planned]) -> list[Planned] | None:
         """A view that cannot be folded as a whole, as hidden views that can and the rest above them; None: it has no
@@ -206,27 +220,27 @@ class Planner:
 
     def _plan_regrouped(self, node: ViewDef, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
         """A view over rows that change: it is computed unit by unit, as a batch query."""
-        if streams := [name for name in node.inputs if not self._changes(name, planned)]:
-            return None, [rules.stream_beside_view(node, streams[0])]
-        sources = {name: self.application.table(name) or planned[name].node for name in node.inputs}
-        inputs = {name: self._changing_input(name, planned) for name in node.inputs}
-        shapes = self._shapes_of(node, planned)
+        inputs = {name: self._held_input(name, planned) for name in node.inputs}
+        streams = [name for name, source in inputs.items() if not source.changes]
+        shapes = {name: relation(self.spark, self._columns(i, planned)) for name, i in inputs.items()}
         frame = self.call(node, shapes)
         problems = [*rules.column_problems(node, frame)]
         if node.where is not None:
             problems += self._where_problems(node, frame)
         problems += rules.repeatable_problems(node, frame)
+        if streams and node.within_us is None and not problems:
+            problems.append(rules.needs_within(node, streams))
         if problems:
             return None, problems
         units = None if node.how == "whole" else find_units(frame, shapes, node.key)
-        keys = {plan_tree.analyzed(shape).rdd().id(): sources[name].key for name, shape in shapes.items()}
+        keys = {plan_tree.analyzed(shape).rdd().id(): self._key(name, planned) for name, shape in shapes.items()}
         grade, reasons = proof.proof_of(node, frame, keys)
         kinds = plan_tree.kinds(plan_tree.analyzed(frame))
         made = Planned(
             node=node,
             inputs=inputs,
             mode="update",
-            event_time=False,
+            event_time=bool(streams),
             drops_late=False,
             needed=(),
             frame_schema=frame.schema,
@@ -238,9 +252,12 @@ class Planner:
             how="regrouped" if units is not None else "whole",
             units=units or whole_unit(node.inputs),
         )
-        needed = tuple(name for source in made.inputs.values() for name in source.schema.names)
-        made = dataclasses.replace(made, needed=needed)
-        return dataclasses.replace(made, fingerprint=self._fingerprint(made, frame, kinds, {})), []
+        batch = self.call(node, shapes | {name: self._empty(inputs[name]) for name in streams}) if streams else frame
+        needed = {name for source in made.inputs.values() if source.changes for name in source.schema.names}
+        if streams:
+            needed |= {*plan_tree.needed_columns(batch), columns_.TIME, columns_.PARTITION, columns_.OFFSET}
+        made = dataclasses.replace(made, needed=tuple(sorted(needed)))
+        return dataclasses.replace(made, fingerprint=self._fingerprint(made, batch, kinds, {})), []
 
     def _changes(self, name: str, planned: Mapping[str, Planned]) -> bool:
         """Whether an input has rows that change: a view or a table."""
@@ -249,17 +266,31 @@ class Planner:
 
     def _shapes_of(self, node: ViewDef, planned: Mapping[str, Planned]) -> dict[str, DataFrame]:
         """Relations with the columns of those inputs whose rows change."""
-        names = [name for name in node.inputs if self._changes(name, planned)]
-        columns = {name: from_arrow_schema(self._changing_input(name, planned).schema) for name in names}
-        columns |= {name: planned[name].frame_schema for name in names if name in planned}
-        return {name: relation(self.spark, schema) for name, schema in columns.items()}
+        changing = [self._held_input(name, planned) for name in node.inputs if self._changes(name, planned)]
+        return {source.name: relation(self.spark, self._columns(source, planned)) for source in changing}
 
-    def _changing_input(self, name: str, planned: Mapping[str, Planned]) -> Input:
+    def _held_input(self, name: str, planned: Mapping[str, Planned]) -> Input:
+        """What a regrouped view reads: a view, a table, or the events of a stream or flow."""
+        if not self._changes(name, planned):
+            return self.input(name, planned)
         table = self.application.table(name)
         if table is None:
-            return Input(name, self.folder.flows_log, True, planned[name].arrow, None, 1, False)
-        schema = _plain_columns(from_arrow_schema(table.events.arrow))
-        return Input(name, self.folder.edge_log, False, schema, None, 1, False)
+            return Input(name, self.folder.flows_log, True, planned[name].arrow, None, 1, False, changes=True)
+        schema = plain_columns(from_arrow_schema(table.events.arrow))
+        return Input(name, self.folder.edge_log, False, schema, None, 1, False, changes=True)
+
+    def _columns(self, source: Input, planned: Mapping[str, Planned]) -> StructType:
+        """What a function may name of an input."""
+        if not source.changes:
+            return from_arrow_schema(columns_.read_schema(source.schema))
+        made = planned.get(source.name)
+        return from_arrow_schema(source.schema) if made is None else made.frame_schema
+
+    def _key(self, name: str, planned: Mapping[str, Planned]) -> tuple[str, ...]:
+        """What tells the rows of an input apart: of a stream, the place of each event."""
+        if not self._changes(name, planned):
+            return (columns_.PARTITION, columns_.OFFSET)
+        return (self.application.table(name) or planned[name].node).key
 
     def _fingerprint(
         self, made: Planned, batch: DataFrame, kinds: frozenset[str], planned: Mapping[str, Planned]
@@ -274,6 +305,7 @@ class Planner:
             "key": node.key,
             "where": getattr(node, "where", None),
             "keep": getattr(node, "keep_us", None),
+            **({"within": node.within_us} if isinstance(node, ViewDef) and node.within_us is not None else {}),
             "time": getattr(node, "time", None),
             "partitions": getattr(node, "partitions", None),
             "mode": made.mode,
@@ -289,7 +321,8 @@ class Planner:
         for name, made in planned.items():
             reading = {n.name for n in self.application.downstream(name)}
             below = [other for other in planned.values() if shown_name(other.node.name) in reading]
-            drops = made.event_time or any(p.event_time for p in below)
+            flows = isinstance(made.node, FlowDef)  # of a view's rows none is late
+            drops = made.event_time or (flows and any(p.event_time for p in below))
             meant = hashlib.sha256(f"{made.fingerprint} {drops}".encode()).hexdigest()
             marked[name] = dataclasses.replace(made, drops_late=drops, fingerprint=meant)
         return marked
@@ -345,6 +378,7 @@ class Planner:
                 skips=skips.get(name, frozenset()),
             )
             for name, source in made.inputs.items()
+            if name in streams and not source.changes
         }
 
     def stream_frame(self, made: Planned, feeds: Mapping[str, Feed], max_rows: int) -> DataFrame:
@@ -358,11 +392,12 @@ class Planner:
         return self.call(made.node, frames)
 
     def batch_frame(self, made: Planned, feeds: Mapping[str, Feed], ranges: Ranges) -> DataFrame:
-        frames = {}
-        for name, feed in feeds.items():
-            options = feed.options(self.folder.feeds, *ranges[name])
-            frames[name] = whole(self.spark.read.format(FORMAT).options(**options).load(), feed)
-        return self.call(made.node, frames)
+        return self.call(made.node, {name: self.batch_input(feed, ranges[name]) for name, feed in feeds.items()})
+
+    def batch_input(self, feed: Feed, offsets: tuple[tuple[int, ...], tuple[int, ...]]) -> DataFrame:
+        """The events of a stream between two ends."""
+        options = feed.options(self.folder.feeds, *offsets)
+        return whole(self.spark.read.format(FORMAT).options(**options).load(), feed)
 
     def call(self, node: Node, frames: Mapping[str, DataFrame]) -> DataFrame:
         """The user's function on these frames; what it raises comes back with the user's line."""
@@ -383,7 +418,7 @@ class Planner:
         return frame
 
 
-def _plain_columns(columns: StructType) -> pa.Schema:
+def plain_columns(columns: StructType) -> pa.Schema:
     """As they are stored: each may be null, and nothing is said about any."""
     return pa.schema([c.remove_metadata().with_nullable(True) for c in to_arrow_schema(columns, timezone="UTC")])
 

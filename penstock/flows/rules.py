@@ -6,7 +6,7 @@ what stands above an aggregation may only compute columns.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 from py4j.protocol import Py4JJavaError
@@ -20,7 +20,7 @@ from penstock.flows.plan_expressions import OF_THE_MOMENT
 from penstock.flows.plan_nodes import NODES, TOP, TWICE, node_kind
 
 Mode = Literal["update", "append"]
-NOT_FOLDED = ("above_aggregation", "unsupported_plan", "stream_beside_view")
+NOT_FOLDED = ("above_aggregation", "unsupported_plan", "needs_within")
 """Codes of what Spark cannot fold, though a batch query could compute it."""
 
 _PYTHON = ("Python", "MapIn", "FlatMap", "TransformWithState", "BatchEvalPython", "ArrowEvalPython")
@@ -75,12 +75,12 @@ def unsupported(node: Node, said: str) -> Problem:
     return _error("unsupported_plan", f"'{node.name}': {said}", node, hint)
 
 
-def stream_beside_view(node: ViewDef, stream: str) -> Problem:
-    """Rows of a stream beside those of a view or table."""
-    text = f"'{node.name}' reads the stream '{stream}' beside a view or table"
-    return _error(
-        "stream_beside_view", text, node, f"read a view of '{stream}' instead, such as its newest rows by key"
-    )
+def needs_within(node: ViewDef, streams: Sequence[str]) -> Problem:
+    """Events that are computed with again and again, and of which nothing says how long they count."""
+    names = " and ".join(f"'{name}'" for name in streams)
+    text = f"'{node.name}' computes with events of {names} again when something changes, and would hold them for ever"
+    hint = 'say how far behind the newest an event counts: within="30 days" on @app.view; or read a view of the stream'
+    return _error("needs_within", text, node, hint)
 
 
 def other_way(node: ViewDef, how: How) -> Problem:

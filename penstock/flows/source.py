@@ -290,6 +290,12 @@ def read_split(feed: Feed, split: Split) -> Iterator[pa.RecordBatch]:
         log.close()
 
 
+def shown_events(log: LogReader, feed: Feed, split: Split) -> pa.Table:
+    """The same as one table, for whoever is in the driver's process."""
+    schema = feed.shown_schema
+    return pa.Table.from_batches([shown(feed, block, schema) for block in _in_commit_order(log, feed, split)], schema)
+
+
 def _in_commit_order(log: LogReader, feed: Feed, split: Split) -> Iterator[Block]:
     columns = _stored_columns(feed)
     parts = [

@@ -20,6 +20,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from penstock.change import OP, UPSERT
 from penstock.config import Folder
@@ -29,6 +31,7 @@ from penstock.flows import failure, flow_build
 from penstock.flows.keep import hashable, row_times, too_old
 from penstock.flows.plan import Planned, Planner, flow_schema
 from penstock.flows.regroup.hidden_views import shown_name
+from penstock.flows.regroup.input_streams import commit_at, limit_of
 from penstock.flows.regroup.regrouping import frame_of
 from penstock.flows.rules import window_column
 from penstock.flows.session import open_session
@@ -37,7 +40,7 @@ from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Commit, LogReader, Stream
 from penstock.log.opening import open_reader
-from penstock.schema import simple_type
+from penstock.schema import TIME, simple_type
 from penstock.views.unpack import dicts_of
 
 Result = Literal["equal", "different", "unverifiable"]
@@ -168,7 +171,7 @@ class Verifier:
         began: float,
     ) -> Report:
         kind = _kind(made)
-        inside, reasons = self._inside(made, [each.cut_us for each in ground.values()])
+        inside, reasons = self._inside(made, [self._cut_us(made, each, meta) for each in ground.values()])
         if inside is None:
             return Report(made.node.name, kind, "unverifiable", reasons=reasons)
         right = inside(self._computed(made, ground, output, meta))
@@ -195,8 +198,8 @@ class Verifier:
             ranges = {name: (each.starts, tuple(meta.end[name][1])) for name, each in ground.items()}
             frame = self.planner.batch_frame(made, feeds, ranges)
         else:
-            rows = {name: self._rows_at(each.stream, meta.end[name][1][0]) for name, each in ground.items()}
-            frame = self.planner.call(node, {name: frame_of(self.planner.spark, table) for name, table in rows.items()})
+            frames = {name: self._input_at(made, each, meta.end[name][1]) for name, each in ground.items()}
+            frame = self.planner.call(node, frames)
         if isinstance(node, ViewDef):
             table = self._closed(with_op(frame, node).toArrow(), made, meta)
             table = latest_by_key(table, node.key) if made.ordered else table
@@ -206,6 +209,21 @@ class Verifier:
         else:
             table = pa.Table.from_batches([flow_events(self._closed(frame.toArrow(), made, meta), made, 0)])
         return table.select(self._names(made))
+
+    def _input_at(self, made: Planned, ground: Ground, ends: Sequence[int]) -> DataFrame:
+        """An input of a regrouped view at its frontier: rows of a view or table, or the events that count there."""
+        name = ground.stream.name
+        if made.inputs[name].changes:
+            return frame_of(self.planner.spark, self._rows_at(ground.stream, ends[0]))
+        feed = self.planner.feeds(made, {name: ground.stream}, {})[name]
+        frame = self.planner.batch_input(feed, (ground.starts, tuple(ends)))
+        limit_us = self._limit_us(made, ground.stream, ends)
+        return frame if limit_us is None else frame.where(F.col(TIME) >= F.timestamp_micros(F.lit(limit_us)))
+
+    def _limit_us(self, made: Planned, stream: Stream, ends: Sequence[int]) -> int | None:
+        """The time from which on `within=` lets events count."""
+        last = commit_at(self._log_of(stream.name), stream, ends)
+        return limit_of(last, getattr(made.node, "within_us", None))
 
     def _rows_at(self, changelog: Stream, offset: int) -> pa.Table:
         """The rows of a view or table when its changelog ended at this offset."""
@@ -257,6 +275,13 @@ class Verifier:
             return table.filter(pc.greater(starts, newest))
 
         return inside, ["windows that begin before what retention has left"]
+
+    def _cut_us(self, made: Planned, ground: Ground, meta: BatchMeta) -> int | None:
+        """What retention has cut off of an input, unless `within=` leaves out all of that anyway."""
+        if ground.cut_us is None or getattr(made.node, "within_us", None) is None:
+            return ground.cut_us
+        limit_us = self._limit_us(made, ground.stream, meta.end[ground.stream.name][1])
+        return None if limit_us is not None and ground.cut_us < limit_us else ground.cut_us
 
     def _ground(self, name: str, meta: BatchMeta) -> Ground:
         log = self._log_of(name)

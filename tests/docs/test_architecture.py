@@ -108,7 +108,6 @@ CONCEPTS = {
     "flows/engine/hadoop_notes.py": "a part that the switch turns off",
     "flows/engine/session_without_ml.py": "a part that the switch turns off",
     "flows/hang.py": "how a query that hangs is found",
-    "flows/late.py": "the ledger of what is late",
     "flows/proof.py": "what verify can prove",
     "flows/regroup/ties.py": "where a query chooses among equal rows",
     "run/reading_edge.py": "the edge that only reads",

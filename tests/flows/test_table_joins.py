@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock import App, Event
-from penstock.flows.plan import Planner
 from tests.flows.world import World
 
 Make = Callable[[App], World]
@@ -120,18 +119,9 @@ def test_random_changes_and_restarts_leave_what_the_batch_query_gives(world: Mak
     assert set(results(played).values()) == {"equal"}
 
 
-def test_a_stream_beside_a_table_and_a_flow_over_one_are_refused(world: Make) -> None:
+def test_a_flow_over_a_table_is_refused() -> None:
     app = App("shop")
     app.table("users", User, key="id")
-    app.stream("orders", Order, time="at", late_after="1 hour")
-
-    @app.view(key="at")
-    def named(orders: DataFrame, users: DataFrame) -> DataFrame:
-        return orders.join(users, orders.user == users.id).select("at", "name")
-
-    played = world(app)
-    _, problems = Planner(played.spark, played.app, played.folder).plan_all()
-    assert [problem.code for problem in problems] == ["stream_beside_view"]
 
     @app.flow
     def copied(users: DataFrame) -> DataFrame:

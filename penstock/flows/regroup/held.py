@@ -28,6 +28,8 @@ _CACHE_KIB = 64 * 1024
 _VALUES_AT_ONCE = 30_000
 """SQLite takes 32,766 values in one statement."""
 
+_FOLLOWED = ("reached", "filling")
+"""Facts about a table that a new one of its name begins without."""
 _KEY = itemgetter(0)
 
 Index = tuple[str, ...]
@@ -44,12 +46,14 @@ class Shape:
     indexes: tuple[Index, ...] = ()
     expires: bool = False
     """Its rows are looked for by their time, too."""
+    time: str | None = None
+    """The column that is their time, where it is not that of a view's rows."""
 
     @property
     def digest(self) -> str:
         """Another one: the table is filled again."""
         columns = [f"{field.name} {field.type}" for field in self.schema]
-        return hashlib.sha256(repr((columns, self.key, self.indexes, self.expires)).encode()).hexdigest()
+        return hashlib.sha256(repr((columns, self.key, self.indexes, self.expires, self.time)).encode()).hexdigest()
 
 
 class HeldFile:
@@ -93,7 +97,7 @@ class HeldFile:
             self._connection.execute(f"CREATE INDEX {_quoted(f'{shape.name}.t')} ON {name} (t)")
         for i in range(len(shape.indexes)):
             self._connection.execute(f"CREATE INDEX {_quoted(f'{shape.name}.{i}')} ON {name} (x{i})")
-        self.remember({f"shape/{shape.name}": shape.digest, f"reached/{shape.name}": None})
+        self.remember({f"shape/{shape.name}": shape.digest} | {f"{of}/{shape.name}": None for of in _FOLLOWED})
 
     # What is to be computed
 
@@ -118,6 +122,10 @@ class HeldFile:
     def building(self, name: str) -> bool:
         """Whether all units of a view are to be computed, since its rows were lost."""
         return bool(self._fact(f"building/{name}"))
+
+    def is_filling(self, name: str) -> bool:
+        """Whether a table that is filled anew lacks some of what its stream held when that began."""
+        return bool(self._fact(f"filling/{name}"))
 
     def remember(self, facts: Mapping[str, Any]) -> None:
         """Keep words about tables, within a transaction; None forgets one."""
@@ -160,10 +168,13 @@ class Table:
         """Insert rows, or replace those of the same key."""
         table = rows.table
         cells = [c for name in self.shape.schema.names for c in cells_of(table.column(name).combine_chunks())]
-        times = row_times(table).to_pylist() if self.shape.expires else [None] * table.num_rows
+        times = self._times(table).to_pylist() if self.shape.expires else [None] * table.num_rows
         marks = ", ".join("?" * (2 + len(rows.found) + len(cells)))
         statement = f"INSERT OR REPLACE INTO {self._name} VALUES ({marks})"
         self._connection.executemany(statement, zip(self.keys_of(table), times, *rows.found, *cells, strict=True))
+
+    def _times(self, rows: pa.Table) -> pa.Array:
+        return row_times(rows) if self.shape.time is None else rows.column(self.shape.time).cast(pa.int64())
 
     def apply(self, old: HeldRows, new: HeldRows) -> None:
         """Let rows go, and put others into their place."""

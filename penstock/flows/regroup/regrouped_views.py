@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.declaration import TableDef, ViewDef
 from penstock.errors import DiskFullError, StaleTermError
 from penstock.flows import failure, flow_build
 from penstock.flows.flow_run import Surroundings
-from penstock.flows.plan import Planned
+from penstock.flows.plan import Planned, plain_columns, whole
+from penstock.flows.regroup.input_streams import InputStream, table_name
 from penstock.flows.regroup.meetings import Meetings
 from penstock.flows.regroup.regrouping import Regrouping
 from penstock.flows.regroup.steps import InputChangelog, Kept, Steps
+from penstock.flows.regroup.units import Units
+from penstock.flows.source import Feed
 from penstock.log import control_keys
 from penstock.log.builds import Build, FlowState, State, batch_meta
 from penstock.log.log import Stream
@@ -46,7 +52,7 @@ class RegroupedViews:
         around = self._around
         self._steps = Steps(
             around.folder.held,
-            self._sources(),
+            self._sources(kept),
             kept,
             Meetings({name: made.node.inputs for name, made in self._planned.items()}, self.names, around.log),
             around.log,
@@ -54,6 +60,7 @@ class RegroupedViews:
             around.clock,
             changed=lambda: (around.log.revision(), around.edge.revision()),
             live=self._live,
+            late=around.late,
         )
         self._steps.start()
 
@@ -92,21 +99,65 @@ class RegroupedViews:
         last = around.log.last_commit(output)
         assert isinstance(made.node, ViewDef)
         assert made.units is not None
-        call = partial(around.planner.call, made.node)
+        streams = self._streams(made)
         return Kept(
-            regrouping=Regrouping(made.node, made.units, call, made.arrow, around.planner.spark),
+            regrouping=self._regrouping(made, made.units, streams),
             output=output,
             last=batch_meta(last.meta) if last is not None and last.meta else None,
             tell=partial(self._tell, name),
+            streams=streams,
         )
 
-    def _sources(self) -> list[InputChangelog]:
+    def _regrouping(self, made: Planned, units: Units, streams: Mapping[str, InputStream]) -> Regrouping:
+        """A view over the tables that its inputs have in `held.db`, where a stream has just the columns it needs."""
+        planner, node = self._around.planner, made.node
+        assert isinstance(node, ViewDef)
+        if not streams:
+            return Regrouping(node, units, partial(planner.call, node), made.arrow, planner.spark)
+        tables = {name: streams[name].name if name in streams else name for name in node.inputs}
+        leaves = tuple(replace(leaf, input=tables[leaf.input]) for leaf in units.leaves)
+
+        def call(frames: Mapping[str, DataFrame]) -> DataFrame:
+            given = {name: frames[table] for name, table in tables.items()}
+            return planner.call(node, given | {name: whole(given[name], s.feed) for name, s in streams.items()})
+
+        return Regrouping(node, replace(units, leaves=leaves), call, made.arrow, planner.spark)
+
+    def _sources(self, kept: Sequence[Kept]) -> list[InputChangelog | InputStream]:
         """What regrouped views read that is not one of them."""
-        names = {i for name in self.names for i in self._planned[name].inputs if i not in self.names}
+        changing = {i for name in self.names for i, source in self._planned[name].inputs.items() if source.changes}
         tables = {table.name: table for table in self._around.planner.application.tables}
-        return [
-            self._table(tables[name]) if name in tables else self._source(self._planned[name]) for name in sorted(names)
+        changelogs = [
+            self._table(tables[name]) if name in tables else self._source(self._planned[name])
+            for name in sorted(changing - set(self.names))
         ]
+        streams = {source.name: source for view in kept for source in view.streams.values()}
+        return [*changelogs, *(streams[name] for name in sorted(streams))]
+
+    def _streams(self, made: Planned) -> dict[str, InputStream]:
+        """Streams and flows that a view reads, with the columns that it and those need that look back equally far."""
+        assert isinstance(made.node, ViewDef)
+        within_us, found = made.node.within_us, {}
+        for name, source in made.inputs.items():
+            if source.changes:
+                continue
+            needed = tuple(sorted({c for view in self._looking_back(within_us, name) for c in view.needed}))
+            stream = Stream(name, "-", source.partitions, source.unique, "events", (), source.schema, source.place)
+            feed = Feed(stream, source.derived, needed, made.late_after[name])
+            schema = plain_columns(from_arrow_schema(feed.shown_schema))
+            log = self._around.log if source.derived else self._around.edge
+            live = partial(self._live_stream, name) if source.derived else partial(log.find, name)
+            found[name] = InputStream(table_name(name, within_us), feed, schema, within_us, log, live)
+        return found
+
+    def _looking_back(self, within_us: int | None, stream: str) -> list[Planned]:
+        """Views that hold the events of a stream equally long."""
+        views = [made for made in self._planned.values() if made.how != "folded" and stream in made.inputs]
+        return [made for made in views if isinstance(made.node, ViewDef) and made.node.within_us == within_us]
+
+    def _live_stream(self, name: str) -> Stream | None:
+        epoch = self._around.log.memory().get(control_keys.live(name))
+        return None if epoch is None else self._around.log.find(name, epoch)
 
     def _table(self, table: TableDef) -> InputChangelog:
         """Its changelog is in the edge's log, and there is ever only one."""
@@ -116,12 +167,7 @@ class RegroupedViews:
 
     def _source(self, made: Planned) -> InputChangelog:
         log, name = self._around.log, made.node.name
-
-        def live() -> Stream | None:
-            epoch = log.memory().get(control_keys.live(name))
-            return None if epoch is None else log.find(name, epoch)
-
-        return InputChangelog(name, made.arrow, made.node.key, log, live)
+        return InputChangelog(name, made.arrow, made.node.key, log, partial(self._live_stream, name))
 
     def _live(self, view: Kept) -> Mapping[str, Any]:
         """A build is live from the commit on in which it is whole."""

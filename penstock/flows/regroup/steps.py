@@ -17,7 +17,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,18 @@ import pyarrow.compute as pc
 
 from penstock.change import OP, UPSERT
 from penstock.clock import Clock
-from penstock.declaration import ViewDef
 from penstock.errors import PenstockError, PositionGoneError, StaleTermError, TooMuchError
 from penstock.flows.keep import row_times, too_old
-from penstock.flows.regroup.held import HeldFile, HeldRows, Shape, Table, discard
+from penstock.flows.late import late_events
+from penstock.flows.regroup.held import HeldFile, HeldRows, Index, Shape, Table, discard
+from penstock.flows.regroup.input_streams import InputStream, arrived, commit_behind
 from penstock.flows.regroup.meetings import Meetings, Place
 from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, difference, taken
 from penstock.flows.sink import latest_by_key
+from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, State, batch_meta
 from penstock.log.group_commit import GroupCommit
-from penstock.log.log import Append, Log, LogReader, Stream
+from penstock.log.log import Append, Count, Log, LogReader, Share, Stream
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,14 @@ class InputChangelog:
     live: Callable[[], Stream | None]
     """The stream that is served now; None: there is none yet."""
 
+    @property
+    def input(self) -> str:
+        """Whose table it is."""
+        return self.name
+
+    def shape(self, indexes: tuple[Index, ...]) -> Shape:
+        return Shape(self.name, self.schema, self.key, indexes)
+
 
 @dataclass
 class Kept:
@@ -81,14 +91,17 @@ class Kept:
     """All of its units are to be computed, and it goes live when they are."""
     waits: bool = False
     """What it reads is not there yet, or not level."""
+    streams: Mapping[str, InputStream] = field(default_factory=dict)
+    """Those of its inputs that are streams or flows."""
 
     @property
     def name(self) -> str:
         return self.regrouping.view.name
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return self.regrouping.view.inputs
+    def tables(self) -> dict[str, str]:
+        """The table of each of its inputs."""
+        return {name: self.streams[name].name if name in self.streams else name for name in self.regrouping.view.inputs}
 
 
 @dataclass
@@ -99,6 +112,8 @@ class _Move:
     reached: dict[str, Reached] = field(default_factory=dict)
     places: dict[str, Mapping[str, Place]] = field(default_factory=dict)
     """For each table where the inputs stand that it is made from; of an input, itself."""
+    filling: set[str] = field(default_factory=set)
+    """Tables that are filled anew and not level yet."""
     newest_us: dict[str, int] = field(default_factory=dict)
     """The largest event time behind each table that has one; `keep=` is measured by it."""
     accepted_us: int | None = None
@@ -114,7 +129,7 @@ class Steps:
     def __init__(
         self,
         path: Path,
-        sources: Sequence[InputChangelog],
+        sources: Sequence[InputChangelog | InputStream],
         kept: Sequence[Kept],
         meetings: Meetings,
         log: Log,
@@ -122,6 +137,7 @@ class Steps:
         clock: Clock,
         changed: Callable[[], Any],
         live: Callable[[Kept], Mapping[str, Any]],
+        late: Stream,
     ) -> None:
         self._path = path
         self._sources = {source.name: source for source in sources}
@@ -135,6 +151,9 @@ class Steps:
         """A value that differs when anything was committed."""
         self._live = live
         """What the control stream must learn when a view's build is whole."""
+        self._late = late
+        self._more = False
+        """A stream has events that the last step had no room for."""
         self._stop = threading.Event()
         self._held = HeldFile(path)
         self._thread = threading.Thread(target=self._work, name="steps", daemon=True)
@@ -178,7 +197,7 @@ class Steps:
         now = self._clock.monotonic()
         if any((view.building and not view.waits) or (view.failures and now >= view.retry_at) for view in self.kept):
             return True
-        return self._meetings.due(now)
+        return self._more or self._meetings.due(now)
 
     def _step_or_repair(self) -> None:
         try:
@@ -200,7 +219,7 @@ class Steps:
             for name, indexes in view.regrouping.indexes().items():
                 wanted.setdefault(name, set()).update(indexes)
         for name, source in self._sources.items():
-            self._held.table(Shape(name, source.schema, source.key, tuple(sorted(wanted[name]))))
+            self._held.table(source.shape(tuple(sorted(wanted[name]))))
         for view in self.kept:
             node, found_by = view.regrouping.view, tuple(sorted(wanted[view.name]))
             shape = Shape(view.name, view.regrouping.schema, node.key, found_by, node.keep_us is not None)
@@ -244,7 +263,7 @@ class Steps:
 
     def step(self) -> bool:
         """Take what has changed; whether anything was committed."""
-        move = _Move()
+        move, self._more = _Move(), False
         with self._held.transaction():
             self._follow_all(move)
             for view in self.kept:
@@ -261,20 +280,30 @@ class Steps:
 
     def _follow_all(self, move: _Move) -> None:
         """Take over what inputs have changed: those that meet up to a common position, the others up to their ends."""
-        streams = {name: source.live() for name, source in self._sources.items()}
-        logs = {name: source.log for name, source in self._sources.items()}
+        streams = {source.input: source.live() for source in self._sources.values()}
+        logs = {source.input: source.log for source in self._sources.values()}
         ends = {name: logs[name].bounds(stream).ends for name, stream in streams.items() if stream is not None}
         met = {name for group in self._meetings.groups for name in group}
-        targets = self._meetings.targets(streams, self._place, ends, self._clock.monotonic())
-        for name, source in self._sources.items():
+        targets = self._meetings.targets(streams, self._input_place, ends, self._clock.monotonic())
+        for table, source in self._sources.items():
+            name = source.input
             stream, end = streams[name], targets.get(name) if name in met else ends.get(name)
-            if end is None and (place := self._place(name)) is not None:
+            if end is None and (place := self._place(table)) is not None:
                 stream, end = source.log.find(name, place[0]), place[1]
-            if stream is not None and end is not None:
+            if stream is None or end is None:
+                continue
+            if isinstance(source, InputStream):
+                self._take_events(source, stream, end, move)
+            else:
                 self._follow(source, stream, end, move)
 
-    def _place(self, name: str) -> Place:
-        reached = self._held.reached(name)
+    def _input_place(self, name: str) -> Place:
+        """Where an input stands; of a stream that has several tables, the one that is furthest."""
+        places = [self._place(table) for table, source in self._sources.items() if source.input == name]
+        return max(places, key=lambda place: 0 if place is None else sum(place[1]), default=None)
+
+    def _place(self, table: str) -> Place:
+        reached = self._held.reached(table)
         return None if reached is None else (reached[0], tuple(reached[1]))
 
     def _follow(self, source: InputChangelog, stream: Stream, end: tuple[int, ...], move: _Move) -> None:
@@ -294,6 +323,28 @@ class Steps:
         move.places[source.name] = {source.name: (stream.epoch, end)}
         if reached != move.reached[source.name]:
             self._held.remember({f"reached/{source.name}": [stream.epoch, list(end)]})
+
+    def _take_events(self, source: InputStream, stream: Stream, end: tuple[int, ...], move: _Move) -> None:
+        """Take over what has come to a stream since the last step, and let go of what no longer counts."""
+        name, table = source.name, self._held.tables[source.name]
+        reached, was_filling = self._held.reached(name), self._held.is_filling(name)
+        follows = reached is not None and reached[0] == stream.epoch and source.has(stream, reached[1])
+        start = reached[1] if reached is not None and follows else None
+        new = arrived(source, stream, start, end, table, self._spark)
+        table.apply(new.delta.old, new.delta.new)
+        if not new.delta.empty:
+            move.deltas[name] = new.delta
+        filling = not new.level and (not follows or was_filling)
+        if filling:
+            move.filling.add(name)
+        self._more = self._more or not new.level
+        if new.newest_us is not None:
+            move.newest_us[name] = new.newest_us
+        move.accepted_us = max(new.written_us or 0, move.accepted_us or 0) or None
+        move.reached[name] = (new.epoch, new.ends)
+        move.places[name] = {source.input: (new.epoch, tuple(new.ends))}
+        if (reached, was_filling) != (move.reached[name], filling):
+            self._held.remember({f"reached/{name}": list(move.reached[name]), f"filling/{name}": filling})
 
     def _note_times(self, source: InputChangelog, stream: Stream, below: int, move: _Move) -> None:
         last = source.log.last_commit(stream, below)
@@ -317,18 +368,19 @@ class Steps:
     def _move(self, view: Kept, move: _Move) -> None:
         """Compute what a view's inputs have changed of it, or note it for later."""
         grouping, tables = view.regrouping, self._held.tables
-        units = grouping.touched({n: d for n, d in move.deltas.items() if n in view.inputs}, tables)
+        inputs = set(view.tables.values())
+        units = grouping.touched({n: d for n, d in move.deltas.items() if n in inputs}, tables)
         if view.building:
             units |= self._all_units(view)
         else:
             units |= self._held.dirty(view.name)
-        places = self._level_places(view, move)
+        places = None if inputs & move.filling else self._level_places(view, move)
         view.waits = places is None
         if places is None or (view.failures and self._clock.monotonic() < view.retry_at):
             self._held.mark(view.name, units)
             self._stand(view, move)
             return
-        newest = [move.newest_us[name] for name in view.inputs if name in move.newest_us]
+        newest = [move.newest_us[name] for name in inputs if name in move.newest_us]
         if newest:
             move.newest_us[view.name] = min(newest)
         try:
@@ -346,8 +398,8 @@ class Steps:
     def _level_places(self, view: Kept, move: _Move) -> Mapping[str, Place] | None:
         """Where all that a view is made from stands; None: something is not there yet, or is not level."""
         places: dict[str, Place] = {}
-        for name in view.inputs:
-            for source, place in move.places.get(name, {name: None}).items():
+        for name, table in view.tables.items():
+            for source, place in move.places.get(table, {name: None}).items():
                 if place is None or places.setdefault(source, place) != place:
                     return None
         return places if self._meetings.level(places) else None
@@ -364,7 +416,7 @@ class Steps:
     def _computed(self, view: Kept, units: set[bytes], newest_us: int | None) -> Delta:
         own = self._held.tables[view.name]
         if units and not view.regrouping.units.columns:
-            _refuse_too_much(view.regrouping.view, self._held.tables)
+            _refuse_too_much(view, self._held.tables)
         keep_us = view.regrouping.view.keep_us
         limit_us = None if keep_us is None or newest_us is None else newest_us - keep_us
         wanted = sorted(units)
@@ -382,7 +434,7 @@ class Steps:
         """A commit of the view, if it has changed or its frontier has moved."""
         own = self._held.tables[view.name]
         own.apply(delta.old, delta.new)
-        end = {name: [move.reached[name][0], list(move.reached[name][1])] for name in view.inputs}
+        end = {name: [move.reached[table][0], list(move.reached[table][1])] for name, table in view.tables.items()}
         last = view.last
         offset = self._log.bounds(view.output).ends[0]
         move.reached[view.name] = (view.output.epoch, [offset])
@@ -403,6 +455,22 @@ class Steps:
         move.reached[view.name] = (view.output.epoch, [offset + 1])
         move.metas[view.name] = meta
         move.appends.append(Append(view.output, changelog(delta, own), meta=msgspec.to_builtins(meta)))
+        move.appends += self._late_events(view, end, now_us)
+
+    def _late_events(self, view: Kept, end: Mapping[str, Any], now_us: int) -> Iterator[Append]:
+        """What the log's rule has left out between the view's last frontier and this one, for the ledger `late`."""
+        for name, source in view.streams.items():
+            stream = source.live()
+            if stream is None or stream.epoch != end[name][0]:
+                continue
+            before = view.last.end.get(name) if view.last else None
+            follows = before is not None and before[0] == stream.epoch
+            first = commit_behind(source.log, stream, before[1]) if before and follows else 0
+            behind = commit_behind(source.log, stream, end[name][1])
+            found = late_events(source.log, source.feed_of(stream), view.name, first, behind, now_us)
+            if found is not None:
+                count = Count(control_keys.count(name, view.name), "late", Share("accepted"))
+                yield Append(self._late, found, follows=True, counts=(count,))
 
     def _stand(self, view: Kept, move: _Move) -> None:
         """It stays where it is; what reads it sees it there."""
@@ -441,8 +509,8 @@ class Steps:
         view.tell("retrying", error)
 
 
-def _refuse_too_much(view: ViewDef, tables: Mapping[str, Table]) -> None:
-    rows = sum(len(tables[name]) for name in view.inputs)
+def _refuse_too_much(kept: Kept, tables: Mapping[str, Table]) -> None:
+    view, rows = kept.regrouping.view, sum(len(tables[name]) for name in kept.tables.values())
     if rows > view.whole_rows:
         raise TooMuchError(
             f"'{view.name}' has no units: any change computes all of it, and its inputs have {rows:,} rows",
