@@ -188,6 +188,12 @@ chaos-readers: testing
 	$(BIN)/python -m tests.chaos.readers --rounds $(READER_ROUNDS) --seed $(SEED)
 	$(BIN)/python -m tests.chaos.model --rounds $(READER_ROUNDS) --seed $(SEED)
 
+# Every shape of query that tests/flows/shapes.py has, in many seeded orders of changes: make shapes SEEDS=50
+SEEDS ?= 5
+.PHONY: shapes
+shapes: testing
+	SHAPE_SEEDS=$(SEEDS) $(PYTEST) tests/flows/test_shapes.py
+
 # The tables of routes and parameters in docs/reference/http.md
 .PHONY: routes
 routes: $(INSTALLED)

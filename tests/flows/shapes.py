@@ -241,18 +241,274 @@ def above_average(orders: DataFrame) -> DataFrame:
     return sql("SELECT oid, amt FROM {orders} WHERE amt > (SELECT avg(amt) FROM {orders})", orders=orders)
 
 
-@shape("id")
+@shape("id", "id")
 def full_join(orders: DataFrame, users: DataFrame) -> DataFrame:
     spent = orders.groupBy(F.col("uid").cast("long").alias("id")).agg(F.sum("amt").alias("spent"))
     return spent.join(users, "id", "full")
 
 
-@shape("country name level")
+@shape("country name level", "country name level")
 def rolled_up(users: DataFrame) -> DataFrame:
-    total = users.rollup("country", "name").agg(F.count("*").alias("n"), F.grouping_id().alias("level"))
-    return total
+    return users.rollup("country", "name").agg(F.count("*").alias("n"), F.grouping_id().alias("level"))
 
 
 @shape("what", "")
 def grand_total(orders: DataFrame) -> DataFrame:
     return orders.agg(F.lit("all").alias("what"), F.count("*").alias("n"), F.sum("amt").alias("s"))
+
+
+@shape("a id", "a id")
+def cube_beside_its_rows(orders: DataFrame, users: DataFrame) -> DataFrame:
+    """Two grouping sets, joined above with a table."""
+    query = """SELECT grouping(amt) a, uid id, sum(price) p, first(name) name
+               FROM {orders} JOIN {users} ON uid = id WHERE amt IS NOT NULL
+               GROUP BY GROUPING SETS ((uid, amt), (uid)) HAVING a = 1"""
+    return sql(query, orders=orders, users=users)
+
+
+@shape("country name c n", "country name c n")
+def cubed(users: DataFrame) -> DataFrame:
+    counted = users.cube("country", "name")
+    return counted.agg(F.grouping("country").alias("c"), F.grouping("name").alias("n"), F.max("id").alias("m"))
+
+
+@shape("id", "id")
+def full_join_of_tables(orders: DataFrame, users: DataFrame) -> DataFrame:
+    most = orders.groupBy(F.col("uid").alias("id")).agg(F.max("amt").alias("most"))
+    return most.join(users.where("name = 'a'"), "id", "full")
+
+
+@shape("country id", "country id")
+def full_join_of_two_columns(users: DataFrame, taxes: DataFrame) -> DataFrame:
+    taxed = taxes.select("country", F.col("tax").cast("long").alias("id"), (F.col("tax") * 2).alias("twice"))
+    return users.join(taxed.dropDuplicates(["country", "id"]), ["country", "id"], "full")
+
+
+@shape("x", "x")
+def full_join_and_another(orders: DataFrame, users: DataFrame, taxes: DataFrame) -> DataFrame:
+    query = """SELECT coalesce(o.k, u.k) x, o.n, u.m, t.m most
+               FROM (SELECT amt k, count(*) n FROM {orders} GROUP BY amt) o
+               FULL JOIN (SELECT CAST(id AS INT) k, max(name) m FROM {users} GROUP BY id) u ON o.k = u.k
+               LEFT JOIN (SELECT tax, max(country) m FROM {taxes} GROUP BY tax) t ON coalesce(o.k, u.k) = t.tax"""
+    return sql(query, orders=orders, users=users, taxes=taxes)
+
+
+@shape("x", "x")
+def intersected_all(orders: DataFrame, users: DataFrame) -> DataFrame:
+    both = orders.select(F.col("uid").cast("long").alias("x")).intersectAll(users.select("id"))
+    return both.groupBy("x").agg(F.count("*").alias("n"))
+
+
+@shape("x", "x")
+def subtracted_all(orders: DataFrame, users: DataFrame) -> DataFrame:
+    rest = orders.select(F.col("uid").cast("long").alias("x")).exceptAll(users.select("id"))
+    return rest.groupBy("x").agg(F.count("*").alias("n"))
+
+
+@shape("kind x", "kind x")
+def union_of_kinds(orders: DataFrame, users: DataFrame) -> DataFrame:
+    bought = orders.select(F.lit("order").alias("kind"), F.col("oid").cast("long").alias("x"), "amt")
+    known = users.select(F.lit("user").alias("kind"), F.col("id").alias("x"), F.lit(None).cast("int").alias("amt"))
+    return bought.unionByName(known)
+
+
+@shape("country", "country")
+def union_of_countries(users: DataFrame, taxes: DataFrame) -> DataFrame:
+    query = """SELECT country, count(*) n FROM (SELECT country FROM {users} UNION ALL SELECT country FROM {taxes})
+               GROUP BY country"""
+    return sql(query, users=users, taxes=taxes)
+
+
+@shape("id", "id")
+def semi_and_anti_join(orders: DataFrame, users: DataFrame) -> DataFrame:
+    query = """SELECT * FROM {users} u WHERE EXISTS (SELECT 1 FROM {orders} o WHERE o.uid = u.id AND amt > 2)
+               AND NOT EXISTS (SELECT 1 FROM {orders} o WHERE o.uid = u.id AND amt = 0)"""
+    return sql(query, orders=orders, users=users)
+
+
+@shape("oid", "oid")
+def pricing_summary(orders: DataFrame, users: DataFrame, taxes: DataFrame) -> DataFrame:
+    """TPC-H 3: three tables in a row, one line for each order."""
+    query = """SELECT oid, country, sum(amt * (1 + tax)) revenue FROM {orders} JOIN {users} ON uid = id
+               JOIN {taxes} USING (country) WHERE name = 'a' GROUP BY oid, country"""
+    return sql(query, orders=orders, users=users, taxes=taxes)
+
+
+@shape("country", "country")
+def local_supplier_volume(orders: DataFrame, users: DataFrame, taxes: DataFrame) -> DataFrame:
+    """TPC-H 5: revenue by country, for those with a tax."""
+    query = """SELECT country, sum(amt) revenue, avg(price) price FROM {orders}, {users} JOIN {taxes} USING (country)
+               WHERE uid = id AND tax > 1 GROUP BY country HAVING sum(amt) >= 0"""
+    return sql(query, orders=orders, users=users, taxes=taxes)
+
+
+@shape("n")
+def customer_distribution(orders: DataFrame, users: DataFrame) -> DataFrame:
+    """TPC-H 13: how many users have how many orders."""
+    query = """SELECT n, count(*) users FROM (SELECT id, count(oid) n FROM {users} LEFT JOIN {orders} ON uid = id
+               GROUP BY id) GROUP BY n"""
+    return sql(query, orders=orders, users=users)
+
+
+@shape("id", "id")
+def large_volume_customers(orders: DataFrame, users: DataFrame) -> DataFrame:
+    """TPC-H 18: users whose orders sum up to much, with their orders."""
+    query = """SELECT id, name, count(*) n, sum(amt) s FROM {users} JOIN {orders} ON uid = id
+               WHERE uid IN (SELECT uid FROM {orders} GROUP BY uid HAVING sum(amt) > 4) GROUP BY id, name"""
+    return sql(query, orders=orders, users=users)
+
+
+@shape("oid", "oid")
+def small_quantity_orders(orders: DataFrame) -> DataFrame:
+    """TPC-H 17: orders below the average of their user."""
+    query = """SELECT oid, amt FROM {orders} o
+               WHERE amt < (SELECT avg(amt) FROM {orders} i WHERE i.uid = o.uid)"""
+    return sql(query, orders=orders)
+
+
+@shape("country")
+def important_stock(orders: DataFrame, users: DataFrame) -> DataFrame:
+    """TPC-H 11: groups above a share of everything."""
+    query = """SELECT country, sum(amt) s FROM {orders} JOIN {users} ON uid = id GROUP BY country
+               HAVING sum(amt) > (SELECT sum(amt) * 0.3 FROM {orders})"""
+    return sql(query, orders=orders, users=users)
+
+
+@shape("id", "id")
+def waiting_users(orders: DataFrame, users: DataFrame) -> DataFrame:
+    """TPC-H 22: rich users without orders."""
+    query = """SELECT id, country FROM {users} u LEFT ANTI JOIN {orders} o ON o.uid = u.id AND o.amt > 1
+               WHERE country IN ('NL', 'DE')"""
+    return sql(query, orders=orders, users=users)
+
+
+@shape("name country", "name country")
+def conditional_counts(orders: DataFrame, users: DataFrame) -> DataFrame:
+    """TPC-H 12: counts of cases."""
+    cases = [F.sum(F.when(F.col("amt") > 2, 1).otherwise(0)).alias("high"), F.count_if(F.col("amt") <= 2).alias("low")]
+    return users.join(orders, orders.uid == users.id, "left").groupBy("name", "country").agg(*cases)
+
+
+@shape("uid", "uid")
+def first_and_last(orders: DataFrame) -> DataFrame:
+    first, last = F.min_by("amt", "oid"), F.max_by("amt", "oid")
+    return orders.groupBy("uid").agg(first.alias("first"), last.alias("last"), F.collect_list("oid").alias("all"))
+
+
+@shape("uid", "uid")
+def share_of_the_group(orders: DataFrame) -> DataFrame:
+    query = """SELECT uid, max(share) share FROM (SELECT uid, amt / sum(amt) OVER (PARTITION BY uid) share
+               FROM {orders} WHERE amt > 0) GROUP BY uid"""
+    return sql(query, orders=orders)
+
+
+@shape("oid", "uid")
+def next_order(orders: DataFrame) -> DataFrame:
+    by = Window.partitionBy("uid").orderBy("oid")
+    return orders.select("oid", "uid", F.lead("oid").over(by).alias("next"), F.ntile(2).over(by).alias("half"))
+
+
+@shape("oid", "uid")
+def moving_sum(orders: DataFrame) -> DataFrame:
+    by = Window.partitionBy("uid").orderBy("oid").rowsBetween(-1, 1)
+    return orders.select("oid", "uid", F.sum("amt").over(by).alias("s")).where("s IS NOT NULL")
+
+
+@shape("id place", "country")
+def top_with_join(orders: DataFrame, users: DataFrame) -> DataFrame:
+    query = """SELECT id, country, place FROM (SELECT id, country, row_number() OVER (PARTITION BY country ORDER BY
+               sum(amt) DESC, id) place FROM {users} JOIN {orders} ON uid = id GROUP BY id, country) WHERE place < 3"""
+    return sql(query, orders=orders, users=users)
+
+
+@shape("country", "country")
+def best_of_each(users: DataFrame, orders: DataFrame) -> DataFrame:
+    spent = orders.groupBy("uid").agg(F.sum("amt").alias("s"))
+    return (
+        users.join(spent, users.id == spent.uid).groupBy("country").agg(F.max_by("id", F.struct("s", "id")).alias("b"))
+    )
+
+
+@shape("uid x", "uid")
+def exploded(orders: DataFrame) -> DataFrame:
+    return orders.select("uid", F.explode(F.sequence(F.lit(0), "amt")).alias("x")).distinct()
+
+
+@shape("uid what", "uid what")
+def unpivoted(orders: DataFrame) -> DataFrame:
+    summed = orders.groupBy("uid").agg(F.sum("amt").alias("amt"), F.count("*").cast("long").alias("n"))
+    return summed.unpivot("uid", ["amt", "n"], "what", "value")
+
+
+@shape("name", "name")
+def pivot_of_a_join(orders: DataFrame, users: DataFrame) -> DataFrame:
+    joined = orders.join(users, orders.uid == users.id)
+    return joined.groupBy("name").pivot("country", ["NL", "DE"]).agg(F.sum("amt"))
+
+
+@shape("uid", "uid")
+def two_distinct_counts(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("uid").agg(F.countDistinct("amt").alias("a"), F.countDistinct("price").alias("p"))
+
+
+@shape("a b", "a")
+def pairs_of_a_country(users: DataFrame) -> DataFrame:
+    query = """SELECT a.id a, b.id b FROM {users} a JOIN {users} b ON a.country <=> b.country AND a.id < b.id"""
+    return sql(query, users=users)
+
+
+@shape("id", "id")
+def chain_of_left_joins(users: DataFrame, taxes: DataFrame, orders: DataFrame) -> DataFrame:
+    query = """SELECT u.id, t.tax, o.n FROM {users} u LEFT JOIN {taxes} t ON u.country = t.country
+               LEFT JOIN (SELECT uid, count(*) n FROM {orders} GROUP BY uid) o ON o.uid = u.id"""
+    return sql(query, users=users, taxes=taxes, orders=orders)
+
+
+@shape("id", "id")
+def lateral_best(orders: DataFrame, users: DataFrame) -> DataFrame:
+    query = """SELECT u.id, o.m FROM {users} u JOIN LATERAL (SELECT max(amt) m FROM {orders} WHERE uid = u.id) o"""
+    return sql(query, orders=orders, users=users)
+
+
+@shape("id", "id")
+def scalars_of_two_tables(orders: DataFrame, users: DataFrame, taxes: DataFrame) -> DataFrame:
+    query = """SELECT id, (SELECT sum(amt) FROM {orders} WHERE uid = id) s,
+               (SELECT max(tax) FROM {taxes} t WHERE t.country = u.country) t FROM {users} u"""
+    return sql(query, orders=orders, users=users, taxes=taxes)
+
+
+@shape("country", "country")
+def nested_views(orders: DataFrame, users: DataFrame) -> DataFrame:
+    """A view of a view of a view, as one query."""
+    spent = orders.groupBy("uid").agg(F.sum("amt").alias("s"))
+    buyers = users.join(spent, users.id == spent.uid).where("s > 1")
+    return buyers.groupBy("country").agg(F.sum("s").alias("s"), F.count("*").alias("n")).where("n < 4")
+
+
+@shape("oid", "oid")
+def range_join(orders: DataFrame, users: DataFrame) -> DataFrame:
+    query = """SELECT oid, count(id) n FROM {orders} LEFT JOIN {users} ON uid = id AND amt > id GROUP BY oid"""
+    return sql(query, orders=orders, users=users)
+
+
+@shape("oid")
+def median_over_everything(orders: DataFrame) -> DataFrame:
+    return sql("SELECT oid, amt - (SELECT median(amt) FROM {orders}) d FROM {orders}", orders=orders)
+
+
+@shape("h", "h")
+def grouped_by_a_function(users: DataFrame) -> DataFrame:
+    query = "SELECT concat(country, '/', upper(name)) h, collect_set(id) ids FROM {users} GROUP BY 1"
+    return sql(query, users=users).select("h", F.array_sort("ids").alias("ids"))
+
+
+@shape("uid", "uid")
+def filled_up(orders: DataFrame) -> DataFrame:
+    return orders.fillna({"uid": -1, "amt": 0}).groupBy("uid").agg(F.sum("amt").alias("s"))
+
+
+@shape("id", "id")
+def newest_of_duplicates(orders: DataFrame) -> DataFrame:
+    query = """SELECT uid id, amt FROM {orders} WHERE uid IS NOT NULL
+               QUALIFY row_number() OVER (PARTITION BY uid ORDER BY oid DESC) = 1"""
+    return sql(query, orders=orders)

@@ -17,6 +17,9 @@ Going along links from the homes of a unit gives the rows that it needs. Going b
 any leaf, gives the homes' rows that it touches, and so the units that changed: rows that no link leads to do not
 matter to any unit.
 
+Spark does not push a filter through some things, though it could; what `_Tracer` does there has its proof with it: full
+outer joins (`_through_full_joins`), grouping sets (`_as_union`) and renamed columns of a window (`_with_partitions`).
+
 1. A mark says true of everything, null too, so that a filter by values may treat null as a value.
 2. What has no such proof has no unit: `find_units` gives None, and the view is computed as a whole.
 3. Rows beyond those that are needed do no harm: a leaf may always hold more, and other units of the result are left
@@ -35,6 +38,8 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.flows import plan_tree
 
 _GROUP_LIMITS = "spark.sql.optimizer.windowGroupLimitThreshold"
+_LEFT_OUT = "spark.sql.optimizer.excludedRules"
+_FOLDING = "org.apache.spark.sql.catalyst.optimizer.ConstantFolding"
 _OVER_KEYS = ("EqualTo", "EqualNullSafe")
 _WITH_PLANS = ("ScalarSubquery", "LateralSubquery", "Exists", "ListQuery", "InSubquery", "DynamicPruningSubquery")
 
@@ -102,7 +107,7 @@ def find_units(frame: DataFrame, inputs: Mapping[str, DataFrame], key: Sequence[
     Columns of the view's key are preferred: the view's rows are known by them.
     """
     tracer = _Tracer(frame.sparkSession, inputs)
-    plan = tracer.with_plain_keys(tracer.optimised(plan_tree.analyzed(frame)))
+    plan = tracer.rewritten(tracer.optimised(plan_tree.analyzed(frame)))
     leaves = tracer.leaves(plan)
     if len({leaf.input for leaf in leaves}) < len(inputs) or tracer.has_subqueries(plan):
         return None
@@ -167,13 +172,27 @@ class _Tracer:
     def optimised(self, plan: plan_tree.Plan) -> plan_tree.Plan:
         """As Spark's optimizer leaves it; twice, since the second pass sees the joins that subqueries became. It makes
         no limits for the groups of a window meanwhile, through which it would push nothing afterwards."""
+        return self._optimised(plan, {_GROUP_LIMITS: "-1"})
+
+    def _settled(self, plan: plan_tree.Plan) -> plan_tree.Plan:
+        """As the optimizer leaves it with its marks as far down as they go. A mark on a constant stays: it says that
+        rows below have one value."""
+        settings = {_GROUP_LIMITS: "-1", _LEFT_OUT: _FOLDING}
+        plan = self._optimised(plan, settings)
+        while (lower := self._through_full_joins(plan)) is not None:
+            plan = self._optimised(lower, settings)
+        return plan
+
+    def _optimised(self, plan: plan_tree.Plan, settings: Mapping[str, str]) -> plan_tree.Plan:
         optimizer = self._spark._jsparkSession.sessionState().optimizer()
-        before = self._spark.conf.get(_GROUP_LIMITS)
-        self._spark.conf.set(_GROUP_LIMITS, "-1")
+        before = {name: self._spark.conf.get(name, None) for name in settings}
+        for name, value in settings.items():
+            self._spark.conf.set(name, value)
         try:
             return optimizer.execute(optimizer.execute(plan))
         finally:
-            self._spark.conf.set(_GROUP_LIMITS, str(before))
+            for name, value in before.items():
+                self._spark.conf.unset(name) if value is None else self._spark.conf.set(name, value)
 
     def leaves(self, plan: plan_tree.Plan) -> list[Leaf]:
         places = [node for node in plan_tree.nodes(plan) if self._input(node) is not None]
@@ -187,18 +206,25 @@ class _Tracer:
         parts = (part for node in plan_tree.nodes(plan) for part in plan_tree.expressions(node))
         return any(plan_tree.kind(part) in _WITH_PLANS for part in parts)
 
-    def with_plain_keys(self, plan: plan_tree.Plan) -> plan_tree.Plan:
-        """The same plan, whose joins compare columns: what they compute for it stands in a projection below, since
-        Spark infers filters between columns only. A null-safe comparison becomes a plain one: the marks hold for null
-        too."""
-        below = [self.with_plain_keys(child) for child in plan_tree.children(plan)]
+    def rewritten(self, plan: plan_tree.Plan) -> plan_tree.Plan:
+        """The same query, so written that Spark pushes marks as far as it can."""
+        below = [self.rewritten(child) for child in plan_tree.children(plan)]
         if not below:
             return plan
-        if plan_tree.kind(plan) != "Join" or plan.condition().isEmpty():
-            return plan.withNewChildren(self._seq(below))
-        left, right = below
+        kind = plan_tree.kind(plan)
+        if kind == "Join" and plan.condition().isDefined() and not _is_full(plan):
+            return self._with_plain_keys(plan, *below)
+        if kind == "Expand":
+            return self._as_union(plan, below[0])
+        if kind == "Window":
+            return self._with_partitions(plan, below[0])
+        return plan.withNewChildren(self._seq(below))
+
+    def _with_plain_keys(self, join: plan_tree.Plan, left: plan_tree.Plan, right: plan_tree.Plan) -> plan_tree.Plan:
+        """A join that compares columns: what it computes for that stands in a projection below, since Spark infers
+        filters between columns only. A null-safe comparison becomes a plain one: the marks hold for null too."""
         parts: list[Any] = []
-        for part in _conjuncts(plan.condition().get()):
+        for part in _conjuncts(join.condition().get()):
             sides = self._sides(part, left, right)
             if sides is None:
                 parts.append(part)
@@ -207,7 +233,16 @@ class _Tracer:
             right, b = self._as_column(right, sides[1])
             parts.append(self._jvm.org.apache.spark.sql.catalyst.expressions.EqualTo(a, b))
         condition = self._jvm.scala.Some(self._all(parts))
-        return self._logical.Join(left, right, plan.joinType(), condition, plan.hint())
+        return self._logical.Join(left, right, join.joinType(), condition, join.hint())
+
+    def _with_partitions(self, window: plan_tree.Plan, child: plan_tree.Plan) -> plan_tree.Plan:
+        """A window that is partitioned by columns is so by what is computed from these alone, too."""
+        partitions = list(plan_tree.items(window.partitionSpec()))
+        by = {number for column in partitions for number in _ids(column)}
+        if plan_tree.kind(child) == "Project":
+            columns = [e for e in plan_tree.items(child.projectList()) if plan_tree.kind(e) == "Alias"]
+            partitions += [e.toAttribute() for e in columns if e.deterministic() and _ids(e) and _ids(e) <= by]
+        return window.copy(window.windowExpressions(), self._seq(partitions), window.orderSpec(), child, window.hint())
 
     def _sides(self, part: Any, left: plan_tree.Plan, right: plan_tree.Plan) -> tuple[Any, Any] | None:
         """What of each side an equality compares; None: it is another condition."""
@@ -222,16 +257,69 @@ class _Tracer:
     def _as_column(self, side: plan_tree.Plan, expression: Any) -> tuple[plan_tree.Plan, Any]:
         if plan_tree.kind(expression) == "AttributeReference":
             return side, expression
-        named = self._alias(expression)
+        named = self._alias(expression, "_key")
         columns = [*plan_tree.items(side.output()), named]
         return self._logical.Project(self._seq(columns), side), named.toAttribute()
 
-    def _alias(self, expression: Any) -> Any:
-        fresh = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
+    def _alias(self, expression: Any, name: str, number: Any = None) -> Any:
+        number = number or self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
         none = self._jvm.scala.Option.empty()
         return self._jvm.org.apache.spark.sql.catalyst.expressions.Alias(
-            expression, "_key", fresh, self._seq([]), none, self._seq([])
+            expression, name, number, self._seq([]), none, self._seq([])
         )
+
+    def _as_union(self, expand: plan_tree.Plan, child: plan_tree.Plan) -> plan_tree.Plan:
+        """The rows of each grouping set as a part of a union.
+
+        `Expand` gives for each row one row by each of its projections. So does a union of these projections over the
+        same rows, and through that Spark pushes filters, into each part by what the part has in the column: a
+        grouping set without the column has null there, which is then the value of all rows below.
+        """
+        output = list(plan_tree.items(expand.output()))
+        parts: list[plan_tree.Plan] = []
+        for projection in plan_tree.items(expand.projections()):
+            numbers = [None if parts else column.exprId() for column in output]
+            values = zip(plan_tree.items(projection), output, numbers, strict=True)
+            columns = [self._alias(value, column.name(), number) for value, column, number in values]
+            parts.append(self._logical.Project(self._seq(columns), child))
+        return self._logical.Union(self._seq(parts), False, False) if len(parts) > 1 else parts[0]
+
+    def _through_full_joins(self, plan: plan_tree.Plan) -> plan_tree.Plan | None:
+        """The plan with marks on `coalesce(l, r)` moved from above a full join on `l = r` to `l` on its left and `r` on
+        its right; None: there is no such mark.
+
+        A row of the result has the value v in `coalesce(l, r)` if it is made from a left row with l = v, matched or
+        not, or from a right row with r = v that no left row matches. Only rows with r = v can match the first, and
+        only rows with l = v the second. So rows with other values on either side matter neither to them nor to
+        whether they are matched; for null, which matches nothing or only null, as for any value.
+        """
+        below = plan_tree.children(plan)
+        if plan_tree.kind(plan) == "Filter" and _is_full(below[0]):
+            moved = self._moved(plan, below[0])
+            if moved is not None:
+                return moved
+        for number, child in enumerate(below):
+            lower = self._through_full_joins(child)
+            if lower is not None:
+                return plan.withNewChildren(self._seq([*below[:number], lower, *below[number + 1 :]]))
+        return None
+
+    def _moved(self, plan: plan_tree.Plan, join: plan_tree.Plan) -> plan_tree.Plan | None:
+        """A filter above a full join with those marks inside the join that may go there; None: none may."""
+        sides, rest = plan_tree.children(join), []
+        pairs = [pair for part in _conjuncts(join.condition().get()) if (pair := self._sides(part, *sides))]
+        for part in _conjuncts(plan.condition()):
+            name = _mark_name(part)
+            pair = _coalesced(plan_tree.children(part)[0], pairs) if name is not None else None
+            if pair is None:
+                rest.append(part)
+            else:
+                marked = zip(sides, pair, strict=True)
+                sides = [self._logical.Filter(self._mark(name or "", value), side) for side, value in marked]
+        if sides == plan_tree.children(join):
+            return None
+        lower = join.withNewChildren(self._seq(sides))
+        return self._logical.Filter(self._all(rest), lower) if rest else lower
 
     # Marks
 
@@ -239,12 +327,12 @@ class _Tracer:
         """For each leaf at which marks on columns of the result arrived: column and expression."""
         for column in list(plan_tree.items(plan.output())):
             plan = self._logical.Filter(self._mark(column.name(), column), plan)
-        traces = self._traces(self.optimised(plan))
+        traces = self._traces(self._settled(plan))
         return {leaf.number: there for leaf in leaves if (there := traces.at(leaf.number))}
 
     def links(self, plan: plan_tree.Plan, leaves: Sequence[Leaf]) -> list[JoinLink]:
         names: list[str] = []
-        traces = self._traces(self.optimised(self._with_marked_joins(plan, names)))
+        traces = self._traces(self._settled(self._with_marked_joins(plan, names)))
         links = []
         for name in names:
             places = [LeafValue(leaf, expression) for leaf, expression in traces.of(name).items()]
@@ -327,6 +415,25 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
             yield from _conjuncts(part)
     else:
         yield condition
+
+
+def _is_full(plan: plan_tree.Plan) -> bool:
+    """Whether it is a full outer join on some condition."""
+    is_join = plan_tree.kind(plan) == "Join" and plan.condition().isDefined()
+    return is_join and plan_tree.kind(plan.joinType()) == "FullOuter"
+
+
+def _coalesced(expression: Any, pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any] | None:
+    """The columns of a join of which an expression takes the one that is not null."""
+    if plan_tree.kind(expression) != "Coalesce" or len(plan_tree.children(expression)) != 2:
+        return None
+    one, other = plan_tree.children(expression)
+    for left, right in pairs:
+        if (one.semanticEquals(left) and other.semanticEquals(right)) or (
+            one.semanticEquals(right) and other.semanticEquals(left)
+        ):
+            return left, right
+    return None
 
 
 def _mark_name(expression: Any) -> str | None:
