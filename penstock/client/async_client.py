@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from os import PathLike
 from random import Random
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 from weakref import WeakSet
 
 from penstock.client.assembly import NewestPositions, StreamAssembly, ViewAssembly
@@ -27,14 +28,16 @@ from penstock.client.row_calls import AsyncCalling, Calls, RowChange, in_order
 from penstock.client.subscription import Following, Means, Notify, logged
 from penstock.client.transport import IDLE_S, FromEnd, Way, transport
 from penstock.client.verdict import TransientFailure
-from penstock.client.view_rows import Changes, Row, Rows, ViewFacts, facts_in, key_parameter
+from penstock.client.view_rows import Changes, Row, Rows, ViewFacts, facts_in, key_parameter, key_path
 from penstock.clock import Clock, SystemClock
 from penstock.errors import CertificateError, PositionGoneError, UnknownViewError, UnreachableError
+from penstock.protocol import encode
 
 if TYPE_CHECKING:
     from penstock.client.http_calls import HttpCalls
 
 Key = str | Callable[[], str] | None
+Reply = TypeVar("Reply")
 TRIES = 3
 """How often a single read is tried when the connection fails."""
 _WAIT_S = 5.0
@@ -156,6 +159,20 @@ class AsyncClient:
             return await self._facts(name)
         except TransientFailure as failure:
             raise failure.why from None
+
+    # Rows of tables
+
+    async def put_row(self, table: str, key: Any, row: Any) -> str:
+        """Set a row of a table, and give its ack, for `after=`. A key as for `get_row`; the row may leave it out."""
+        return await self._change("PUT", table, key, encode(row))
+
+    async def patch_row(self, table: str, key: Any, fields: Mapping[str, Any]) -> str:
+        """Change these fields of a row; None takes one out, so that it has its default."""
+        return await self._change("PATCH", table, key, encode(dict(fields)))
+
+    async def delete_row(self, table: str, key: Any) -> str:
+        """Delete a row; one that is not there stays away."""
+        return await self._change("DELETE", table, key, None)
 
     # For ever
 
@@ -319,12 +336,24 @@ class AsyncClient:
         except TransientFailure as failure:
             raise failure.why from None
 
+    async def _change(self, method: str, table: str, key: Any, body: bytes | None) -> str:
+        """Once, however often it is tried: the server knows each try by its key."""
+        path, once = f"/tables/{table}/{key_path(key, await self.view(table))}", uuid.uuid4().hex
+        try:
+            reply = await self._again(lambda: self._calls().send(method, path, body, once))
+        except TransientFailure as failure:
+            raise failure.why from None
+        return str(reply["ack"])
+
     async def _tried(self, path: str, parameters: Mapping[str, str], wait_s: float = 0.0) -> Mapping[str, Any]:
-        """A read may be repeated: a broken connection is tried again, a few times. Raises `TransientFailure`."""
+        return await self._again(lambda: self._calls().get(path, parameters, wait_s)) or {}
+
+    async def _again(self, ask: Callable[[], Awaitable[Reply]]) -> Reply:
+        """What may be repeated: a broken connection is tried again, a few times. Raises `TransientFailure`."""
         backoff = Backoff(self._backoff_most_s, self._random)
         for left in range(TRIES - 1, -1, -1):
             try:
-                return await self._calls().get(path, parameters, wait_s) or {}
+                return await ask()
             except TransientFailure as failure:
                 if not left or type(failure.why) is not UnreachableError:
                     raise

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from penstock.client.verdict import TransientFailure, reply_failure
 from penstock.errors import BadRequestError, CertificateError, UnreachableError
@@ -61,6 +62,20 @@ class HttpCalls:
             if reply.status != 200:
                 raise reply_failure(reply.status, reply.headers, body, f"{self.url}{path}")
             return _decoded(body, f"{self.url}{path}")
+
+    async def send(self, method: str, path: str, body: bytes | None, once: str) -> Mapping[str, Any]:
+        """The body of a 200 to a request that changes something; `once` is its Idempotency-Key. Raises as `get`."""
+        limit = aiohttp.ClientTimeout(sock_connect=self._timeout_s, sock_read=self._timeout_s)
+        headers = self._headers() | {"Content-Type": "application/json", "Idempotency-Key": once}
+        url = URL(self.url + path, encoded=True)
+        async with (
+            self._troubles(path),
+            self._open().request(method, url, data=body, headers=headers, timeout=limit) as reply,
+        ):
+            content = await reply.read()
+            if reply.status != 200:
+                raise reply_failure(reply.status, reply.headers, content, f"{self.url}{path}")
+            return _decoded(content, f"{self.url}{path}")
 
     @asynccontextmanager
     async def events(

@@ -151,6 +151,12 @@ class Client:
     views = _waited(AsyncClient.views)
     view = _waited(AsyncClient.view)
 
+    # Rows of tables
+
+    put_row = _waited(AsyncClient.put_row)
+    patch_row = _waited(AsyncClient.patch_row)
+    delete_row = _waited(AsyncClient.delete_row)
+
     # For ever
 
     watch = _iterated(AsyncClient.watch)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from penstock.errors import BadQueryError
 from penstock.protocol import encode, wire
@@ -136,6 +137,16 @@ def key_parameter(key: Any, facts: ViewFacts | None) -> str:
     if len(named) == 1 and not types.get(facts.key[0], "").startswith("struct"):
         return key_parameter(named[facts.key[0]], None)
     return encode(wire({name: _thawed(value, types.get(name, "")) for name, value in named.items()})).decode()
+
+
+def key_path(key: Any, facts: ViewFacts) -> str:
+    """The same as the segments of an address below `/tables/{table}`.
+
+    >>> key_path(("a/b", 7), ViewFacts("t", ("x", "y"), (), (), None, None, None, None, None))
+    'a%2Fb/7'
+    """
+    named = _named(key, facts) if isinstance(key, dict | tuple) else {facts.key[0]: key}
+    return "/".join(quote(key_parameter(named[name], None), safe="") for name in facts.key)
 
 
 def _named(key: dict[str, Any] | tuple[Any, ...], facts: ViewFacts) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import pytest
 from table_edge import edge
 
 from penstock import App, Event, Struct, signed
+from penstock.client import AsyncClient
 from penstock.collect.limits.stream_guard import StreamGuard
-from penstock.errors import SchemaChangeError
+from penstock.errors import EventsRejectedError, SchemaChangeError, UnknownRowError
 from penstock.run.reading_edge import open_reading_edge
 
 
@@ -356,3 +357,20 @@ async def test_letters_of_a_table_are_replayed_once_when_they_are_mended(tmp_pat
         assert [(row["id"], row["country"]) for row in await there.rows()] == [(2, "se")]
         mended = {"letter": one, "events": [{"id": 1, "country": "no"}]}
         assert (await there.ask("POST", "/dead/replay", {"letters": [mended]}))[1]["accepted"] == 1
+
+
+async def test_the_python_client_sets_changes_reads_and_deletes_rows(tmp_path: Path) -> None:
+    async with edge(tmp_path, shop()) as there, AsyncClient(str(there.http._base_url).rstrip("/")) as client:
+        ack = await client.put_row("users", 1, {"country": "no", "age": 40})
+        assert await client.get_row("users", 1, after=ack) == ANN
+        ack = await client.patch_row("users", (1,), {"age": None})
+        assert (await client.get("users", after=ack))[0]["age"] is None
+        ack = await client.put_row("prices", ("a/b", date(2024, 5, 1)), {"amount": Decimal("2.5")})
+        (price,) = await client.get("prices", after=ack)
+        assert (price["product"], price["day"]) == ("a/b", "2024-05-01")
+        ack = await client.delete_row("prices", {"product": "a/b", "day": date(2024, 5, 1)})
+        assert not await client.get("prices", after=ack)
+        with pytest.raises(UnknownRowError):
+            await client.patch_row("users", 9, {"age": 1})
+        with pytest.raises(EventsRejectedError):
+            await client.put_row("users", 9, {"country": 5})
