@@ -69,7 +69,7 @@ lint: $(INSTALLED) $(PAGE) $(CLIENT)
 
 # Tests run in groups, several at once, each in one process. A group starts when what it needs is there, and shows what
 # it has found when it is done. There is no second try: a test that a busy machine can fail is mended or removed.
-GROUPS := kills flows e2e chaos serve views pulls collect cli others
+GROUPS := kills flows e2e chaos logs serve views pulls collect cli others
 # These wait for Spark, browsers and what was killed: they start first and go first, the others compute meanwhile.
 LONG := kills flows e2e chaos
 kills := tests/chaos/test_kills.py
@@ -81,7 +81,8 @@ views := tests/unit/views tests/unit/rights
 pulls := $(wildcard tests/unit/collect/test_pull*.py tests/unit/collect/test_kafka*.py)
 collect := tests/unit/collect $(pulls:%=--ignore=%)
 cli := tests/unit/cli tests/unit/run tests/unit/client
-others := tests $(addprefix --ignore=,tests/wheel $(flows) $(e2e) tests/chaos tests/unit/collect $(serve) $(views) $(cli))
+logs := tests/contract
+others := tests $(addprefix --ignore=,tests/wheel $(logs) $(flows) $(e2e) tests/chaos tests/unit/collect $(serve) $(views) $(cli))
 PYTEST := $(BIN)/pytest --quiet --color=$(if $(MAKE_TERMOUT),yes,auto) -p no:cacheprovider
 
 test:
@@ -95,8 +96,8 @@ $(GROUPS:%=test-%): test-%: $(INSTALLED) .venv/.compiled $(PAGE) $(CLIENT)
 $(LONG:%=test-%): .venv/.warm
 test-pulls test-collect test-cli test-others: | .venv/.warm  # behind those
 test-e2e test-others: chromium
-test-chaos test-others: postgres
-test-pulls: kafka
+test-chaos test-logs test-others: postgres
+test-pulls test-logs: kafka
 
 # They need no Python, and so run while Spark is installed.
 test-page: $(PAGE) $(CLIENT) chromium

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 
 from penstock.errors import DeclarationError
 
@@ -169,6 +170,7 @@ class Folder:
     log_names: ClassVar[frozenset[str]] = frozenset({"edge.db", "flows.db"})
     names: ClassVar[frozenset[str]] = log_names | {
         "checkpoints",
+        "index",
         "inbox",
         "logs",
         "run",
@@ -195,7 +197,14 @@ class Folder:
         return self._log("flows")
 
     def _log(self, name: str) -> str:
-        return sqlite_place(self.root / f"{name}.db") if self.log is None else f"{self.log}/{name}"
+        if self.log is None:
+            return sqlite_place(self.root / f"{name}.db")
+        return f"{self.log}/{name}?index={quote(str(self.index / f'{name}.db'))}"
+
+    @property
+    def index(self) -> Path:
+        """Where a log that lies elsewhere keeps what it knows of itself; derived, and made anew where it is missing."""
+        return self.root / "index"
 
     @property
     def checkpoints(self) -> Path:

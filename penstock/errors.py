@@ -114,6 +114,10 @@ class FolderMismatchError(PenstockError, code="wrong_folder"):
     """The data folder belongs to another app, was written by a newer format, or cannot be used."""
 
 
+class BadLogError(PenstockError, code="bad_log"):
+    """`--log` names no log that there is."""
+
+
 class PortInUseError(PenstockError, code="port_in_use"):
     """The address to listen on is taken."""
 

@@ -89,6 +89,7 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.data = folder / "log"
         self.port, secure, named, controller = (_free_port() for _ in range(4))
         self.address, self.secure, self.named = (f"127.0.0.1:{port}" for port in (self.port, secure, named))
         self.authority = Authority(folder, "brokers")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from penstock.cli.options import AppArgument, DataOption, JsonOption
+from penstock.cli.options import AppArgument, DataOption, JsonOption, LogOption
 from penstock.clock import SystemClock, rfc3339
 from penstock.config import Folder, duration_us
 from penstock.declaration import LEDGERS, Application
@@ -57,10 +57,11 @@ def create(
         typer.Option("--connections", min=0, help="Sockets and streams of events that may be open under it."),
     ] = None,
     data: DataOption = None,
+    log: LogOption = "sqlite",
     as_json: JsonOption = False,
 ) -> None:
     """Create a key and print it, once: only a hash of it is kept. A running server knows it within a second."""
-    loaded, folder = _folder(target, data)
+    loaded, folder = _folder(target, data, log)
     now_us = SystemClock().now_us()
     given = tuple(str(parse_scope(scope)) for scope in scopes)
     ends_us = None if expires is None else now_us + duration_us(expires)
@@ -78,9 +79,11 @@ def create(
 
 
 @app.command("list")
-def list_keys(target: AppArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+def list_keys(
+    target: AppArgument, data: DataOption = None, log: LogOption = "sqlite", as_json: JsonOption = False
+) -> None:
     """Show what keys there are and what they may do, without the keys themselves."""
-    _, folder = _folder(target, data)
+    _, folder = _folder(target, data, log)
     now_us = SystemClock().now_us()
     bodies = [_body(record, now_us) for record in _records(folder)]
     if as_json:
@@ -99,9 +102,10 @@ def revoke(
     target: AppArgument,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key's id, or its name if only one has it.")],
     data: DataOption = None,
+    log: LogOption = "sqlite",
 ) -> None:
     """End a key for good; subscriptions under it are closed within a second."""
-    loaded, folder = _folder(target, data)
+    loaded, folder = _folder(target, data, log)
     record = _find(_records(folder), key)
     if record.revoked_us is None:
         instruction = Instruction("revoke", record.id, at_us=SystemClock().now_us())
@@ -155,9 +159,9 @@ def _not_taken(folder: Folder, instruction: Instruction) -> NotTakenError:
     )
 
 
-def _folder(target: str, data: Path | None) -> tuple[Loaded, Folder]:
+def _folder(target: str, data: Path | None, log: str) -> tuple[Loaded, Folder]:
     loaded = load(target)
-    folder = loaded.folder(data)
+    folder = loaded.folder(data, log)
     check_folder(folder, loaded.application.name)
     return loaded, folder
 

@@ -64,7 +64,7 @@ def run(
     from penstock.run import launch
 
     loaded = load(target)
-    _exit(launch.run(launch.Request(loaded, loaded.folder(data), host, port, security), terminal))
+    _exit(launch.run(launch.Request(loaded, loaded.folder(data, log), host, port, security), terminal))
 
 
 @app.command()
@@ -89,7 +89,7 @@ def edge(
         leave_pandas_out()
         from penstock.run import edge as process
 
-        process.run(loaded.application, loaded.folder(data), host, port, security, read_only=read_only)
+        process.run(loaded.application, loaded.folder(data, log), host, port, security, read_only=read_only)
 
     _exit(live("reading-edge" if read_only else "edge", parent, data, body))
 
@@ -107,19 +107,19 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
             check_java()
         jvm.begun()  # boots while the app file is loaded
         loaded = load(target, process.session)
-        process.run(loaded, loaded.folder(data))
+        process.run(loaded, loaded.folder(data, log))
 
     _exit(live("flows", parent, data, body))
 
 
 @app.command()
-def check(target: AppArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+def check(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite", as_json: JsonOption = False) -> None:
     """Find what is wrong with an app, with the line, without starting it."""
     from penstock.run.preflight import check_java
 
     loaded = load(target, _session)
     problems = loaded.application.problems()
-    folder = loaded.folder(data)
+    folder = loaded.folder(data, log)
     if not any(problem.level == "error" for problem in problems):
         check_java()
         from penstock.flows.check import check as check_plans
@@ -247,13 +247,14 @@ def verify(
         list[str] | None, typer.Option("--view", help="Only this view or flow; may be given several times.")
     ] = None,
     data: DataOption = None,
+    log: LogOption = "sqlite",
     as_json: JsonOption = False,
 ) -> None:
     """Compute every view anew from the log and compare, row by row, on a live or a stopped system."""
     from penstock.run.preflight import check_java
 
     loaded = load(target, _session)
-    folder = loaded.folder(data)
+    folder = loaded.folder(data, log)
     _known(loaded.application, names or ())
     if not folder.root.exists():
         raise FolderMismatchError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,12 @@ PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port 
 ReadOnlyOption = Annotated[
     bool, typer.Option("--read-only", help="Write nothing: serve readers beside the edge that writes this data folder.")
 ]
-LogOption = Annotated[Literal["sqlite"], typer.Option("--log", help="The log that holds the streams.")]
+LogOption = Annotated[
+    str,
+    typer.Option(
+        "--log", envvar="PENSTOCK_LOG", help="The log that holds the streams: sqlite, or kafka://host:9092[,host:9092]."
+    ),
+]
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", envvar="PENSTOCK_KEY", help="Key or token to show; better in PENSTOCK_KEY, which ps hides."),

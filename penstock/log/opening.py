@@ -1,19 +1,21 @@
 """Opens a log by its place, a URL that says where it lies: nobody else knows which backends there are.
 
-`sqlite:///data/edge.db` is a file of this machine; `memory://name` lies in this process alone, for tests. A place is
-text, so that it travels to any process: Spark's workers open the log that a stream names (`Stream.place`).
+`sqlite:///data/edge.db` is a file of this machine; `kafka://host:9092/shop/edge?index=...` lies on a Kafka cluster;
+`memory://name` lies in this process alone, for tests. A place is text, so that it travels to any process: Spark's
+workers open the log that a stream names (`Stream.place`).
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 from urllib.parse import urlsplit
 
 from penstock.clock import Clock, SystemClock
 from penstock.log.log import Log, LogReader
-from penstock.log.logs import memory, sqlite
 
-_BACKENDS = {"sqlite": sqlite, "memory": memory}
+_BACKENDS = ("sqlite", "memory", "kafka")
+"""Schemes, each of which is the name of a module in `log/logs`; it is imported only if such a log is opened."""
 
 
 def open_log(place: str, *, app: str, clock: Clock | None = None) -> Log:
@@ -38,4 +40,4 @@ def _backend(place: str) -> ModuleType:
     scheme = urlsplit(place).scheme
     if scheme not in _BACKENDS:
         raise ValueError(f"'{place}' is not the place of a log: it begins with one of {', '.join(_BACKENDS)}")
-    return _BACKENDS[scheme]
+    return import_module(f"penstock.log.logs.{scheme}")

@@ -10,12 +10,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import linecache
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -23,9 +25,10 @@ from typing import Any
 from penstock.app import App
 from penstock.config import Folder
 from penstock.declaration import Application, Place
-from penstock.errors import AppFileError, PenstockError
+from penstock.errors import AppFileError, BadLogError, PenstockError
 
 _EXAMPLE = "give a file (app.py), a file and a name (app.py:app), or a module (pkg.mod:app)"
+_LOG = re.compile(r"kafka://[^/?#,@\s]+:\d+(,[^/?#,@\s]+:\d+)*/?")
 _NEEDS_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "AssertionError")
 """What PySpark raises without a session: an error with a name, or a bare assertion."""
 
@@ -81,9 +84,22 @@ class Loaded:
     file: Path
     application: Application
 
-    def folder(self, data: Path | None) -> Folder:
-        """The data folder: what `--data` says, else `.penstock/<app name>` beside the app file."""
-        return Folder((data or self.file.parent / ".penstock" / self.application.name).absolute())
+    def folder(self, data: Path | None, log: str = "sqlite") -> Folder:
+        """The data folder: what `--data` says, else `.penstock/<app name>` beside the app file; with the log that
+        `--log` names."""
+        root = (data or self.file.parent / ".penstock" / self.application.name).absolute()
+        return Folder(root, None if log == "sqlite" else f"{_cluster(log)}/{self.application.name}")
+
+
+def _cluster(log: str) -> str:
+    match = _LOG.fullmatch(log)
+    if match is None:
+        raise BadLogError(
+            f"'{log}' is no log", hint="write --log sqlite, or --log kafka://host:9092[,host:9092] for a Kafka cluster"
+        )
+    if find_spec("confluent_kafka") is None:
+        raise BadLogError("a log on Kafka needs the package confluent-kafka", hint="pip install 'penstock[kafka]'")
+    return match[0].rstrip("/")
 
 
 Session = Callable[[], AbstractContextManager[Any]]

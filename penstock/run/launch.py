@@ -171,7 +171,8 @@ def _command(verb: str, request: Request, *options: str) -> list[str]:
     for modules."""
     python = [sys.executable, "-P", "-m", "penstock.cli.boot"]
     data = ["--data", str(request.folder.root), "--parent", str(os.getpid())]
-    return [*python, verb, _absolute(request.loaded), *data, *options]
+    log = ["--log", request.folder.log.rpartition("/")[0]] if request.folder.log else []
+    return [*python, verb, _absolute(request.loaded), *data, *log, *options]
 
 
 def _absolute(loaded: Loaded) -> str:

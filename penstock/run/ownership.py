@@ -28,6 +28,7 @@ def check_folder(folder: Folder, app: str) -> None:
     """See that the folder is on a local disk and this app's, or free, and make it. Nothing is touched before."""
     if folder.root.is_dir():
         _refuse_strangers(folder.root)
+        _refuse_other_log(folder)
     for place in (folder.edge_log, folder.flows_log):
         check_place(place, app)
     _make(folder)
@@ -37,11 +38,25 @@ def _refuse_strangers(root: Path) -> None:
     """A folder with other files and no log in it was named by mistake."""
     names = sorted(path.name for path in root.iterdir())
     strangers = [name for name in names if name not in Folder.names]
-    if strangers and not Folder.log_names & set(names):
+    if strangers and not (Folder.log_names | {"index"}) & set(names):
         raise FolderMismatchError(
             f"'{root}' is not a data folder of Penstock",
             detail=f"it holds {', '.join(strangers[:5])}",
             hint="pass an empty or new folder with --data",
+        )
+
+
+def _refuse_other_log(folder: Folder) -> None:
+    """What the folder derives from one log (checkpoints, held rows) is wrong for another."""
+    embedded = any((folder.root / name).exists() for name in Folder.log_names)
+    if folder.log is not None and embedded:
+        raise FolderMismatchError(
+            f"the data folder '{folder.root}' holds an embedded log, and --log names another one",
+            hint="leave --log out, or pass another folder with --data",
+        )
+    if folder.log is None and folder.index.exists() and not embedded:
+        raise FolderMismatchError(
+            f"the data folder '{folder.root}' belongs to a log on Kafka", hint="name it: --log kafka://host:9092"
         )
 
 

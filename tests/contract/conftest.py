@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
-from penstock.testing.contracts.log_backends import BACKENDS
+from penstock.testing.contracts.log_backends import BACKENDS, KafkaBackend
 from penstock.testing.contracts.log_contract import LogContract
-from tests import postgres_server
+from tests import kafka_broker, postgres_server
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,3 +32,20 @@ def database() -> Iterator[str]:
         pytest.skip(f"THE STORE IN POSTGRESQL IS NOT TESTED: {why}")
     with postgres_server.server() as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[None]:
+    """A broker of this run's own behind the backend `kafka`."""
+    why = kafka_broker.why_not()
+    if why is not None:
+        pytest.fail(f"THE LOG ON KAFKA IS NOT TESTED: {why}")
+    backend = BACKENDS["kafka"]
+    assert isinstance(backend, KafkaBackend)
+    memory = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,
+        kafka_broker.running_broker(Path(folder)) as broker,
+    ):
+        backend.servers, backend.data = broker.address, broker.data
+        yield

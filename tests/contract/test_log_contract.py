@@ -17,6 +17,8 @@ from penstock.testing.contracts.log_contract import LogContract
 
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> LogBackend:
+    if request.param == "kafka":
+        request.getfixturevalue("kafka")
     return BACKENDS[request.param]
 
 
@@ -40,6 +42,7 @@ def test_every_backend_is_registered() -> None:
 def test_a_backend_lacks_what_is_listed_here_and_nothing_else() -> None:
     lacking = {name: set(backend.lacks) for name, backend in BACKENDS.items()}
     assert lacking == {
+        "kafka": {"power cuts"},
         "memory": {"outliving its process", "other processes", "power cuts"},
         "sqlite": set(),
     }

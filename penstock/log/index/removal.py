@@ -166,7 +166,7 @@ class Removal:
         times = (survey.bound_us, survey.last.written_us)
         facts = (*where, merged.start, 0, merged.stop, survey.last.number, version, batch.num_rows, 1, *times)
         with self._transaction() as tables:
-            payload = self._payloads.put(data, offsets)
+            payload = self._payloads.put(survey.stream, where[1], data, offsets)
             tables.add_garbage([payload])
         return Stored(*facts, checksum(facts, data, offsets), payload), data.size
 

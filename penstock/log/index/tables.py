@@ -5,6 +5,7 @@
 - `commits`
 - `blocks`: where each stands, its checksum, and the number of its *payload*, which is its bytes: one Arrow message
 - `payloads`: the bytes of those blocks that the index holds itself
+- `places`: where the bytes of the others lie
 - `garbage`: payloads that nobody refers to, removed bit by bit
 
 What says where a block stands and its bytes are apart, so that compaction can swap a whole range in one small
@@ -51,6 +52,8 @@ CREATE TABLE IF NOT EXISTS blocks (
     bound_us INTEGER, written_us INTEGER NOT NULL, checksum INTEGER NOT NULL, payload INTEGER NOT NULL,
     PRIMARY KEY (stream, partition, start, piece)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS payloads (id INTEGER PRIMARY KEY, data BLOB NOT NULL, offsets BLOB);
+CREATE TABLE IF NOT EXISTS places (
+    payload INTEGER PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS garbage (payload INTEGER PRIMARY KEY);
 """
 
@@ -88,10 +91,19 @@ def checksum(facts: Sequence[Any], data: Any, offsets: Any) -> int:
     return zlib.crc32(offsets or b"", zlib.crc32(data, zlib.crc32(header)))
 
 
+class BlockPlace(NamedTuple):
+    """Where the bytes of a payload lie, if not in the index."""
+
+    payload: int
+    topic: str
+    partition: int
+    position: int
+
+
 class Payloads(Protocol):
     """Where the bytes of blocks lie, by number."""
 
-    def put(self, data: pa.Buffer, offsets: bytes | None) -> int:
+    def put(self, stream: Stream, partition: int, data: pa.Buffer, offsets: bytes | None) -> int:
         """Keep the bytes of a block; gives their number. Inside a transaction of the index, and undone with it."""
 
     def get(self, block: Stored) -> tuple[Any, bytes | None] | None:
@@ -281,6 +293,16 @@ class Index:
         rows = self._rows(sql, (ident, oldest))
         return rows[0][0] if rows else None
 
+    def place(self, payload: int) -> BlockPlace | None:
+        """Where the bytes of a payload lie; None: they are gone, or in the index itself."""
+        rows = self._rows("SELECT payload, topic, partition, position FROM places WHERE payload = ?", (payload,))
+        return BlockPlace._make(rows[0]) if rows else None
+
+    def first_position(self, topic: str, partition: int) -> int | None:
+        """The first position of a topic's partition at which something lies that is still wanted."""
+        rows = self._rows("SELECT min(position) FROM places WHERE topic = ? AND partition = ?", (topic, partition))
+        return rows[0][0] if rows else None
+
     def garbage(self, limit: int) -> list[Any]:
         """Payloads that nobody refers to, and their bytes as far as the index holds them."""
         return self._rows(
@@ -327,8 +349,7 @@ class Tables:
 
     def claim(self, app: str) -> int:
         """Make the tables if need be, see that they are this app's, and raise the term. Gives the new term."""
-        for statement in _TABLES.split(";"):
-            self._execute(statement)
+        self.make()
         stored = dict(self._execute("SELECT key, value FROM meta").fetchall())
         refuse_newer(stored, self._name)
         if stored.get("app", app) != app:
@@ -340,6 +361,15 @@ class Tables:
         facts = {"format": FORMAT, "app": app, "term": term}
         self._each("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(facts.items()))
         return term
+
+    def make(self) -> None:
+        """The tables that are not there yet."""
+        for statement in _TABLES.split(";"):
+            self._execute(statement)
+
+    def note(self, key: str, value: Any) -> None:
+        """Something that `meta` holds beside whose log it is."""
+        self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def check_term(self, term: int) -> None:
         stored = self._execute("SELECT value FROM meta WHERE key = 'term'").fetchall()[0][0]
@@ -409,7 +439,7 @@ class Tables:
             self._execute(f"INSERT INTO garbage SELECT payload {_BELOW}", below)
             self._execute(f"DELETE {_BELOW}", below)
 
-    def remove_blocks(self, ident: int, blocks: Iterable[Sequence[int]]) -> None:
+    def remove_blocks(self, ident: int, blocks: Sequence[Sequence[int]]) -> None:
         """By partition, start and piece."""
         sql = "DELETE FROM blocks WHERE stream = ? AND partition = ? AND start = ? AND piece = ?"
         self._each(sql, [(ident, *block) for block in blocks])
@@ -439,18 +469,27 @@ class Tables:
     # Payloads
 
     def last_payload(self) -> int:
-        return int(self._execute("SELECT coalesce(max(id), 0) FROM payloads").fetchall()[0][0])
+        newest = (
+            "SELECT max(coalesce((SELECT max(id) FROM payloads), 0), coalesce((SELECT max(payload) FROM places), 0))"
+        )
+        return int(self._execute(newest).fetchall()[0][0])
+
+    def add_places(self, places: Sequence[BlockPlace]) -> None:
+        self._each("INSERT INTO places VALUES (?, ?, ?, ?)", places)
+
+    def remove_places(self, numbers: Sequence[int]) -> None:
+        self._each("DELETE FROM places WHERE payload = ?", [(number,) for number in numbers])
 
     def add_payload(self, number: int, data: pa.Buffer, offsets: bytes | None) -> None:
         self._execute("INSERT INTO payloads VALUES (?, ?, ?)", (number, data, offsets))
 
-    def remove_payloads(self, numbers: Iterable[int]) -> None:
+    def remove_payloads(self, numbers: Sequence[int]) -> None:
         self._each("DELETE FROM payloads WHERE id = ?", [(number,) for number in numbers])
 
-    def add_garbage(self, numbers: Iterable[int]) -> None:
+    def add_garbage(self, numbers: Sequence[int]) -> None:
         self._each("INSERT INTO garbage VALUES (?)", [(number,) for number in numbers])
 
-    def remove_garbage(self, numbers: Iterable[int]) -> None:
+    def remove_garbage(self, numbers: Sequence[int]) -> None:
         self._each("DELETE FROM garbage WHERE payload = ?", [(number,) for number in numbers])
 
 

@@ -153,7 +153,7 @@ class IndexedLog(IndexedReader):
         for piece in made.pieces:
             where = (ident, piece.partition, piece.start, piece.piece, piece.stop)
             facts = (*where, commit.number, version, piece.rows, 0, commit.bound_us, commit.written_us)
-            payload = self.payloads.put(piece.data, None)
+            payload = self.payloads.put(stream, piece.partition, piece.data, None)
             tables.add_block(Stored(*facts, checksum(facts, piece.data, None), payload))
         tables.add_commit(ident, commit, made.after.total_bytes)
 

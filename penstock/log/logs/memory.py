@@ -22,6 +22,7 @@ from penstock.errors import DiskFullError, FolderMismatchError
 from penstock.log.index.reader import IndexedReader
 from penstock.log.index.tables import Index, Look, Stored, Tables, Values
 from penstock.log.index.writer import IndexedLog
+from penstock.log.log import Stream
 
 T = TypeVar("T")
 Payload = tuple[Any, bytes | None]
@@ -93,7 +94,7 @@ class Memory:
 
     # The payloads
 
-    def put(self, data: pa.Buffer, offsets: bytes | None) -> int:
+    def put(self, stream: Stream, partition: int, data: pa.Buffer, offsets: bytes | None) -> int:
         if self.room is not None and data.size > self.room:
             raise DiskFullError("the log's memory has no room", detail=self.name, hint="make some; then send again")
         self._last += 1

@@ -18,6 +18,7 @@ from penstock.log.index import file
 from penstock.log.index.reader import IndexedReader
 from penstock.log.index.tables import Stored, Tables
 from penstock.log.index.writer import IndexedLog
+from penstock.log.log import Stream
 
 
 class TablePayloads:
@@ -27,7 +28,7 @@ class TablePayloads:
         self._tables = tables
         self._last: int | None = None
 
-    def put(self, data: pa.Buffer, offsets: bytes | None) -> int:
+    def put(self, stream: Stream, partition: int, data: pa.Buffer, offsets: bytes | None) -> int:
         assert self._tables is not None, "a reader writes nothing"
         number = (self._tables.last_payload() if self._last is None else self._last) + 1
         self._tables.add_payload(number, data, offsets)

@@ -6,6 +6,7 @@ are skipped with that reason, and nothing else is.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -186,5 +187,59 @@ class MemoryBackend(LogBackend):
             stored.room = None
 
 
-BACKENDS: dict[str, LogBackend] = {"sqlite": SqliteBackend(), "memory": MemoryBackend()}
+class KafkaBackend(LogBackend):
+    """`penstock.log.logs.kafka`, on a broker that runs over a folder; the one who runs it says where."""
+
+    lacks = {
+        "power cuts": "the broker's disk is not ours to cut: what it has acknowledged is its promise",
+    }
+    servers = ""
+    data = Path()
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def place(self, folder: Path) -> str:
+        from penstock.log.logs.kafka import place_of
+
+        number = self._numbers.setdefault(str(folder), len(self._numbers))
+        return place_of(self.servers, f"contract-{os.getpid()}-{number}", "edge", folder / "index.db")
+
+    def damage(self, place: str, what: str) -> None:
+        from penstock.log.logs.kafka import parse
+        from penstock.log.logs.kafka_cluster import Cluster
+
+        with closing(sqlite3.connect(parse(place).index)) as index, index:
+            sql = f"SELECT topic, partition, position FROM places WHERE payload = {_NEWEST}"
+            ((topic, partition, position),) = index.execute(sql).fetchall()
+            if what == "place":
+                index.execute(_MOVED)
+            elif what == "missing":
+                index.execute(f"DELETE FROM places WHERE payload = {_NEWEST}")
+        if what == "byte":
+            with closing(Cluster(self.servers)) as cluster:
+                message = cluster.get(topic, partition, position)
+            assert message is not None
+            assert message.value is not None
+            (segment,) = self.data.glob(f"{topic}-{partition}/*.log")
+            stored = segment.read_bytes()
+            assert message.value in stored
+            segment.write_bytes(stored.replace(message.value, _flipped(message.value)))
+
+    @contextmanager
+    def starved(self, log: Log) -> Iterator[None]:
+        from penstock.log.logs.kafka import parse
+        from penstock.log.logs.kafka_cluster import RECORD_BYTES, Cluster
+
+        where = parse(log.place)
+        topics = [where.journal, *(where.topic(stream.name, stream.epoch) for stream in log.streams())]
+        with closing(Cluster(self.servers)) as cluster:
+            cluster.limit(topics, 4096)
+            try:
+                yield
+            finally:
+                cluster.limit(topics, RECORD_BYTES)
+
+
+BACKENDS: dict[str, LogBackend] = {"sqlite": SqliteBackend(), "memory": MemoryBackend(), "kafka": KafkaBackend()}
 """By the name of the module in `penstock.log.logs`."""

@@ -198,7 +198,7 @@ class Order(Event):
         ('app.stream("orders", Order, key=5)', "names as texts"),
         ('app.stream("orders", Order, partitions="3")', "whole number"),
         ('app.stream("orders", Order(country="NL"))', "class X(Event)"),
-        ('app.pull("orders", "ws://feed.example")', "app.stream returned"),
+        ('app.pull("orders", "ws://feed.example")', "app.table returned"),
         ('app.view(key="country", limit="ten")(lambda orders: orders)', "whole number"),
         ('app.view(key="country", where=5)(lambda orders: orders)', "SQL"),
         ('app.view(key=["country", None])(lambda orders: orders)', "names as texts"),
