@@ -46,6 +46,7 @@ test("shows views, streams, pipeline, flows and freshness, loads nothing from el
   await page.waitForSelector('.node[data-node="trending"]');
   await page.waitForSelector('figure[data-chart="lines"] canvas');
   assert.match(await page.textContent('[data-problem="revenue"]'), /prise/);
+  assert.match(await page.textContent('[data-problem="countries"]'), /The table countries is not what its source is.*No such file/s);
   assert.equal(await page.locator('tr[data-view="trending"]').count(), 10);
   assert.equal(await page.locator('table[data-view="countries"] th[aria-sort="descending"]').textContent(), "yes");
   assert.deepEqual([...new Set(page.addresses)], [`127.0.0.1:${server.port}`]);

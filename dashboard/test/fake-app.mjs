@@ -161,7 +161,7 @@ export class FakeApp {
     if (path === "/graph") return GRAPH;
     if (path === "/streams") return { streams };
     if (path !== "/status") return null;
-    return { app: "meetup", version: "0.1.0", started: iso(this.began), uptime_s: (Date.now() - this.began) / 1000, processes: { edge: { state: "running", pid: 1, restarts: 0 }, flows: { state: "running", pid: 2, restarts: 1 } }, streams, views, flows, freshness: { p50_ms: 140, p99_ms: 390 } };
+    return { app: "meetup", version: "0.1.0", started: iso(this.began), uptime_s: (Date.now() - this.began) / 1000, processes: { edge: { state: "running", pid: 1, restarts: 0 }, flows: { state: "running", pid: 2, restarts: 1 } }, streams, views, flows, pulls: [{ stream: "countries", url: "file:///data/countries.csv", state: "disconnected", error: "'/data/countries.csv' cannot be read: No such file or directory" }], freshness: { p50_ms: 140, p99_ms: 390 } };
   }
 }
 

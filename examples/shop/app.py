@@ -59,7 +59,8 @@ def together(pairs: DataFrame, products: DataFrame) -> DataFrame:
     """Who buys this often buys that too: the three best of each product that is still sold."""
     sold = products.select(F.col("product").alias("other"), "name", "price")
     best = Window.partitionBy("product").orderBy(F.desc("orders"), "other")
-    return pairs.join(sold, "other").withColumn("place", F.row_number().over(best)).where(f"place <= {SHOWN}")
+    ranked = pairs.join(sold, "other").withColumn("place", F.row_number().over(best)).where(f"place <= {SHOWN}")
+    return ranked.select("product", "place", "other", "name", "price", "orders")
 
 
 @app.view(key="product", order_by="-carts", limit=20)

@@ -1,7 +1,7 @@
 // Lists the flows with their state, pace and lag, and shows in full what stopped the ones that do not run.
 import { element, mark, write } from "../element";
 import * as format from "../logic/format";
-import type { Flow, Status } from "../server/documents";
+import type { Flow, Problem, Status } from "../server/documents";
 import { problemText } from "./problem";
 import { StateBadge } from "./state-badge";
 
@@ -33,7 +33,7 @@ export class FlowsPanel {
     const names = new Set(status.flows.map((flow) => flow.flow));
     for (const [name, line] of this.lines) if (!names.has(name)) (line.root.remove(), this.lines.delete(name));
     for (const flow of status.flows) this.showFlow(flow);
-    this.showProblems(status.flows.filter((flow) => flow.error));
+    this.showProblems([...status.flows.filter((flow) => flow.error).map(stopped), ...unfilled(status)]);
   }
 
   private showFlow(flow: Flow): void {
@@ -56,15 +56,38 @@ export class FlowsPanel {
     return line;
   }
 
-  private showProblems(flows: Flow[]): void {
-    const now = JSON.stringify(flows.map((flow) => [flow.flow, flow.state, flow.error]));
+  private showProblems(troubles: Trouble[]): void {
+    const now = JSON.stringify(troubles);
     if (now === this.shownProblems) return; // an alert that is written again is read out again
     this.shownProblems = now;
-    this.problems.replaceChildren(...flows.map((flow) => {
-      const title = element("h2", {}, "The flow ", element("b", {}, flow.flow), flow.state === "stopped" ? " has stopped" : ` is ${flow.state}`);
-      const root = element("section", { class: "problem", "data-problem": flow.flow }, title, flow.error ? problemText(flow.error) : null);
-      mark(root, "data-state", flow.state);
+    this.problems.replaceChildren(...troubles.map(({ words, name, state, error }) => {
+      const title = element("h2", {}, words[0], element("b", {}, name), words[1]);
+      const root = element("section", { class: "problem", "data-problem": name }, title, error ? problemText(error) : null);
+      mark(root, "data-state", state);
       return root;
     }));
   }
+}
+
+/** What a person should see at once: `words` stand before and behind the name. */
+interface Trouble {
+  words: [string, string];
+  name: string;
+  state: string;
+  error: Problem | null;
+}
+
+function stopped(flow: Flow): Trouble {
+  return { words: ["The flow ", flow.state === "stopped" ? " has stopped" : ` is ${flow.state}`], name: flow.flow, state: flow.state, error: flow.error };
+}
+
+/** Tables that are not, or not wholly, what their source is. */
+function unfilled(status: Status): Trouble[] {
+  const tables = new Set(status.views.map((view) => view.view));
+  return (status.pulls ?? []).filter((pull) => pull.error && tables.has(pull.stream)).map((pull) => ({
+    words: ["The table ", " is not what its source is"],
+    name: pull.stream,
+    state: pull.state === "stopped" ? "stopped" : "retrying",
+    error: { code: pull.state, message: pull.error ?? "", detail: pull.url },
+  }));
 }

@@ -38,6 +38,7 @@ export class PipelinePanel {
       this.states.set(flow.flow, flow.state);
       if (flow.rate != null) this.rates.set(flow.flow, flow.rate);
     }
+    for (const pull of status.pulls ?? []) this.states.set(pull.url, pull.state === "connected" ? "running" : pull.state);
     for (const stream of status.streams) this.rates.set(stream.stream, stream.rates.accepted);
     this.refresh();
   }
@@ -74,7 +75,7 @@ export class PipelinePanel {
   private box({ node }: Placed, at: Point): HTMLElement {
     const note = element("span", { class: "node-note" });
     this.notes.set(node.name, note);
-    const target = node.kind === "view" ? `#view-${node.name}` : node.kind === "stream" || node.kind === "flow" ? `#stream-${node.name}` : null;
+    const target = node.kind === "view" || node.kind === "table" ? `#view-${node.name}` : node.kind === "stream" || node.kind === "flow" ? `#stream-${node.name}` : null;
     const link = element(
       target ? "a" : "span",
       { class: "node", ...(target ? { href: target } : {}), "data-node": node.name, "data-kind": node.kind, title: node.doc ?? node.name },

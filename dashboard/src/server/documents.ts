@@ -64,6 +64,14 @@ export interface Pressure {
   hint: string | null;
 }
 
+/** A source that is read into a stream or a table. */
+export interface Pull {
+  stream: string;
+  url: string;
+  state: string;
+  error: string | null;
+}
+
 export interface Status {
   app: string;
   version?: string;
@@ -73,6 +81,7 @@ export interface Status {
   views: View[];
   flows: Flow[];
   pressure?: Pressure;
+  pulls?: Pull[];
 }
 
 export interface GraphNode {
