@@ -23,6 +23,7 @@ SPARK = (
     "closures",
     "files",
     "one_task",
+    "eviction",
     "ml",
     "first_job",
     "notes",

@@ -89,11 +89,12 @@ def open_session(name: str, *, cores: int | None = None, optimised: bool = False
     spark = SparkSession.builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     forget_where_settings_came_from(spark)
-    if "one_task" in classes:
-        try:
-            java_classes.add_rules(spark._jsparkSession, spark._jvm)
-        except (Py4JError, TypeError) as error:  # a Spark that takes rules otherwise: batches have three tasks
-            plain.give_up("one_task", error)
+    for part, add in {"one_task": java_classes.add_rules, "eviction": java_classes.add_eviction}.items():
+        if part in classes:
+            try:
+                add(spark._jsparkSession, spark._jvm)
+            except (Py4JError, TypeError) as error:  # a Spark that takes rules otherwise
+                plain.give_up(part, error)
     # PySpark prints tens of kB of JSON for each error that it raises; the error itself is enough.
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True

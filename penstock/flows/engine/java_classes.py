@@ -1,8 +1,9 @@
 """The Java classes of our own, under `java/` beside this file, which take work out of every batch of Spark.
 
 `PlainFiles` sets a file's permissions by a system call, where Hadoop runs `chmod`: a batch of one flow writes twelve
-files, and so waited for twelve processes. `OneTask` lets few events be one task instead of three. And a class that Java
-finds before Spark's own leaves out what only a Scala shell needs.
+files, and so waited for twelve processes. `OneTask` lets few events be one task instead of three. `Eviction` spares
+most batches the look through all groups of an aggregation. And a class that Java finds before Spark's own leaves out
+what only a Scala shell needs.
 
 `python -m penstock.run.warmup` compiles them, `make setup` calls that. Without the jar (a Java without a compiler),
 with another Spark than it was compiled for, or where a class cannot be loaded, Spark works as it always does.
@@ -25,6 +26,7 @@ CLASSES = {
     "closures": "org.apache.spark.util.SparkClosureCleaner$",
     "files": "penstock.PlainFiles",
     "one_task": "penstock.OneTask",
+    "eviction": "penstock.Eviction",
 }
 """By the part that each is."""
 
@@ -73,6 +75,11 @@ def add_rules(session: Any, jvm: Any) -> None:
     """Let every query of a session be planned with ours, too."""
     rules = jvm.PythonUtils.toSeq([jvm.penstock.OneTask()])
     getattr(session.experimental(), "extraOptimizations_$eq")(rules)
+
+
+def add_eviction(session: Any, jvm: Any) -> None:
+    """Let the queries of a session that are started from now on be planned with `Eviction`."""
+    session.extensions().injectColumnar(jvm.penstock.Eviction())
 
 
 def compile_jar(spark_jars: Path) -> None:

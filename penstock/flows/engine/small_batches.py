@@ -2,10 +2,15 @@
 
 For each batch Spark writes Java source for its plan and for projections in every task, and looks up whether it has
 compiled the same before. That pays for many rows only.
+
+At the end of a batch Spark looks through all open groups for ones to let go of. Here most batches leave that out
+(`Eviction.java`): what a view shows does not depend on it, since the log decides what is late.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from penstock import plain
@@ -22,6 +27,10 @@ _FOR_FEW = {
 }
 _FEW = "penstock.few"
 """Read by `OneTask.java`."""
+_EVICTS = "penstock.evicts"
+"""Read by `Eviction.java`."""
+EVICT_S = 30.0
+"""Between two batches that let state go: a look through a million groups takes about a second of CPU."""
 
 
 def suit(settings: Any, few: bool) -> None:
@@ -34,10 +43,13 @@ def suit(settings: Any, few: bool) -> None:
 
 
 class BatchSize:
-    """What the session of one query is set for."""
+    """What the session of one query is set for. Its first batch lets state go."""
 
-    def __init__(self, few: bool) -> None:
+    def __init__(self, few: bool, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._few = few
+        self._evicts = True
+        self._monotonic = monotonic
+        self._evicted_at = float("-inf")
 
     def follow(self, settings: Any, events: int) -> None:
         """Let Spark plan the next batch for as many events as this one had."""
@@ -45,3 +57,13 @@ class BatchSize:
         if few != self._few:
             suit(settings, few)
             self._few = few
+        if plain.uses("eviction"):
+            self._follow_eviction(settings)
+
+    def _follow_eviction(self, settings: Any) -> None:
+        if self._evicts:
+            self._evicted_at = self._monotonic()
+        evicts = self._monotonic() - self._evicted_at >= EVICT_S
+        if evicts != self._evicts:
+            settings.set(_EVICTS, str(evicts).lower())
+            self._evicts = evicts
