@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from penstock import App, Event
 from tests.flows.world import World
+from tests.table_edge import edge
 
 Make = Callable[[App], World]
 
@@ -128,3 +129,19 @@ def test_a_flow_over_a_table_is_refused() -> None:
         return users
 
     assert [p.code for p in app.declared().problems() if p.level == "error"] == ["view_as_input"]
+
+
+async def test_a_table_beyond_the_edges_memory_is_joined_and_its_reads_are_507(world: Make) -> None:
+    app = shop()
+    played = world(app)
+    for number, country in enumerate(("no", "se")):
+        async with edge(played.folder.root, app, view_bytes=2_000) as there:
+            users = [{"id": n, "name": "x" * 100, "country": country} for n in range(100)]
+            assert (await there.ask("POST", "/tables/users", users))[0] == 200
+            assert (await there.put(f"/tables/countries/{country}", {"tax": 10 + number}))[0] == 200
+            assert (await there.ask("GET", "/views/users"))[0] == 507
+            assert (await there.ask("GET", "/tables/users/1"))[0] == 507
+            assert (await there.ask("GET", "/views/countries"))[0] == 200
+        played.run()
+        assert {row["tax"] for row in played.rows("taxed")} == {10 + number}
+        assert len(played.rows("taxed")) == 100

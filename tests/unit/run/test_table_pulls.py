@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from table_edge import Edge, edge
 
 from penstock import App, Event
 from penstock.collect.pulling import table_pull
@@ -23,6 +22,7 @@ from penstock.collect.pulling.sources import table_file
 from penstock.errors import DeclarationError
 from penstock.position import Position
 from tests import postgres_server
+from tests.table_edge import Edge, edge
 
 
 class User(Event):

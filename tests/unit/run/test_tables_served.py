@@ -10,13 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from table_edge import edge
 
 from penstock import App, Event, Struct, signed
 from penstock.client import AsyncClient
 from penstock.collect.limits.stream_guard import StreamGuard
 from penstock.errors import EventsRejectedError, SchemaChangeError, UnknownRowError
 from penstock.run.reading_edge import open_reading_edge
+from tests.table_edge import edge
 
 
 class Home(Struct):
