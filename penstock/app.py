@@ -149,6 +149,8 @@ class App:
         type: type[msgspec.Struct],
         *,
         key: Names,
+        time: str | None = None,
+        versions: str | timedelta | None = None,
         unknown: Unknown = "ignore",
         rate: str | None = None,
         burst: int | None = None,
@@ -159,6 +161,9 @@ class App:
     ) -> TableDef:
         """Rows by `key` that come in from outside: each is set, changed and deleted by itself, and only what is current
         counts. It is read like a view, and views join it.
+
+        `versions` ("30 days") says how long a row is kept that a newer one has replaced, and `time` is the field from
+        which on a row holds (int: milliseconds): `penstock.joins.as_of` joins events with the row of their time.
 
         `unknown` fields are ignored or a reason to reject. `rate` ("1000/s") is what one account may send, `burst` how
         many rows at once. `overload="shed"` drops changes where others would get 503, by the rule `shed`, as for a
@@ -194,6 +199,8 @@ class App:
                 shed=parse_shed(overload, shed, keyed=True),
                 signed=signed,
                 visible_where=visible_where,
+                time=time,
+                versions_us=None if versions is None else duration_us(versions),
             )
         self._tables.append(made)
         return made

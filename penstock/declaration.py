@@ -174,6 +174,10 @@ class TableDef:
     shed: Shed | None = None
     signed: Signed | None = None
     visible_where: str | None = None
+    time: str | None = None
+    """The field that says from when on a row holds."""
+    versions_us: int | None = None
+    """How long rows are kept that newer ones have replaced; None: until compaction."""
 
     order_by: ClassVar[tuple[str, ...]] = ()
     limit: ClassVar[int | None] = None

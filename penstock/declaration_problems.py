@@ -9,7 +9,18 @@ import msgspec
 import pyarrow as pa
 
 from penstock import schema
-from penstock.declaration import LEDGERS, Application, ChannelDef, FlowDef, Node, Place, Problem, StreamDef, ViewDef
+from penstock.declaration import (
+    LEDGERS,
+    Application,
+    ChannelDef,
+    FlowDef,
+    Node,
+    Place,
+    Problem,
+    StreamDef,
+    TableDef,
+    ViewDef,
+)
 
 
 def problems_of(app: Application) -> list[Problem]:
@@ -132,6 +143,7 @@ def _table_problems(app: Application) -> Iterator[Problem]:
                     "a key is a text, a whole number, a truth value, a date, a time or a decimal, without a default",
                 )
         yield from _priority_problems(table.entry, {name: field.type for name, field in fields.items()})
+        yield from _table_time_problems(table, fields)
         if {"op", "key"} <= {f.encode_name for f in msgspec.structs.fields(table.events.kind)}:
             yield _error(
                 "reserved_fields",
@@ -140,6 +152,19 @@ def _table_problems(app: Application) -> Iterator[Problem]:
                 table.place,
                 "give one of them another name",
             )
+
+
+def _table_time_problems(table: TableDef, fields: Mapping[str, pa.Field]) -> Iterator[Problem]:
+    if table.time is None:
+        return
+    if table.time not in fields:
+        text = f"time='{table.time}' of the table '{table.name}' is not a field of {table.events.kind.__name__}"
+        yield _error("unknown_field", text, table.place, f"its fields are {', '.join(fields)}")
+        return
+    kind = fields[table.time].type
+    if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+        text = f"time='{table.time}' of the table '{table.name}' is {schema.simple_type(kind)}"
+        yield _error("bad_time", text, table.place, "a time is an int (milliseconds since 1970) or a datetime")
 
 
 _NEEDS = {

@@ -276,12 +276,16 @@ ROUTES = (
         "read",
         "read_row",
         "One row of {thing}",
-        (_ROW_KEY, Parameter("If-None-Match", "The ETag of an earlier answer.", place="header")),
+        (
+            _ROW_KEY,
+            Parameter("at", "The row that held at this time, where the table keeps versions."),
+            Parameter("If-None-Match", "The ETag of an earlier answer.", place="header"),
+        ),
         replies=(
             Reply(200, lambda s: ref(f"view.{s.thing.target}"), headers=_TAGGED),
             Reply(304, words="Not changed"),
         ),
-        errors=(404, 503, 507),
+        errors=(400, 404, 503, 507),
     ),
     _table_route(
         "PUT",

@@ -12,6 +12,7 @@ from penstock.declaration import Application, FlowDef, Problem, StreamDef, ViewD
 from penstock.errors import PenstockError
 from penstock.flows import flow_build
 from penstock.flows.plan import Planned, Planner, flow_time, served_columns
+from penstock.flows.regroup.table_versions import input_of
 from penstock.flows.session import open_session
 from penstock.log import control_keys
 from penstock.log.class_change import WAY_OUT, judged, key_refused
@@ -49,6 +50,7 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
         yield Problem("note", f"kept_{made.how}", f"'{node.name}' is {made.how}: {price(made)}", node.place)
         if made.how != "folded" and node.within_us is not None:
             yield from _cut_into(application, node, node.within_us)
+            yield from _forgotten(application, made, node.within_us)
         elif not made.event_time and node.keep_us is None:
             yield from _unbounded(application, made)
     elif isinstance(node, FlowDef) and node.late_after_us and (len(made.inputs) > 1 or flow_time(made) != TIME):
@@ -66,6 +68,17 @@ def price(made: Planned) -> str:
         return f"any change computes all of it again, from at most {made.node.whole_rows:,} rows of {inputs}"
     unit = ", ".join(made.units.columns)
     return f"a change computes the rows of its {unit} again, from those rows of {inputs} that lead there"
+
+
+def _forgotten(application: Application, made: Planned, within_us: int) -> Iterator[Problem]:
+    """Tables that forget versions which events that count may ask for."""
+    leaves = made.units.leaves if made.units else ()
+    for name in sorted({input_of(leaf.input) for leaf in leaves if leaf.input != input_of(leaf.input)}):
+        table = application.table(name)
+        if table is not None and (table.versions_us or 0) < within_us:
+            text = f"'{made.node.name}' joins events with versions of '{name}' for longer than that table keeps them"
+            hint = "let versions= of the table reach at least as far as within= of the view"
+            yield Problem("error", "retained_input", text, made.node.place, hint)
 
 
 def _cut_into(application: Application, node: ViewDef, within_us: int) -> Iterator[Problem]:

@@ -27,10 +27,12 @@ from penstock.flows import plan_tree, proof, rules
 from penstock.flows.fingerprint import fingerprint
 from penstock.flows.plan_nodes import node_kind
 from penstock.flows.regroup.hidden_views import cut, shown_name
+from penstock.flows.regroup.table_versions import attached, input_of, versions_name, versions_schema
 from penstock.flows.regroup.units import Units, find_units, relation
 from penstock.flows.regroup.units import whole as whole_unit
 from penstock.flows.session import ship
 from penstock.flows.source import FORMAT, Feed, LogSource, Skips
+from penstock.joins import VERSION
 from penstock.log.builds import Proof
 from penstock.log.log import Stream
 from penstock.view_query import ViewQuery
@@ -176,7 +178,10 @@ class Planner:
         such parts."""
         inputs = {name: self.input(name, planned) for name in node.inputs if not self._changes(name, planned)}
         changing = self._shapes_of(node, planned)
-        streamed = self.call(node, {**changing, **{name: self._watermarked(i) for name, i in inputs.items()}})
+        try:
+            streamed = self.call(node, {**changing, **{name: self._watermarked(i) for name, i in inputs.items()}})
+        except PlanError:  # it joins versions of a table, which hidden views do not have
+            return None
         shapes = {name: relation(self.spark, from_arrow_schema(i.schema)) for name, i in inputs.items()}
         parts = cut(node, streamed, {**changing, **shapes}, lambda frames: self.call(node, frames))
         made: dict[str, Planned] = {}
@@ -223,7 +228,9 @@ class Planner:
         inputs = {name: self._held_input(name, planned) for name in node.inputs}
         streams = [name for name, source in inputs.items() if not source.changes]
         shapes = {name: relation(self.spark, self._columns(i, planned)) for name, i in inputs.items()}
-        frame = self.call(node, shapes)
+        shapes |= self._version_shapes(inputs)
+        frame = self.call(node, self.with_versions(inputs, shapes))
+        shapes = _used(frame, shapes)
         problems = [*rules.column_problems(node, frame)]
         if node.where is not None:
             problems += self._where_problems(node, frame)
@@ -250,9 +257,12 @@ class Planner:
             proof_reasons=reasons,
             fingerprint="",
             how="regrouped" if units is not None else "whole",
-            units=units or whole_unit(node.inputs),
+            units=units or whole_unit(shapes),
         )
-        batch = self.call(node, shapes | {name: self._empty(inputs[name]) for name in streams}) if streams else frame
+        batch = frame
+        if streams:
+            empty = {name: self._empty(inputs[name]) for name in streams}
+            batch = self.call(node, self.with_versions(inputs, shapes | empty))
         needed = {name for source in made.inputs.values() if source.changes for name in source.schema.names}
         if streams:
             needed |= {*plan_tree.needed_columns(batch), columns_.TIME, columns_.PARTITION, columns_.OFFSET}
@@ -286,8 +296,21 @@ class Planner:
         made = planned.get(source.name)
         return from_arrow_schema(source.schema) if made is None else made.frame_schema
 
+    def _version_shapes(self, inputs: Mapping[str, Input]) -> dict[str, DataFrame]:
+        """Relations with the columns of versions, for the tables that keep them."""
+        keeping = [table.name for table in self.application.tables if table.versions_us is not None]
+        schemas = {name: versions_schema(inputs[name].schema) for name in keeping if name in inputs}
+        return {versions_name(n): relation(self.spark, from_arrow_schema(schema)) for n, schema in schemas.items()}
+
+    def with_versions(self, inputs: Mapping[str, Input], frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+        """Frames of a regrouped view's inputs as its function gets them: `as_of` finds the versions of tables."""
+        schemas = {name: source.schema for name, source in inputs.items()}
+        return attached(self.spark, self.application.tables, schemas, frames)
+
     def _key(self, name: str, planned: Mapping[str, Planned]) -> tuple[str, ...]:
         """What tells the rows of an input apart: of a stream, the place of each event."""
+        if name != input_of(name):
+            return (VERSION,)
         if not self._changes(name, planned):
             return (columns_.PARTITION, columns_.OFFSET)
         return (self.application.table(name) or planned[name].node).key
@@ -416,6 +439,16 @@ class Planner:
         if not isinstance(frame, DataFrame):
             raise PlanError(f"{node.place}: '{node.name}' returned {type(frame).__name__}", hint="return a DataFrame")
         return frame
+
+
+def _used(frame: DataFrame, shapes: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """Of a table, its rows or its versions or both, as a function reads it; of any other input, itself."""
+    plan = plan_tree.analyzed(frame)
+    read = {n.rdd().id() for n in plan_tree.with_subqueries(plan) if plan_tree.kind(n) == "LogicalRDD"}
+    used = {name for name, shape in shapes.items() if plan_tree.analyzed(shape).rdd().id() in read}
+    versioned = {input_of(name) for name in used if name != input_of(name)}
+    plain = {name for name in shapes if name == input_of(name) and name not in versioned}
+    return {name: shape for name, shape in shapes.items() if name in used | plain}
 
 
 def plain_columns(columns: StructType) -> pa.Schema:

@@ -33,6 +33,7 @@ from penstock.flows.plan import Planned, Planner, flow_schema
 from penstock.flows.regroup.hidden_views import shown_name
 from penstock.flows.regroup.input_streams import commit_at, limit_of
 from penstock.flows.regroup.regrouping import frame_of
+from penstock.flows.regroup.table_versions import input_of, version_rows, versions_schema
 from penstock.flows.rules import window_column
 from penstock.flows.session import open_session
 from penstock.flows.sink import flow_events, latest_by_key, with_op
@@ -199,7 +200,8 @@ class Verifier:
             frame = self.planner.batch_frame(made, feeds, ranges)
         else:
             frames = {name: self._input_at(made, each, meta.end[name][1]) for name, each in ground.items()}
-            frame = self.planner.call(node, frames)
+            frames |= self._versions_at(made, ground, meta)
+            frame = self.planner.call(node, self.planner.with_versions(made.inputs, frames))
         if isinstance(node, ViewDef):
             table = self._closed(with_op(frame, node).toArrow(), made, meta)
             table = latest_by_key(table, node.key) if made.ordered else table
@@ -219,6 +221,17 @@ class Verifier:
         frame = self.planner.batch_input(feed, (ground.starts, tuple(ends)))
         limit_us = self._limit_us(made, ground.stream, ends)
         return frame if limit_us is None else frame.where(F.col(TIME) >= F.timestamp_micros(F.lit(limit_us)))
+
+    def _versions_at(self, made: Planned, ground: Mapping[str, Ground], meta: BatchMeta) -> dict[str, DataFrame]:
+        """The versions of tables that a regrouped view joins, as far as it had read them."""
+        assert made.units is not None
+        found = {}
+        for name in {leaf.input for leaf in made.units.leaves if leaf.input != input_of(leaf.input)}:
+            each = ground[input_of(name)]
+            blocks = self._log_of(each.stream.name).read(each.stream, 0, each.starts[0], meta.end[input_of(name)][1][0])
+            rows = version_rows(blocks, versions_schema(made.inputs[input_of(name)].schema))
+            found[name] = frame_of(self.planner.spark, rows)
+        return found
 
     def _limit_us(self, made: Planned, stream: Stream, ends: Sequence[int]) -> int | None:
         """The time from which on `within=` lets events count."""

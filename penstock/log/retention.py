@@ -10,9 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
+
+from penstock.change import DELETE, OP
 from penstock.declaration import Retention
-from penstock.log.log import Bounds, Commit, Log, LogReader, Stream
+from penstock.log.log import Block, Bounds, Commit, Log, LogReader, Stream
 
 COMMITS_AT_ONCE = 1000
 """Oldest commits looked at in one decision."""
@@ -114,3 +118,35 @@ def compact_before(log: LogReader, changelog: Stream, now_us: int, whole_bytes: 
     before = bounds.first_commit + int(commits * spare)
     last = log.last_commit(changelog, before)
     return before if last is not None and last.written_us < now_us - WHOLE_US else None
+
+
+def replaced_versions(log: LogReader, changelog: Stream, before: int, time: str | None, horizon_us: int) -> bool:
+    """Whether compaction below a commit takes only versions of rows that no time after `horizon_us` asks for.
+
+    It keeps what was written last of each key. So that must be the version of the latest time too, and hold since
+    before the horizon. A row holds from its field `time` on, in milliseconds or as a timestamp, a delete from when it
+    was written; without `time` all do.
+    """
+    latest: dict[tuple[Any, ...], int] = {}
+    newest: dict[tuple[Any, ...], int] = {}
+    last = log.last_commit(changelog, before)
+    if last is None or last.written_us > horizon_us:
+        return False
+    columns = [*changelog.compact_by, OP, *([] if time is None else [time])]
+    for block in log.read(changelog, 0, log.bounds(changelog).starts[0], last.ends[0], columns):
+        keys = zip(*(block.batch.column(name).to_pylist() for name in changelog.compact_by), strict=True)
+        for key, since in zip(keys, since_us(block, time), strict=True):
+            newest[key], latest[key] = since, max(since, latest.get(key, since))
+    return all(newest[key] == since <= horizon_us for key, since in latest.items())
+
+
+def since_us(block: Block, time: str | None) -> list[int]:
+    """From when on each row of a block holds."""
+    rows = block.batch.num_rows
+    if time is None:
+        return [block.written_us] * rows
+    kind = block.batch.schema.field(time).type
+    scale = 1 if pa.types.is_timestamp(kind) else 1000
+    times = block.batch.column(time).cast(pa.int64()).to_pylist()
+    ops = block.batch.column(OP).to_pylist()
+    return [block.written_us if op == DELETE or at is None else at * scale for op, at in zip(ops, times, strict=True)]

@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.clock import Clock
-from penstock.declaration import Application, StreamDef
+from penstock.declaration import Application, StreamDef, TableDef
 from penstock.log import control_keys
 from penstock.log.builds import batch_meta
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Log, LogReader, Stream
-from penstock.log.retention import WHOLE_BYTES, compact_before, retaining
+from penstock.log.retention import WHOLE_BYTES, compact_before, replaced_versions, retaining
 
 EVERY_S = 10.0
+_LOOK_AGAIN_US = 3_600_000_000
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +43,8 @@ class Retainer:
         self._flows = flows
         self._clock = clock
         self._whole_bytes = whole_bytes
+        self._looked_us: dict[str, int] = {}
+        """When the versions of a table were last looked through."""
 
     async def run(self) -> None:
         """Until cancelled. A failure is told, and tried again at the next round."""
@@ -55,15 +58,25 @@ class Retainer:
     def once(self) -> int:
         """One round over all streams and tables; returns how many events and old rows went."""
         trimmed = sum(self._trim(stream) for stream in self._application.streams if _retained(stream))
-        return trimmed + sum(self._compact(table.name) for table in self._application.tables)
+        return trimmed + sum(self._compact(table) for table in self._application.tables)
 
-    def _compact(self, table: str) -> int:
-        """Let rows of a table go that newer ones have replaced; their readers have ten minutes to follow."""
-        stream = self._log.find(table)
-        before = None if stream is None else compact_before(self._log, stream, self._clock.now_us(), self._whole_bytes)
-        if stream is None or before is None:
+    def _compact(self, table: TableDef) -> int:
+        """Let rows of a table go that newer ones have replaced; their readers have ten minutes to follow, and those who
+        join versions as long as `versions=` says."""
+        stream, now_us = self._log.find(table.name), self._clock.now_us()
+        before = None if stream is None else compact_before(self._log, stream, now_us, self._whole_bytes)
+        if stream is None or before is None or not self._versions_may_go(table, stream, before, now_us):
             return 0
         return self._group.sliced(self._log.compacting(stream, before)).result()
+
+    def _versions_may_go(self, table: TableDef, stream: Stream, before: int, now_us: int) -> bool:
+        """Whether nobody needs the versions that would go; looked at once an hour, since that reads all of them."""
+        if table.versions_us is None:
+            return True
+        if now_us - self._looked_us.get(table.name, 0) < _LOOK_AGAIN_US:
+            return False
+        self._looked_us[table.name] = now_us
+        return replaced_versions(self._log, stream, before, table.time, now_us - table.versions_us)
 
     def _trim(self, declared: StreamDef) -> int:
         stream = self._log.find(declared.name)

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from penstock.change import OP, Column, Key, Row
+from penstock.change import DELETE, OP, Column, Key, Row
 from penstock.config import Limits
-from penstock.declaration import Application, Shown
+from penstock.declaration import Application, Shown, TableDef
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta, build_of
 from penstock.log.log import Block, Commit, LogReader, Stream
+from penstock.log.retention import since_us
 from penstock.schema import simple_type
 from penstock.views.store import SWAP_CHANGES, Content, over_budget
-from penstock.views.unpack import ops_of
+from penstock.views.unpack import ops_of, rows_of
 
 COMMITS_AT_ONCE = 64
 """Commits decoded ahead of the loop; more would only hold memory."""
@@ -145,3 +146,17 @@ def shown_epoch(epoch: str, application: Application, view: Shown) -> str:
         return epoch
     terms = repr((top, view.visible_where, channels))
     return f"{epoch}.{blake2b(terms.encode(), digest_size=4).hexdigest()}"
+
+
+def version_at(log: LogReader, stream: Stream, table: TableDef, key: Key, at_us: int) -> Row | None:
+    """The row that a table had for a key at a time: of the changes at or before it the latest, of equal ones the one
+    that was written last. Called in a thread: it reads all that the log has of the table."""
+    found: tuple[int, Row | None] | None = None
+    for block in log.read(stream, 0, log.bounds(stream).starts[0]):
+        keys = rows_of(block.batch, table.key)
+        times = since_us(block, table.time)
+        for place, (own, since) in enumerate(zip(keys, times, strict=True)):
+            if own == key and since <= at_us and (found is None or since >= found[0]):
+                row = next(iter(rows_of(block.batch.slice(place, 1), table.events.names)))
+                found = since, None if block.batch.column(OP)[place].as_py() == DELETE else row
+    return None if found is None else found[1]

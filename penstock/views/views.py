@@ -48,7 +48,7 @@ from penstock.observe.metrics import Observer
 from penstock.observe.signals import BatchApplied, FollowFailed, ViewLoaded, ViewOverBudget
 from penstock.position import Frontier, Position, frontier_body
 from penstock.protocol import wire_row
-from penstock.views.changelog import COMMITS_AT_ONCE, Changelog, Decoded, shown_epoch
+from penstock.views.changelog import COMMITS_AT_ONCE, Changelog, Decoded, shown_epoch, version_at
 from penstock.views.frontier import FrontierComposer
 from penstock.views.read_rule import Reader, ReadRule, parse_ruled, read_rule
 from penstock.views.store import SWAP_CHANGES, Content, View
@@ -283,6 +283,14 @@ class Views:
         assert self._door is not None or isinstance(definition, ViewDef)
         return self._door if self._door is not None and isinstance(definition, TableDef) else self._log
 
+    async def version(self, view: View, key: Key, at_us: int) -> Row | None:
+        """The row of a table that a key had at a time; None: there was none, or it is not kept any more."""
+        table = view.definition
+        assert isinstance(table, TableDef)
+        log = self._log_of(table)
+        stream = await self._in_thread(log.find, view.name)
+        return None if stream is None else await self._in_thread(version_at, log, stream, table, key, at_us)
+
     async def _load(self, view: View, epoch: str) -> Changelog | None:
         began, log = self._clock.monotonic(), self._log_of(view.definition)
         stream = await self._in_thread(log.find, view.name, epoch)
@@ -439,6 +447,10 @@ class RowsAfter:
         """The row of this key as it is now; None when there is none, or none that may be seen."""
         return _row(view, key, rule).row
 
+    async def row_at(self, view: View, key: Key, at_us: int, rule: ReadRule) -> Mapping[str, Any] | None:
+        """The row of a table that this key had at a time."""
+        return _shown(view, await self._views.version(view, key, at_us), rule).row
+
     async def after(
         self, name: str, key: Mapping[str, Any], position: Position, wait_s: float, reader: Reader
     ) -> RowAt | None:
@@ -475,10 +487,14 @@ def _key_in(view: View, key: Mapping[str, Any]) -> Key:
 
 
 def _row(view: View, key: Key, rule: ReadRule) -> RowAt:
+    assert view.content is not None
+    return _shown(view, view.content.rows.get(key), rule)
+
+
+def _shown(view: View, row: Row | None, rule: ReadRule) -> RowAt:
     content = view.content
     assert content is not None
     query = parse_ruled(rule, content.columns, content.key, errors=view.filter_errors)
-    row = content.rows.get(key)
     names = [column.name for column in query.output]
     visible = row is not None and query.passes(row)
     return RowAt(wire_row(names, query.project(row)) if visible and row else None, content.position.token())

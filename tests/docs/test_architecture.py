@@ -111,7 +111,6 @@ CONCEPTS = {
     "flows/proof.py": "what verify can prove",
     "flows/regroup/ties.py": "where a query chooses among equal rows",
     "run/reading_edge.py": "the edge that only reads",
-    "run/retainer.py": "the process side of retention",
     "run/writing_half.py": "the other half of an edge than run/reading_half.py",
     "serve/live_page.py": "the page",
     "testing/contracts/sqlite_tearing.py": "what a power cut does to one backend's files",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from aiohttp import web
 
 from penstock.collect.tables.row_changes import RowJudge
@@ -9,8 +11,10 @@ from penstock.collect.tables.table_door import raw_key, unknown_row, unknown_tab
 from penstock.collect.ways.door_replies import json_reply
 from penstock.config import Limits
 from penstock.declaration import Application
+from penstock.errors import BadRequestError
 from penstock.rights.credential import credential_of
 from penstock.views.views import RowsAfter, Views, row_tag
+from penstock.views.where.sql_types import parse_timestamp
 
 WAIT_S = 5.0
 """How long is waited for a table that is still loading."""
@@ -30,6 +34,11 @@ class RowReads:
         key, view = self._judges[name].key_in(raw_key(request)), self._views.view(name)
         rule = self._rows.rule(name, credential_of(request))
         content = await view.loaded(WAIT_S)
+        if (at := request.query.get("at")) is not None:
+            was = await self._rows.row_at(view, key, self._moment_us(name, at), rule)
+            if was is None:
+                raise unknown_row(name)
+            return json_reply(200, was)
         shown, row = self._rows.row(view, key, rule), content.rows.get(key)
         if shown is None or row is None:
             raise unknown_row(name)
@@ -38,3 +47,21 @@ class RowReads:
         if tag is not None and tag in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers=headers)
         return json_reply(200, shown, headers)
+
+    def _moment_us(self, name: str, text: str) -> int:
+        """A time in an address. Raises `BadRequestError`, also where the table keeps no versions."""
+        if self._judges[name].table.versions_us is None:
+            raise BadRequestError(
+                f"the table '{name}' keeps no old rows",
+                hint='declare versions="30 days" on app.table, or leave out at=',
+            )
+        try:
+            return int(text) * 1000 if text.lstrip("-").isdigit() else _microseconds(parse_timestamp(text))
+        except (ValueError, OverflowError) as error:
+            raise BadRequestError(
+                f"at={text[:80]!r} is no time", detail=str(error), hint="write 2026-05-01T10:00:00Z, or milliseconds"
+            ) from None
+
+
+def _microseconds(moment: dt.datetime) -> int:
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)

@@ -21,6 +21,7 @@ from penstock.flows.regroup.input_streams import InputStream, table_name
 from penstock.flows.regroup.meetings import Meetings
 from penstock.flows.regroup.regrouping import Regrouping
 from penstock.flows.regroup.steps import InputChangelog, Kept, Steps
+from penstock.flows.regroup.table_versions import InputVersions, input_of, versions_schema
 from penstock.flows.regroup.units import Units
 from penstock.flows.source import Feed
 from penstock.log import control_keys
@@ -112,27 +113,32 @@ class RegroupedViews:
         """A view over the tables that its inputs have in `held.db`, where a stream has just the columns it needs."""
         planner, node = self._around.planner, made.node
         assert isinstance(node, ViewDef)
-        if not streams:
-            return Regrouping(node, units, partial(planner.call, node), made.arrow, planner.spark)
-        tables = {name: streams[name].name if name in streams else name for name in node.inputs}
+        tables = {
+            leaf.input: streams[leaf.input].name if leaf.input in streams else leaf.input for leaf in units.leaves
+        }
         leaves = tuple(replace(leaf, input=tables[leaf.input]) for leaf in units.leaves)
 
         def call(frames: Mapping[str, DataFrame]) -> DataFrame:
             given = {name: frames[table] for name, table in tables.items()}
-            return planner.call(node, given | {name: whole(given[name], s.feed) for name, s in streams.items()})
+            given |= {name: whole(given[name], stream.feed) for name, stream in streams.items()}
+            return planner.call(node, planner.with_versions(made.inputs, given))
 
         return Regrouping(node, replace(units, leaves=leaves), call, made.arrow, planner.spark)
 
-    def _sources(self, kept: Sequence[Kept]) -> list[InputChangelog | InputStream]:
+    def _sources(self, kept: Sequence[Kept]) -> list[InputChangelog | InputStream | InputVersions]:
         """What regrouped views read that is not one of them."""
-        changing = {i for name in self.names for i, source in self._planned[name].inputs.items() if source.changes}
-        tables = {table.name: table for table in self._around.planner.application.tables}
-        changelogs = [
-            self._table(tables[name]) if name in tables else self._source(self._planned[name])
-            for name in sorted(changing - set(self.names))
-        ]
         streams = {source.name: source for view in kept for source in view.streams.values()}
-        return [*changelogs, *(streams[name] for name in sorted(streams))]
+        read = {leaf.input for view in kept for leaf in view.regrouping.units.leaves} - set(self.names)
+        return [streams[name] if name in streams else self._changing(name) for name in sorted(read)]
+
+    def _changing(self, name: str) -> InputChangelog | InputVersions:
+        table = self._around.planner.application.table(input_of(name))
+        if table is None:
+            return self._source(self._planned[name])
+        rows = self._table(table)
+        if name == table.name:
+            return rows
+        return InputVersions(table.name, versions_schema(rows.schema), rows.log, rows.live)
 
     def _streams(self, made: Planned) -> dict[str, InputStream]:
         """Streams and flows that a view reads, with the columns that it and those need that look back equally far."""

@@ -35,6 +35,7 @@ from penstock.flows.regroup.held import HeldFile, HeldRows, Index, Shape, Table,
 from penstock.flows.regroup.input_streams import InputStream, arrived, commit_behind
 from penstock.flows.regroup.meetings import Meetings, Place
 from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, difference, taken
+from penstock.flows.regroup.table_versions import InputVersions, input_of
 from penstock.flows.sink import latest_by_key
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, State, batch_meta
@@ -100,8 +101,9 @@ class Kept:
 
     @property
     def tables(self) -> dict[str, str]:
-        """The table of each of its inputs."""
-        return {name: self.streams[name].name if name in self.streams else name for name in self.regrouping.view.inputs}
+        """The tables that it is computed from, and the input that each is of."""
+        streams = {source.name: name for name, source in self.streams.items()}
+        return {t: streams.get(t) or input_of(t) for t in {leaf.input: None for leaf in self.regrouping.units.leaves}}
 
 
 @dataclass
@@ -129,7 +131,7 @@ class Steps:
     def __init__(
         self,
         path: Path,
-        sources: Sequence[InputChangelog | InputStream],
+        sources: Sequence[InputChangelog | InputStream | InputVersions],
         kept: Sequence[Kept],
         meetings: Meetings,
         log: Log,
@@ -294,6 +296,8 @@ class Steps:
                 continue
             if isinstance(source, InputStream):
                 self._take_events(source, stream, end, move)
+            elif isinstance(source, InputVersions):
+                self._take_versions(source, stream, end[0], move)
             else:
                 self._follow(source, stream, end, move)
 
@@ -323,6 +327,23 @@ class Steps:
         move.places[source.name] = {source.name: (stream.epoch, end)}
         if reached != move.reached[source.name]:
             self._held.remember({f"reached/{source.name}": [stream.epoch, list(end)]})
+
+    def _take_versions(self, source: InputVersions, stream: Stream, end: int, move: _Move) -> None:
+        """Take over the changes of a table as rows of their own: a version never changes."""
+        table, reached = self._held.tables[source.name], self._held.reached(source.name)
+        start = source.log.bounds(stream).starts[0]
+        follows = reached is not None and reached[0] == stream.epoch and start <= reached[1][0]
+        rows = source.rows(stream, reached[1][0] if reached is not None and follows else start, end)
+        old = table.by_key(()) if follows else table.everything()
+        delta = difference(self._spark, table, old, rows)
+        assert delta is not None
+        table.apply(delta.old, delta.new)
+        if not delta.empty:
+            move.deltas[source.name] = delta
+        move.reached[source.name] = (stream.epoch, [end])
+        move.places[source.name] = {source.input: (stream.epoch, (end,))}
+        if reached != move.reached[source.name]:
+            self._held.remember({f"reached/{source.name}": [stream.epoch, [end]]})
 
     def _take_events(self, source: InputStream, stream: Stream, end: tuple[int, ...], move: _Move) -> None:
         """Take over what has come to a stream since the last step, and let go of what no longer counts."""
@@ -368,7 +389,7 @@ class Steps:
     def _move(self, view: Kept, move: _Move) -> None:
         """Compute what a view's inputs have changed of it, or note it for later."""
         grouping, tables = view.regrouping, self._held.tables
-        inputs = set(view.tables.values())
+        inputs = set(view.tables)
         units = grouping.touched({n: d for n, d in move.deltas.items() if n in inputs}, tables)
         if view.building:
             units |= self._all_units(view)
@@ -398,7 +419,7 @@ class Steps:
     def _level_places(self, view: Kept, move: _Move) -> Mapping[str, Place] | None:
         """Where all that a view is made from stands; None: something is not there yet, or is not level."""
         places: dict[str, Place] = {}
-        for name, table in view.tables.items():
+        for table, name in view.tables.items():
             for source, place in move.places.get(table, {name: None}).items():
                 if place is None or places.setdefault(source, place) != place:
                     return None
@@ -434,7 +455,7 @@ class Steps:
         """A commit of the view, if it has changed or its frontier has moved."""
         own = self._held.tables[view.name]
         own.apply(delta.old, delta.new)
-        end = {name: [move.reached[table][0], list(move.reached[table][1])] for name, table in view.tables.items()}
+        end = {name: [move.reached[table][0], list(move.reached[table][1])] for table, name in view.tables.items()}
         last = view.last
         offset = self._log.bounds(view.output).ends[0]
         move.reached[view.name] = (view.output.epoch, [offset])
@@ -510,7 +531,7 @@ class Steps:
 
 
 def _refuse_too_much(kept: Kept, tables: Mapping[str, Table]) -> None:
-    view, rows = kept.regrouping.view, sum(len(tables[name]) for name in kept.tables.values())
+    view, rows = kept.regrouping.view, sum(len(tables[name]) for name in kept.tables)
     if rows > view.whole_rows:
         raise TooMuchError(
             f"'{view.name}' has no units: any change computes all of it, and its inputs have {rows:,} rows",

@@ -13,6 +13,7 @@ from penstock.log.builds import BatchMeta, Build
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, StreamSpec
 from penstock.log.opening import open_log
+from penstock.log.retention import replaced_versions
 from penstock.run.retainer import Retainer
 from tests.memory_folder import memory_folder
 
@@ -122,3 +123,40 @@ def test_rows_of_a_table_that_newer_ones_replaced_go_and_the_current_stay(tmp_pa
     group.close()
     edge.close()
     flows.close()
+
+
+class Rate(Event):
+    country: str
+    since: int
+    rate: int
+
+
+@pytest.mark.parametrize(
+    ("rates", "horizon_ms", "goes"),
+    [
+        ([("no", 1, 25), ("no", 5, 12)], 5, True),
+        ([("no", 1, 25), ("no", 5, 12)], 4, False),  # what held before is still asked for
+        ([("no", 5, 12), ("no", 1, 24)], 9, False),  # a correction of the past was written last
+        ([("no", 1, 25), ("se", 7, 12)], 6, False),
+    ],
+)
+def test_versions_go_only_when_no_time_within_reach_asks_for_them(
+    tmp_path: Path, rates: list[tuple[str, int, int]], horizon_ms: int, goes: bool
+) -> None:
+    app = App("shop")
+    declared = app.table("rates", Rate, key="country", time="since", versions="30 days")
+    log = open_log(memory_folder(tmp_path).edge_log, app="shop")
+    table = log.create(StreamSpec("rates", declared.stored, counts="commits", compact_by=("country",)))
+    for country, since, rate in rates:
+        row = {"country": country, "since": since, "rate": rate, "_op": 0}
+        log.append([Append(table, pa.RecordBatch.from_pylist([row], schema=declared.stored))])
+    far = SystemClock().now_us() * 10
+    before = log.bounds(table).next_commit
+    assert replaced_versions(log, table, before, "since", horizon_ms * 1000) is False, "written after the horizon"
+    shifted = far // 1000 - 10
+    for country, since, rate in rates:
+        row = {"country": country, "since": shifted + since, "rate": rate, "_op": 0}
+        log.append([Append(table, pa.RecordBatch.from_pylist([row], schema=declared.stored))])
+    before = log.bounds(table).next_commit
+    assert replaced_versions(log, table, before, "since", (shifted + horizon_ms) * 1000) is goes
+    log.close()
