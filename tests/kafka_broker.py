@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -128,6 +129,15 @@ class Broker:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def pause(self) -> None:
+        """Let it stand still, as a machine does whose disk or memory is busy."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def _java(self, *words: str) -> subprocess.Popen[bytes]:
         with (self._folder / "broker.log").open("ab") as log:

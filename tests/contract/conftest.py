@@ -35,7 +35,7 @@ def database() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[None]:
+def kafka() -> Iterator[kafka_broker.Broker]:
     """A broker of this run's own behind the backend `kafka`."""
     why = kafka_broker.why_not()
     if why is not None:
@@ -48,4 +48,4 @@ def kafka() -> Iterator[None]:
         kafka_broker.running_broker(Path(folder)) as broker,
     ):
         backend.servers, backend.data = broker.address, broker.data
-        yield
+        yield broker

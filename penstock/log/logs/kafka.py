@@ -274,6 +274,8 @@ class JournalIndexWriter(JournalIndex):
         self.tables = self.recorded = Tables(self.connection, self.name)
         """As the index has them; and as a transaction changes them, which is written down."""
         self._blocks: list[tuple[int, tuple[str, int, bytes | None, Any]]] = []
+        self._claimed_again = False
+        """The journal has a claim of ours that the index does not know yet."""
         self._gone: deque[tuple[float, str, int | None]] = deque()
         """When topics, or the first records of a partition, may go."""
 
@@ -309,6 +311,9 @@ class JournalIndexWriter(JournalIndex):
     @contextmanager
     def transaction(self, term: int | None = None) -> Iterator[Tables]:
         self._blocks.clear()
+        if self._claimed_again:
+            self.journal.catch_up(self.connection, self.journal.end())
+            self._claimed_again = False
         with failures(self.path), self._immediate():
             if term is not None:
                 self.tables.check_term(term)
@@ -364,6 +369,7 @@ class JournalIndexWriter(JournalIndex):
                 hint="stop this process",
             )
         if not counted:
+            self._claimed_again = True
             raise LogUnavailableError(
                 "Kafka has not taken what was sent", detail="it was away for a while", hint="send again"
             )

@@ -76,7 +76,7 @@ class Cluster:
 
     def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
         self.servers = servers
-        self._settings = {**(settings or {}), "bootstrap.servers": servers}
+        self._settings = {**(settings or {}), "bootstrap.servers": servers, "log_level": 0}  # our errors say it
         self._lock = threading.RLock()
         self._pid = 0
         self._forget_clients()
