@@ -452,6 +452,10 @@ class TooMuchError(PenstockError, code="too_much"):
     """A view without units has more rows to be computed from than it may."""
 
 
+class GroupTooLargeError(PenstockError, code="group_too_large"):
+    """One unit of a view is computed from more rows than it may."""
+
+
 class DuplicateKeyError(PenstockError, code="duplicate_key"):
     """A batch holds two rows of one key, so that no one of them is the view's row."""
 

@@ -246,6 +246,15 @@ def verify(
     names: Annotated[
         list[str] | None, typer.Option("--view", help="Only this view or flow; may be given several times.")
     ] = None,
+    units: Annotated[
+        int | None,
+        typer.Option(
+            "--units", min=1, help="Of views that are computed unit by unit, compare a sample of so many units."
+        ),
+    ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Compute views that others read anew too, down to the streams.")
+    ] = False,
     data: DataOption = None,
     log: LogOption = "sqlite",
     as_json: JsonOption = False,
@@ -264,7 +273,7 @@ def verify(
     from penstock.flows import verify as proof
 
     with quietly(terminal, "computing every view anew"):
-        proved = proof.verify(loaded.application, folder, names or ())
+        proved = proof.verify(loaded.application, folder, names or (), units=units, deep=deep)
     for report in proved:
         if as_json:
             terminal.data(json.dumps(reports.report_body(report)))

@@ -34,6 +34,8 @@ from penstock.flows.regroup.hidden_views import shown_name
 from penstock.flows.regroup.input_streams import commit_at, limit_of
 from penstock.flows.regroup.regrouping import frame_of
 from penstock.flows.regroup.table_versions import input_of, version_rows, versions_schema
+from penstock.flows.regroup.unit_choice import UnitChoice, choose
+from penstock.flows.regroup.unit_poison import skipped_units
 from penstock.flows.rules import window_column
 from penstock.flows.session import open_session
 from penstock.flows.sink import flow_events, latest_by_key, with_op
@@ -85,14 +87,17 @@ def exit_code(reports: Sequence[Report]) -> int:
     return 1 if "different" in results else 2 if "unverifiable" in results else 0
 
 
-def verify(application: Application, folder: Folder, names: Sequence[str] = ()) -> list[Report]:
-    """Recompute and compare; without names, everything that the app declares."""
+def verify(
+    application: Application, folder: Folder, names: Sequence[str] = (), *, units: int | None = None, deep: bool = False
+) -> list[Report]:
+    """Recompute and compare; without names, everything that the app declares. Of views that are kept unit by unit so
+    many `units` are compared; `deep` computes their inputs anew, too, down to the streams."""
     spark = open_session(f"{application.name} verify", optimised=True)
     planner = Planner(spark, application, folder)
     planned, _ = planner.plan_all()
     edge, flows = open_reader(folder.edge_log), open_reader(folder.flows_log)
     try:
-        verifier = Verifier(planner, edge, flows)
+        verifier = Verifier(planner, edge, flows, planned if deep else {}, units)
         wanted = [made for name, made in planned.items() if not names or shown_name(name) in names]
         missing = [n.name for n in application.nodes if n.name not in planned and (not names or n.name in names)]
         broken = [
@@ -107,10 +112,21 @@ def verify(application: Application, folder: Folder, names: Sequence[str] = ()) 
 class Verifier:
     """Compares builds of one data folder with their functions."""
 
-    def __init__(self, planner: Planner, edge: LogReader, flows: LogReader) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        edge: LogReader,
+        flows: LogReader,
+        anew: Mapping[str, Planned] | None = None,
+        units: int | None = None,
+    ) -> None:
         self.planner = planner
         self.edge = edge
         self.flows = flows
+        self._anew = anew or {}
+        """Views that are computed anew where others read them; of the rest the changelog is taken as it is."""
+        self._units = units
+        """How many units of each view are compared; None: all."""
 
     def report(self, made: Planned) -> Report:
         """Compare one view or flow stream at its newest commit."""
@@ -175,8 +191,12 @@ class Verifier:
         inside, reasons = self._inside(made, [self._cut_us(made, each, meta) for each in ground.values()])
         if inside is None:
             return Report(made.node.name, kind, "unverifiable", reasons=reasons)
-        right = inside(self._computed(made, ground, output, meta))
+        choice, unknown = self._choice(made, ground, output, commit, meta)
+        reasons += unknown
+        right = inside(self._computed(made, ground, output, meta, choice))
         left = inside(self._held(made, output, commit))
+        if choice is not None:
+            left, right = choice.only(left), choice.only(right)
         if kind == "view" and latest_by_key(right, made.node.key).num_rows != right.num_rows:
             return Report(made.node.name, kind, "unverifiable", reasons=["rows of one key in no certain order"])
         if kind == "view":
@@ -190,7 +210,29 @@ class Verifier:
 
     # The two sides
 
-    def _computed(self, made: Planned, ground: Mapping[str, Ground], output: Stream, meta: BatchMeta) -> pa.Table:
+    def _choice(
+        self, made: Planned, ground: Mapping[str, Ground], output: Stream, commit: Commit, meta: BatchMeta
+    ) -> tuple[UnitChoice | None, list[str]]:
+        """The units that are compared; None: all. And why not all can be proved."""
+        if made.units is None or not made.units.columns:
+            return None, []
+        skipped = skipped_units(self.flows.memory(), made.node.name, output.epoch)
+        if not skipped and self._units is None:
+            return None, []
+        frames = self._inputs_at(made, ground, meta)
+        inputs = {name: frame if isinstance(frame, pa.Table) else frame.toArrow() for name, frame in frames.items()}
+        own = self._held(made, output, commit)
+        choice = choose(self.planner.spark, made.units, inputs, own, skipped, self._units)
+        return choice, [] if choice is not None else [f"{len(skipped)} units fail, and share rows with others"]
+
+    def _computed(
+        self,
+        made: Planned,
+        ground: Mapping[str, Ground],
+        output: Stream,
+        meta: BatchMeta,
+        choice: UnitChoice | None = None,
+    ) -> pa.Table:
         """What the function gives as a batch query over the log up to the frontier."""
         node = made.node
         if made.how == "folded":
@@ -199,9 +241,10 @@ class Verifier:
             ranges = {name: (each.starts, tuple(meta.end[name][1])) for name, each in ground.items()}
             frame = self.planner.batch_frame(made, feeds, ranges)
         else:
-            frames = {name: self._input_at(made, each, meta.end[name][1]) for name, each in ground.items()}
-            frames |= self._versions_at(made, ground, meta)
-            frame = self.planner.call(node, self.planner.with_versions(made.inputs, frames))
+            inputs = self._inputs_at(made, ground, meta) | (dict(choice.inputs) if choice is not None else {})
+            tables = {name: rows for name, rows in inputs.items() if isinstance(rows, pa.Table)}
+            frames = {name: frame_of(self.planner.spark, rows) for name, rows in tables.items()}
+            frame = self.planner.call(node, self.planner.with_versions(made.inputs, {**inputs, **frames}))
         if isinstance(node, ViewDef):
             table = self._closed(with_op(frame, node).toArrow(), made, meta)
             table = latest_by_key(table, node.key) if made.ordered else table
@@ -212,31 +255,48 @@ class Verifier:
             table = pa.Table.from_batches([flow_events(self._closed(frame.toArrow(), made, meta), made, 0)])
         return table.select(self._names(made))
 
-    def _input_at(self, made: Planned, ground: Ground, ends: Sequence[int]) -> DataFrame:
+    def _input_at(self, made: Planned, ground: Ground, ends: Sequence[int]) -> DataFrame | pa.Table:
         """An input of a regrouped view at its frontier: rows of a view or table, or the events that count there."""
         name = ground.stream.name
         if made.inputs[name].changes:
-            return frame_of(self.planner.spark, self._rows_at(ground.stream, ends[0]))
+            return (
+                self._rows_anew(ground.stream, ends[0]) if name in self._anew else self._rows_at(ground.stream, ends[0])
+            )
         feed = self.planner.feeds(made, {name: ground.stream}, {})[name]
         frame = self.planner.batch_input(feed, (ground.starts, tuple(ends)))
         limit_us = self._limit_us(made, ground.stream, ends)
         return frame if limit_us is None else frame.where(F.col(TIME) >= F.timestamp_micros(F.lit(limit_us)))
 
-    def _versions_at(self, made: Planned, ground: Mapping[str, Ground], meta: BatchMeta) -> dict[str, DataFrame]:
+    def _inputs_at(self, made: Planned, ground: Mapping[str, Ground], meta: BatchMeta) -> dict[str, Any]:
+        """All that a regrouped view reads, as tables of rows or, of streams, frames."""
+        inputs = {name: self._input_at(made, each, meta.end[name][1]) for name, each in ground.items()}
+        return inputs | self._versions_at(made, ground, meta)
+
+    def _versions_at(self, made: Planned, ground: Mapping[str, Ground], meta: BatchMeta) -> dict[str, pa.Table]:
         """The versions of tables that a regrouped view joins, as far as it had read them."""
         assert made.units is not None
         found = {}
         for name in {leaf.input for leaf in made.units.leaves if leaf.input != input_of(leaf.input)}:
             each = ground[input_of(name)]
             blocks = self._log_of(each.stream.name).read(each.stream, 0, each.starts[0], meta.end[input_of(name)][1][0])
-            rows = version_rows(blocks, versions_schema(made.inputs[input_of(name)].schema))
-            found[name] = frame_of(self.planner.spark, rows)
+            found[name] = version_rows(blocks, versions_schema(made.inputs[input_of(name)].schema))
         return found
 
     def _limit_us(self, made: Planned, stream: Stream, ends: Sequence[int]) -> int | None:
         """The time from which on `within=` lets events count."""
         last = commit_at(self._log_of(stream.name), stream, ends)
         return limit_of(last, getattr(made.node, "within_us", None))
+
+    def _rows_anew(self, changelog: Stream, offset: int) -> pa.Table:
+        """The same of a view, by its own function over its own inputs."""
+        made, commit = self._anew[changelog.name], self.flows.last_commit(changelog, offset)
+        meta = batch_meta(commit.meta) if commit is not None and commit.meta else None
+        if meta is None or not meta.even:
+            return self._rows_at(changelog, offset)
+        ground = {name: self._ground(name, meta) for name in made.inputs}
+        rows = self._computed(made, ground, changelog, meta)
+        schema = pa.schema([field for field in changelog.schema if field.name != OP])
+        return latest_by_key(rows, made.node.key).select(schema.names).cast(schema)
 
     def _rows_at(self, changelog: Stream, offset: int) -> pa.Table:
         """The rows of a view or table when its changelog ended at this offset."""

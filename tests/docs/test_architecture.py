@@ -110,6 +110,7 @@ CONCEPTS = {
     "flows/hang.py": "how a query that hangs is found",
     "flows/proof.py": "what verify can prove",
     "flows/regroup/ties.py": "where a query chooses among equal rows",
+    "flows/regroup/unit_choice.py": "which units verify looks at",
     "run/reading_edge.py": "the edge that only reads",
     "run/writing_half.py": "the other half of an edge than run/reading_half.py",
     "serve/live_page.py": "the page",

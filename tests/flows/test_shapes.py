@@ -51,7 +51,8 @@ class Kept:
 
     def change(self, rng: random.Random, most: int) -> None:
         """Some rows of some tables come, change or go, and the view follows."""
-        deltas = {name: self._changed(name, rng, most) for name in self.shape.inputs if rng.random() < 0.7}
+        first = not any(self.tables.values())
+        deltas = {name: self._changed(name, rng, most) for name in self.shape.inputs if first or rng.random() < 0.7}
         units = self.view.touched(deltas, self.held.tables)
         needed = self.view.needed(units, self.held.tables)
         delta = self.view.difference(units, self.view.computed(needed, units), self.own)
@@ -80,7 +81,8 @@ class Kept:
         """What Spark gives over the tables as they are."""
         frames = {}
         for name, rows in self.tables.items():
-            table = pa.Table.from_pylist(list(rows.values()), schema=self.held.tables[name].shape.schema)
+            ordered = [rows[key] for key in sorted(rows)]
+            table = pa.Table.from_pylist(ordered, schema=self.held.tables[name].shape.schema)
             frames[name] = frame_of(self.spark, table)
         return shown(self.shape.function(**frames).toArrow().cast(self.view.schema))
 

@@ -163,11 +163,11 @@ class World:
         assert output is not None
         return [row for block in self._flows.read(output, 0, 0) for row in block.batch.to_pylist()]
 
-    def verify(self) -> dict[str, Report]:
+    def verify(self, *, units: int | None = None, deep: bool = False) -> dict[str, Report]:
         planner = Planner(self.spark, self.app, self.folder)
         planned, problems = planner.plan_all()
         assert not [p for p in problems if p.level == "error"], problems
-        verifier = Verifier(planner, self._edge, self._flows)
+        verifier = Verifier(planner, self._edge, self._flows, planned if deep else {}, units)
         return {name: verifier.report(made) for name, made in planned.items()}
 
 

@@ -194,6 +194,16 @@ class Table:
         """The rows whose value of an index is one of these."""
         return self._where(f"x{index}", values)
 
+    def counts(self, index: int, values: Iterable[bytes]) -> dict[bytes, int]:
+        """How many rows have each of these values of an index; those that none has are left out."""
+        wanted, counts = sorted(set(values)), dict[bytes, int]()
+        for start in range(0, len(wanted), _VALUES_AT_ONCE):
+            some = wanted[start : start + _VALUES_AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            statement = f"SELECT x{index}, count(*) FROM {self._name} WHERE x{index} IN ({marks}) GROUP BY x{index}"
+            counts |= dict(self._connection.execute(statement, some))
+        return counts
+
     def before(self, time_us: int) -> HeldRows:
         """The rows whose time is before this one."""
         found = self._connection.execute(f"SELECT {self._columns} FROM {self._name} WHERE t < ?", (time_us,)).fetchall()

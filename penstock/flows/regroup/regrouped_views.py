@@ -22,6 +22,7 @@ from penstock.flows.regroup.meetings import Meetings
 from penstock.flows.regroup.regrouping import Regrouping
 from penstock.flows.regroup.steps import InputChangelog, Kept, Steps
 from penstock.flows.regroup.table_versions import InputVersions, input_of, versions_schema
+from penstock.flows.regroup.unit_poison import skipped_units
 from penstock.flows.regroup.units import Units
 from penstock.flows.source import Feed
 from penstock.log import control_keys
@@ -62,6 +63,7 @@ class RegroupedViews:
             changed=lambda: (around.log.revision(), around.edge.revision()),
             live=self._live,
             late=around.late,
+            dead=around.dead,
         )
         self._steps.start()
 
@@ -107,6 +109,7 @@ class RegroupedViews:
             last=batch_meta(last.meta) if last is not None and last.meta else None,
             tell=partial(self._tell, name),
             streams=streams,
+            poisoned=skipped_units(around.log.memory(), name, build.epoch),
         )
 
     def _regrouping(self, made: Planned, units: Units, streams: Mapping[str, InputStream]) -> Regrouping:
@@ -186,7 +189,8 @@ class RegroupedViews:
         if self._states.get(name) == state and error is None:
             return
         self._states[name] = state
-        told = failure.flow_error(self._planned[name].node, error, None, "unknown") if error is not None else None
+        node, stopped = self._planned[name].node, state == "stopped"
+        told = failure.flow_error(node, error, None, "unknown", stopped=stopped) if error is not None else None
         body = FlowState(state=state, error=told.body() if told else None, run=self._around.run)
         try:
             self._around.group.submit([], {control_keys.flow(name): msgspec.to_builtins(body)})

@@ -7,7 +7,8 @@ that computing a unit again gives the same bits, floats too, and an equal row is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -15,13 +16,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.change import DELETE, OP, UPSERT
 from penstock.declaration import ViewDef
-from penstock.errors import DuplicateKeyError
+from penstock.errors import DuplicateKeyError, GroupTooLargeError
 from penstock.flows.regroup.cells import ALL, cells_of, values_of
 from penstock.flows.regroup.held import HeldRows, Index, Table
+from penstock.flows.regroup.unit_poison import unit_words
 from penstock.flows.regroup.units import Units
 
 Call = Callable[[Mapping[str, DataFrame]], DataFrame]
 """The user's function on frames of its inputs."""
+UNIT_ROWS = 500_000
+"""From how many rows of its inputs one unit may be computed: a change of any of them computes it again."""
+_SLICE_ROWS = 50_000
+_SLICE_UNITS = 20_000
+"""What is computed by one query: large enough for full speed, small enough for memory."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,8 @@ class Regrouping:
             of, to = self._table(link.of.leaf, held), self._table(link.to.leaf, held)
             values = rows[link.of.leaf].values(of.index((link.of.expression,)))
             rows[link.to.leaf] = to.by_value(to.index((link.to.expression,)), values)
+            if len(units) == 1 and (most := rows[link.to.leaf].table.num_rows) > UNIT_ROWS:
+                raise _too_large(self.view, unit_words(self.units.columns, next(iter(units))), most)
         return {name: self._of_input(name, rows, held) for name in {leaf.input for leaf in self.units.leaves}}
 
     def _of_input(self, name: str, rows: Mapping[int, HeldRows], held: Mapping[str, Table]) -> pa.Table:
@@ -104,6 +113,25 @@ class Regrouping:
             return parts[0]
         keys = {key for part in parts for key in held[name].keys_of(part)}
         return held[name].by_key(keys).table
+
+    def slices(self, units: set[bytes], held: Mapping[str, Table]) -> Iterator[set[bytes]]:
+        """The units in pieces of bounded size, so that memory is; one that is too large by itself is refused."""
+        sizes = dict.fromkeys(units, 0)
+        for leaf, home in self.units.homes.items():
+            table = self._table(leaf, held)
+            for unit, rows in table.counts(table.index(home), units).items():
+                sizes[unit] += rows
+        some, rows = set[bytes](), 0
+        for unit in sorted(units):
+            if self.units.columns and sizes[unit] > UNIT_ROWS:
+                raise _too_large(self.view, unit_words(self.units.columns, unit), sizes[unit])
+            if some and (rows + sizes[unit] > _SLICE_ROWS or len(some) == _SLICE_UNITS):
+                yield some
+                some, rows = set(), 0
+            some.add(unit)
+            rows += sizes[unit]
+        if some:
+            yield some
 
     def computed(self, inputs: Mapping[str, pa.Table], units: set[bytes]) -> pa.Table:
         """The view's rows of these units, by the user's own function."""
@@ -119,18 +147,49 @@ class Regrouping:
 
     def difference(self, units: set[bytes], result: pa.Table, own: Table) -> Delta:
         """What leads from the rows that are held of these units to the result."""
-        delta = difference(self.spark, own, own.by_value(own.index(self.own_index), units), result)
-        if delta is None:
-            raise _twice(self.view, result, own)
-        self._refuse_foreign(delta.new.table, units, own)
+        (delta,) = self.differences([(units, result)], own)
         return delta
+
+    def differences(self, parts: Sequence[tuple[set[bytes], pa.Table]], own: Table) -> list[Delta]:
+        """The same for units that were computed in several parts. A row may have moved from one part to another."""
+        units = {unit for some, _ in parts for unit in some}
+        if len(parts) > 1:
+            self._refuse_twice(pa.concat_tables([result for _, result in parts]), own)
+        deltas = []
+        for some, result in parts:
+            delta = difference(self.spark, own, own.by_value(own.index(self.own_index), some), result)
+            if delta is None:
+                raise self._twice_computed(result, own)
+            self._refuse_foreign(delta.new.table, units, own)
+            deltas.append(delta)
+        return deltas
+
+    def _refuse_twice(self, result: pa.Table, own: Table) -> None:
+        keys = own.keys_of(result)
+        if len(set(keys)) < len(keys):
+            raise self._twice_computed(result, own)
+
+    def _twice_computed(self, result: pa.Table, own: Table) -> DuplicateKeyError:
+        keys = own.keys_of(result)
+        counts = Counter(keys)
+        places = [place for place, key in enumerate(keys) if counts[key] > 1]
+        first = keys[places[0]]
+        pair = result.take([place for place in places if keys[place] == first][:2])
+        return _twice(self.view, pair, self._units_words(pair))
+
+    def _units_words(self, rows: pa.Table) -> list[str]:
+        """The unit of each row, in words."""
+        columns = [rows.column(name).combine_chunks() for name in self.units.columns]
+        return [unit_words(self.units.columns, unit) for unit in (values_of(columns) if columns else [ALL] * 2)]
 
     def _refuse_foreign(self, upserts: pa.Table, units: set[bytes], own: Table) -> None:
         """A key that the view holds from a unit outside of this step."""
         there = own.by_key(own.keys_of(upserts))
         for place, unit in enumerate(there.found[own.index(self.own_index)]):
             if unit not in units:
-                raise _twice(self.view, there.table.slice(place, 1), own)
+                held = there.table.slice(place, 1)
+                new = upserts.take([own.keys_of(upserts).index(own.keys_of(held)[0])])
+                raise _twice(self.view, held, [*self._units_words(held), *self._units_words(new)])
 
 
 def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
@@ -177,6 +236,26 @@ def taken(rows: HeldRows, places: Sequence[int]) -> HeldRows:
     return HeldRows(rows.table.take(pa.array(places, pa.int64())), tuple([f[p] for p in places] for f in rows.found))
 
 
+def joined(parts: Sequence[Delta], own: Table) -> Delta:
+    """Differences of units that have no row in common, as one."""
+    nothing = HeldRows(own.shape.schema.empty_table(), tuple([] for _ in own.shape.indexes))
+    if len(parts) == 1:
+        return parts[0]
+    return Delta(_united([nothing, *(p.old for p in parts)]), _united([nothing, *(p.new for p in parts)]))
+
+
+def without(delta: Delta, expired: HeldRows, own: Table) -> Delta:
+    """A difference that lets these rows go as well."""
+    gone = set(own.keys_of(delta.old.table))
+    more = [place for place, key in enumerate(own.keys_of(expired.table)) if key not in gone]
+    return Delta(_united([delta.old, taken(expired, more)]), delta.new)
+
+
+def _united(rows: Sequence[HeldRows]) -> HeldRows:
+    found = tuple([value for part in column for value in part] for column in zip(*(r.found for r in rows), strict=True))
+    return HeldRows(pa.concat_tables([r.table for r in rows]), found)
+
+
 def changelog(delta: Delta, table: Table) -> pa.RecordBatch:
     """A difference as a changelog has it: deletes, then upserts; a row that is replaced is an upsert alone."""
     replaced = set(table.keys_of(delta.new.table))
@@ -191,11 +270,18 @@ def _with_op(rows: pa.Table, op: int) -> pa.Table:
     return rows.append_column(pa.field(OP, pa.int8()), pa.array([op] * rows.num_rows, pa.int8()))
 
 
-def _twice(view: ViewDef, rows: pa.Table, own: Table) -> DuplicateKeyError:
-    keys = own.keys_of(rows)
-    place = next((i for i, key in enumerate(keys) if keys.count(key) > 1), 0)
+def _twice(view: ViewDef, rows: pa.Table, units: Sequence[str]) -> DuplicateKeyError:
+    one, other = units[:2]
     return DuplicateKeyError(
-        f"'{view.name}' gives two rows for the key {rows.select(view.key).slice(place, 1).to_pylist()[0]}",
-        detail="a key may have one row",
+        f"'{view.name}' gives two rows for the key {rows.select(view.key).slice(0, 1).to_pylist()[0]}",
+        detail=f"one is of the unit {one}, the other of the unit {other}",
         hint="add to key= what tells the rows apart",
+    )
+
+
+def _too_large(view: ViewDef, unit: str, rows: int) -> GroupTooLargeError:
+    return GroupTooLargeError(
+        f"the unit {unit} of '{view.name}' is computed from {rows:,} rows, whenever one of them changes",
+        detail=f"a unit may have {UNIT_ROWS:,}",
+        hint="aggregate in a view below, or group by something finer, such as an hour",
     )

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -31,11 +32,13 @@ from penstock.clock import Clock
 from penstock.errors import PenstockError, PositionGoneError, StaleTermError, TooMuchError
 from penstock.flows.keep import row_times, too_old
 from penstock.flows.late import late_events
-from penstock.flows.regroup.held import HeldFile, HeldRows, Index, Shape, Table, discard
+from penstock.flows.regroup.cells import ALL
+from penstock.flows.regroup.held import HeldFile, Index, Shape, Table, discard
 from penstock.flows.regroup.input_streams import InputStream, arrived, commit_behind
 from penstock.flows.regroup.meetings import Meetings, Place
-from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, difference, taken
+from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, difference, joined, without
 from penstock.flows.regroup.table_versions import InputVersions, input_of
+from penstock.flows.regroup.unit_poison import FunctionFailsError, compute_units, letters, skip_list
 from penstock.flows.sink import latest_by_key
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, State, batch_meta
@@ -45,8 +48,6 @@ from penstock.log.log import Append, Count, Log, LogReader, Share, Stream
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.005
-_UNITS_AT_ONCE = 20_000
-"""Units that are computed by one query: large enough for full speed, small enough for memory."""
 _BACKOFF_MOST_S = 30.0
 _WAIT_S = 1.0
 """Before a step is tried again that the log refused, because the disk was full for example."""
@@ -94,6 +95,8 @@ class Kept:
     """What it reads is not there yet, or not level."""
     streams: Mapping[str, InputStream] = field(default_factory=dict)
     """Those of its inputs that are streams or flows."""
+    poisoned: Mapping[bytes, str] = field(default_factory=dict)
+    """Units that it leaves out, because each alone makes it fail, and why."""
 
     @property
     def name(self) -> str:
@@ -123,6 +126,8 @@ class _Move:
     metas: dict[str, BatchMeta] = field(default_factory=dict)
     moved: list[Kept] = field(default_factory=list)
     """Views that are level with their inputs now; those in `metas` by a commit."""
+    poisoned: dict[str, Mapping[bytes, str]] = field(default_factory=dict)
+    """Units that views leave out, where that has changed."""
 
 
 class Steps:
@@ -140,6 +145,7 @@ class Steps:
         changed: Callable[[], Any],
         live: Callable[[Kept], Mapping[str, Any]],
         late: Stream,
+        dead: Stream,
     ) -> None:
         self._path = path
         self._sources = {source.name: source for source in sources}
@@ -154,6 +160,7 @@ class Steps:
         self._live = live
         """What the control stream must learn when a view's build is whole."""
         self._late = late
+        self._dead = dead
         self._more = False
         """A stream has events that the last step had no room for."""
         self._stop = threading.Event()
@@ -276,6 +283,7 @@ class Steps:
             view.last = move.metas.get(view.name, view.last)
             view.places = move.places[view.name]
             view.failures, view.building = 0, False
+            view.poisoned = move.poisoned.get(view.name, view.poisoned)
             view.tell("running", None)
         self.steps += bool(move.appends)
         return bool(move.appends)
@@ -405,7 +413,7 @@ class Steps:
         if newest:
             move.newest_us[view.name] = min(newest)
         try:
-            delta = self._computed(view, units, move.newest_us.get(view.name))
+            delta, failed = self._computed(view, units, move.newest_us.get(view.name))
         except Exception as error:
             self._failed(view, units, error)
             self._stand(view, move)
@@ -415,6 +423,7 @@ class Steps:
             self._held.remember({f"building/{view.name}": None})
         move.places[view.name] = places
         self._append(view, delta, move)
+        self._leave_out(view, units, failed, move)
 
     def _level_places(self, view: Kept, move: _Move) -> Mapping[str, Place] | None:
         """Where all that a view is made from stands; None: something is not there yet, or is not level."""
@@ -428,28 +437,44 @@ class Steps:
     def _all_units(self, view: Kept) -> set[bytes]:
         grouping, tables = view.regrouping, self._held.tables
         own = tables[view.name]
-        units = own.values(own.index(grouping.own_index))
+        units = own.values(own.index(grouping.own_index)) | (set() if grouping.units.columns else {ALL})
         for leaf, home in grouping.units.homes.items():
             table = tables[grouping.units.leaves[leaf].input]
             units |= table.values(table.index(home))
         return units
 
-    def _computed(self, view: Kept, units: set[bytes], newest_us: int | None) -> Delta:
-        own = self._held.tables[view.name]
-        if units and not view.regrouping.units.columns:
+    def _computed(self, view: Kept, units: set[bytes], newest_us: int | None) -> tuple[Delta, dict[bytes, str]]:
+        """What became of these units, and why those failed that did so alone."""
+        own, grouping = self._held.tables[view.name], view.regrouping
+        if units and not grouping.units.columns:
             _refuse_too_much(view, self._held.tables)
-        keep_us = view.regrouping.view.keep_us
+        keep_us = grouping.view.keep_us
         limit_us = None if keep_us is None or newest_us is None else newest_us - keep_us
-        wanted = sorted(units)
-        parts = []
-        for start in range(0, len(wanted), _UNITS_AT_ONCE):
-            some = set(wanted[start : start + _UNITS_AT_ONCE])
-            result = view.regrouping.computed(view.regrouping.needed(some, self._held.tables), some)
-            if limit_us is not None:
-                result = result.filter(pc.invert(too_old(row_times(result), limit_us)))
-            parts.append(view.regrouping.difference(some, result, own))
-        delta = _joined(parts, own)
-        return delta if limit_us is None else _without(delta, own.before(limit_us), own)
+
+        def compute(some: set[bytes]) -> pa.Table:
+            result = grouping.computed(grouping.needed(some, self._held.tables), some)
+            return result if limit_us is None else result.filter(pc.invert(too_old(row_times(result), limit_us)))
+
+        suspects = units & view.poisoned.keys()
+        slices = grouping.slices(units - suspects, self._held.tables)
+        results = compute_units(compute, slices, suspects, view.failures)
+        gone = [(set(results.failed), own.shape.schema.empty_table())] if results.failed else []
+        delta = joined(grouping.differences([*results.parts, *gone], own), own)
+        delta = delta if limit_us is None else without(delta, own.before(limit_us), own)
+        return delta, results.failed
+
+    def _leave_out(self, view: Kept, units: set[bytes], failed: dict[bytes, str], move: _Move) -> None:
+        """Note which units fail now, and which fail no more."""
+        others = {unit: said for unit, said in view.poisoned.items() if unit not in units}
+        if others | failed == view.poisoned:
+            return
+        move.poisoned[view.name] = others | failed
+        new = {unit: said for unit, said in failed.items() if view.poisoned.get(unit) != said}
+        if new:
+            columns = view.regrouping.units.columns
+            _log.error("the view '%s' leaves out %d units that alone make it fail; see 'dead'", view.name, len(new))
+            dead = letters(view.name, view.output.epoch, columns, new, self._clock.now_us())
+            move.appends.append(Append(self._dead, dead))
 
     def _append(self, view: Kept, delta: Delta, move: _Move) -> None:
         """A commit of the view, if it has changed or its frontier has moved."""
@@ -516,6 +541,9 @@ class Steps:
         learned: dict[str, Any] = {}
         for view in move.moved:
             learned |= self._live(view)
+            if view.name in move.poisoned:
+                key = control_keys.skip(view.name, view.output.epoch)
+                learned[key] = skip_list(move.poisoned[view.name])
         self._group.submit(move.appends, learned).result()
         facts = {f"reached/{name}": list(move.reached[name]) for name in move.metas}
         self._held.remember(facts)
@@ -526,8 +554,12 @@ class Steps:
         self._held.mark(view.name, units)
         view.failures += 1
         view.retry_at = self._clock.monotonic() + min(_BACKOFF_MOST_S, 0.5 * 2 ** min(view.failures, 10))
-        _log.error("the view '%s' could not be computed (%d): %s", view.name, view.failures, error)
-        view.tell("retrying", error)
+        _log.error("the view '%s' could not be computed (%d): %s", view.name, view.failures, error.__cause__ or error)
+        if isinstance(error, FunctionFailsError):
+            view.retry_at = math.inf
+            view.tell("stopped", error.__cause__)
+        else:
+            view.tell("retrying", error)
 
 
 def _refuse_too_much(kept: Kept, tables: Mapping[str, Table]) -> None:
@@ -545,23 +577,3 @@ def _changes(log: LogReader, stream: Stream, key: tuple[str, ...], start: int, e
     blocks = log.read(stream, 0, start, end) if start < end else ()
     batches = [block.batch for block in blocks if block.batch.num_rows]
     return latest_by_key(pa.Table.from_batches(batches, schema=stream.schema), key) if batches else None
-
-
-def _joined(parts: Sequence[Delta], own: Table) -> Delta:
-    """Differences of units that have no row in common, as one."""
-    nothing = HeldRows(own.shape.schema.empty_table(), tuple([] for _ in own.shape.indexes))
-    if len(parts) == 1:
-        return parts[0]
-    return Delta(_united([nothing, *(p.old for p in parts)]), _united([nothing, *(p.new for p in parts)]))
-
-
-def _without(delta: Delta, expired: HeldRows, own: Table) -> Delta:
-    """A difference that lets these rows go as well."""
-    gone = set(own.keys_of(delta.old.table))
-    more = [place for place, key in enumerate(own.keys_of(expired.table)) if key not in gone]
-    return Delta(_united([delta.old, taken(expired, more)]), delta.new)
-
-
-def _united(rows: Sequence[HeldRows]) -> HeldRows:
-    found = tuple([value for part in column for value in part] for column in zip(*(r.found for r in rows), strict=True))
-    return HeldRows(pa.concat_tables([r.table for r in rows]), found)
