@@ -366,6 +366,7 @@ class App:
         how: How | None = None,
         whole: int | str | None = None,
         within: str | timedelta | None = None,
+        correct: str | timedelta | None = None,
     ) -> Callable[[F], F]:
         """A function whose rows are kept current by `key` and served. Its parameters name its inputs: streams, flows
         and other views.
@@ -378,7 +379,8 @@ class App:
         sees nothing. `how` insists on one way to keep it current (`penstock check` tells which one it has), and
         `whole` says up to how many rows of its inputs it may be computed as a whole: `"1 million rows"`. `within` is
         part of the query: an event of a stream counts while it is at most this far behind the newest one of its stream,
-        so that a view can join events with tables, views and other events.
+        so that a view can join events with tables, views and other events. `correct` lets events that are late change
+        windows that have closed, up to this far behind.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -417,6 +419,7 @@ class App:
                         how=_how(how),
                         whole_rows=WHOLE_ROWS if whole is None else rows_count(whole),
                         within_us=None if within is None else duration_us(within),
+                        correct_us=None if correct is None else duration_us(correct),
                     )
                 )
             return f

@@ -149,6 +149,8 @@ class ViewDef:
     """Up to how many rows of its inputs it may be computed as a whole, whenever one of them changes."""
     within_us: int | None = None
     """How far behind the newest event of its stream an event counts that it reads beside rows that change."""
+    correct_us: int | None = None
+    """How far behind an event may come and still change a window that is closed."""
 
     @property
     def inputs(self) -> tuple[str, ...]:

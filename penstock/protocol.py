@@ -94,9 +94,15 @@ def snapshot(view: str, position: str, rows: Sequence[Any], part: int = 1, parts
 
 
 def changes(
-    view: str, position: str, upserts: Sequence[Any], deletes: Sequence[Any], accepted: str | None = None
+    view: str,
+    position: str,
+    upserts: Sequence[Any],
+    deletes: Sequence[Any],
+    accepted: str | None = None,
+    corrected: Sequence[Any] = (),
 ) -> Message:
-    """One batch. `accepted` is when the newest event that it absorbed was taken at the door: freshness begins there."""
+    """One batch. `accepted` is when the newest event that it absorbed was taken at the door: freshness begins there.
+    `corrected` are the keys of rows of closed windows that late events have changed."""
     message: Message = {
         "type": "changes",
         "view": view,
@@ -104,7 +110,11 @@ def changes(
         "upserts": upserts,
         "deletes": deletes,
     }
-    return message if accepted is None else message | {"accepted": accepted}
+    if accepted is not None:
+        message["accepted"] = accepted
+    if corrected:
+        message["corrected"] = corrected
+    return message
 
 
 def reset(reason: str) -> Message:

@@ -56,6 +56,7 @@ class ViewAssembly:
             tuple(message["upserts"]),
             tuple(message["deletes"]),
             accepted=message.get("accepted"),
+            corrected=tuple(message.get("corrected", ())),
         )
 
     def _snapshot(self, message: Message) -> Iterator[tuple[str, Changes]]:

@@ -36,6 +36,8 @@ class Changes:
     """Of a snapshot that nobody asked for: why changes could not lead here."""
     accepted: str | None = None
     """When the newest event in it was taken at the door, as RFC 3339."""
+    corrected: tuple[Row, ...] = ()
+    """The keys of rows of closed windows that late events have changed, as objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The ledger `late`: what the log's rule leaves out of a flow, written in the batch's own commit and taken once."""
+"""The ledger `late`: what the log's rule calls late for a flow, written in the batch's own commit and taken once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock import schema as columns_
 from penstock.flows.source import Feed, earliest_us, late_mask
@@ -20,12 +21,13 @@ def late_events(log: LogReader, feed: Feed, flow: str, start: int, end: int, now
     """The late events of a stream in the commits [start, end), as rows of the ledger; None: there are none."""
     if feed.late_after_us is None:
         return None
+    late_after_us = feed.late_after_us if feed.closes_after_us is None else feed.closes_after_us
     rows: list[dict[str, Any]] = []
     before = log.last_commit(feed.stream, start)
     starts = before.ends if before else log.bounds(feed.stream).starts
     for commit in log.commits(feed.stream, start, end):
-        if _has_late(commit, feed.late_after_us):
-            rows += _rows(log, feed, flow, starts, commit, now_us)
+        if _has_late(commit, late_after_us):
+            rows += _rows(log, feed, flow, starts, commit, late_after_us, now_us)
         starts = commit.ends
     return pa.RecordBatch.from_pylist(rows, schema=LATE) if rows else None
 
@@ -35,19 +37,25 @@ def _has_late(commit: Commit, late_after_us: int) -> bool:
 
 
 def _rows(
-    log: LogReader, feed: Feed, flow: str, starts: tuple[int, ...], commit: Commit, now_us: int
+    log: LogReader,
+    feed: Feed,
+    flow: str,
+    starts: tuple[int, ...],
+    commit: Commit,
+    late_after_us: int,
+    now_us: int,
 ) -> Iterator[dict[str, Any]]:
-    assert feed.late_after_us is not None
     for partition, (start, end) in enumerate(zip(starts, commit.ends, strict=True)):
         if start == end:
             continue
         for block in log.read(feed.stream, partition, start, end):
-            mask = late_mask(block, feed.late_after_us)
+            mask = late_mask(block, late_after_us)
             if mask is None:
                 continue
-            offsets = block.offsets.filter(mask).to_pylist()
-            for offset, event in zip(offsets, dicts_of(block.batch.filter(mask)), strict=True):
-                yield _row(feed, flow, partition, offset, event, commit.bound_us, now_us)
+            offsets, lost = block.offsets.filter(mask).to_pylist(), late_mask(block, feed.late_after_us)
+            corrected = [True] * len(offsets) if lost is None else pc.invert(lost).filter(mask).to_pylist()
+            for offset, event, taken in zip(offsets, dicts_of(block.batch.filter(mask)), corrected, strict=True):
+                yield _row(feed, flow, partition, offset, event, commit.bound_us, now_us) | {"corrected": taken}
 
 
 def _row(

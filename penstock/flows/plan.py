@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -69,6 +69,8 @@ class Input:
     unique: bool
     changes: bool = False
     """Its rows do: it is a view or a table."""
+    closes_after_us: int | None = None
+    """Where a view has `correct=`: what the stream's own `late_after` says, which then leaves out nothing."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class Planner:
                 )
                 continue
             cuttable = made is None and isinstance(node, ViewDef) and node.how != "folded" and _folds(found)
+            cuttable = cuttable and getattr(node, "correct_us", None) is None
             parts = self._parts(node, planned) if cuttable and isinstance(node, ViewDef) else None
             if parts is not None:
                 planned |= {part.node.name: part for part in parts}
@@ -149,9 +152,11 @@ class Planner:
 
     def _plan(self, node: Node, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
         changing = any(self._changes(name, planned) for name in node.inputs)
+        if isinstance(node, ViewDef) and node.correct_us is not None and (changing or node.within_us is not None):
+            return None, [rules.no_correction(node, "it is not folded by Spark")]
         if isinstance(node, ViewDef) and (changing or node.within_us is not None):
             return self._plan_regrouped(node, planned)
-        inputs = {name: self.input(name, planned) for name in node.inputs}
+        inputs = {name: _corrected(node, self.input(name, planned)) for name in node.inputs}
         frame = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
         delays = {_delay_us(i.late_after_us) for i in inputs.values() if i.late_after_us is not None}
         mode, said = rules.output_mode(self.spark, node, frame)
@@ -160,6 +165,8 @@ class Planner:
             problems.append(rules.unsupported(node, said))
         if isinstance(node, ViewDef) and node.where is not None:
             problems += self._where_problems(node, frame)
+        if isinstance(node, ViewDef) and node.correct_us is not None and not problems:
+            problems += _correct_problems(node, inputs, frame)
         if mode is None or problems:
             return None, problems
         return self._described(node, inputs, frame, mode, planned), problems
@@ -398,6 +405,7 @@ class Planner:
                 derived=source.derived,
                 needed=made.needed,
                 late_after_us=made.late_after[name],
+                closes_after_us=source.closes_after_us,
                 skips=skips.get(name, frozenset()),
             )
             for name, source in made.inputs.items()
@@ -487,6 +495,25 @@ def watermarked(frame: DataFrame, late_after_us: int | None) -> DataFrame:
 def _delay_us(late_after_us: int) -> int:
     """The watermark's delay: whole milliseconds, a little more than the log's rule."""
     return (late_after_us + _WATERMARK_EXTRA_US) // 1000 * 1000
+
+
+def _corrected(node: Node, source: Input) -> Input:
+    """An input of a view with `correct=`, whose fold goes on until that is over."""
+    if not isinstance(node, ViewDef) or node.correct_us is None:
+        return source
+    return dataclasses.replace(source, late_after_us=node.correct_us, closes_after_us=source.late_after_us)
+
+
+def _correct_problems(node: ViewDef, inputs: Mapping[str, Input], frame: DataFrame) -> Iterator[Problem]:
+    types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+    for source in inputs.values():
+        closes_us = source.closes_after_us
+        if source.derived:
+            yield rules.no_correction(node, f"'{source.name}' is made by a flow, which leaves late events out")
+        elif closes_us is None or node.correct_us is None or closes_us >= node.correct_us:
+            yield rules.no_correction(node, f"the stream '{source.name}' has no shorter late_after=")
+    if rules.window_column(types) is None or not plan_tree.event_time_state(plan_tree.analyzed(frame)):
+        yield rules.no_correction(node, "its rows have no window over _time")
 
 
 def user_line(node: Node, error: BaseException) -> Place:

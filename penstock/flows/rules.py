@@ -355,6 +355,15 @@ def column_problems(node: Node, frame: DataFrame) -> Iterator[Problem]:
         )
 
 
+def no_correction(node: ViewDef, why: str) -> Problem:
+    return _error(
+        "bad_correct",
+        f"'{node.name}' has correct=, but {why}",
+        node,
+        "correct= is for a view of a stream grouped by a window over _time, and longer than the stream's late_after=",
+    )
+
+
 _JSON = (
     T.StringType, T.BooleanType, T.IntegralType, T.FractionalType, T.BinaryType, T.DateType, T.TimestampType,
     T.TimestampNTZType, T.NullType, T.DayTimeIntervalType,

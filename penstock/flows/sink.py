@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -27,7 +28,7 @@ from penstock.clock import Clock
 from penstock.declaration import FlowDef, ViewDef
 from penstock.errors import BatchRangeError, DuplicateKeyError
 from penstock.flows import checkpoint
-from penstock.flows.keep import Expiry
+from penstock.flows.keep import Expiry, row_times
 from penstock.flows.late import late_events
 from penstock.flows.plan import Planned, flow_schema, flow_time
 from penstock.flows.query import UnrunBatch
@@ -36,6 +37,8 @@ from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Count, EndsAt, LogReader, Share, Stream
+from penstock.protocol import wire
+from penstock.views.unpack import dicts_of
 
 Ends = dict[str, Any]
 """Positions by input, as a commit stores them: `{"rsvps": [epoch, [offsets]]}`."""
@@ -154,6 +157,7 @@ class Sink:
     def _commit(self, rows: pa.Table, span: Span, meta: BatchMeta) -> None:
         now = self.clock.now_us()
         batch = self._changes(rows, meta) if isinstance(self.made.node, ViewDef) else self._events(rows, now)
+        meta = msgspec.structs.replace(meta, corrected=self._corrected(batch, span))
         stored, sets = msgspec.to_builtins(meta), self.switch(meta.end)
         unwritten = EndsAt(self.output, self.next_commit)
         appends = [Append(self.output, batch, stored, requires=(unwritten,), sets=sets)]
@@ -175,6 +179,18 @@ class Sink:
         if self.expiry is not None:
             changes = self.expiry.apply(changes, meta.max_us)
         return _one_batch(changes.select(self.output.schema.names).cast(self.output.schema))
+
+    def _corrected(self, changes: pa.RecordBatch, span: Span) -> list[Any] | None:
+        """The keys of rows whose window had closed before the batch by the stream's `late_after`: an event that changes
+        one is late, whichever commit of the batch it is in."""
+        for name, feed in self.feeds.items():
+            before = self.logs[name].last_commit(feed.stream, span.start_commits[name])
+            if feed.closes_after_us is None or before is None or before.max_us is None:
+                return None
+            closed = pc.less_equal(row_times(pa.Table.from_batches([changes])), before.max_us - feed.closes_after_us)
+            changes = changes.filter(pc.and_kleene(closed, pc.equal(changes.column(OP), UPSERT)))
+        keys = dicts_of(changes.select(self.made.node.key))
+        return [{name: wire(value) for name, value in key.items()} for key in keys] or None
 
     def _events(self, rows: pa.Table, now_us: int) -> pa.RecordBatch:
         return flow_events(rows, self.made, now_us)

@@ -60,6 +60,8 @@ class Feed:
     """Columns that the plan uses; None: all."""
     late_after_us: int | None = None
     """None: nothing is left out as late."""
+    closes_after_us: int | None = None
+    """Where a view is corrected: what is later than this changes windows that have closed."""
     skips: Skips = field(default=frozenset())
     """Partition and offset of events that poisoned a batch."""
     max_rows: int | None = None

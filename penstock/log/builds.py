@@ -79,6 +79,8 @@ class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
     """When Spark fixed the batch's end."""
     done_us: int | None = None
     """When Spark had computed the batch."""
+    corrected: list[Any] | None = None
+    """A view with `correct=`: the keys, as objects, of what it changed in windows that had closed before the batch."""
 
     @property
     def frontier(self) -> Frontier:

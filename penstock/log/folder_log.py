@@ -44,10 +44,12 @@ LATE = pa.schema(
         pa.field("position", pa.string()),
         pa.field("bound", TIMESTAMP),
         pa.field("event", pa.string()),
+        pa.field("corrected", pa.bool_()),
         *SYSTEM,
     ]
 )
-"""What came too late for a flow: the event as JSON, where it stands, and the bound that it missed."""
+"""What came too late for a flow: the event as JSON, where it stands, the bound that it missed, and whether it changed a
+window all the same, as `correct=` says."""
 
 _ABSENT = "-"
 _NOTHING = Bounds((0,), (0,), 0, 0, 0, 0, None)

@@ -71,7 +71,10 @@ def _snapshot(thing: Thing) -> Spec:
 def _changes(thing: Thing) -> Spec:
     when = _MOMENT | {"description": "When the newest event of the batch was taken at the door."}
     rows, keys = array(ref(thing.name)), array(ref(f"{thing.name}.key"))
-    return _message("changes", optional={"accepted": when}, **_head(thing), upserts=rows, deletes=keys)
+    late = keys | {"description": "Rows of closed windows that late events have changed."}
+    return _message(
+        "changes", optional={"accepted": when, "corrected": late}, **_head(thing), upserts=rows, deletes=keys
+    )
 
 
 def _head(thing: Thing) -> Spec:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+import msgspec
 
 from penstock.config import Limits
 from penstock.observe.metrics import Observer
@@ -161,4 +163,9 @@ class Laggards:
 
 
 def _newest(batches: Sequence[Batch], end: int) -> Batch | None:
-    return next((batch for batch in reversed(batches) if batch.end <= end), None)
+    """The last batch up to an offset, with the corrections of all of them."""
+    told = [batch for batch in batches if batch.end <= end]
+    late = [key for batch in told if batch.meta is not None for key in batch.meta.corrected or ()]
+    if not late or told[-1].meta is None:
+        return told[-1] if told else None
+    return replace(told[-1], meta=msgspec.structs.replace(told[-1].meta, corrected=late))

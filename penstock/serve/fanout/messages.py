@@ -191,9 +191,21 @@ class RowCodec:
         """A row of the view as it is, not projected."""
         return encode(self.row(self._project(row)))
 
+    def objects(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Rows of the view as they are, not projected."""
+        return [self.row(self._project(row)) for row in rows]
+
     def rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         row = self.row
         return [row(r) for r in rows]
+
+    def corrected(self, rows: Sequence[Mapping[str, Any]], meta: BatchMeta | None) -> list[dict[str, Any]]:
+        """The keys of those among rows, as objects, that late events have changed after their windows had closed."""
+        if meta is None or not meta.corrected:
+            return []
+        known = set(map(encode, meta.corrected))
+        keys = [{name: row[name] for name, _ in self._key} for row in rows]
+        return [key for key in keys if encode(key) in known]
 
     def key(self, key: Key) -> dict[str, Any]:
         """A delete: an object of the key's columns."""
@@ -215,7 +227,7 @@ class BatchJson:
     """One batch on its way to many queries: each row becomes JSON once for all that select the same columns."""
 
     def __init__(self, view: str, position: str, batch: Batch) -> None:
-        self._position, self._end = position, batch.end
+        self._position, self._end, self._meta = position, batch.end, batch.meta
         whole = encode(protocol.changes(view, position, [], [], _accepted(batch.meta)))
         self._head, _, rest = whole.partition(b'"upserts":[]')
         self._head += b'"upserts":['
@@ -250,6 +262,12 @@ class BatchJson:
         keys = b",".join([self._key(codec, key) for key in deletes]) if deletes else b""
         rows = encoded[0] if len(encoded) == 1 else b",".join(encoded)
         payload = b'%b%b],"deletes":[%b]%b' % (self._head, rows, keys, self._tail)
+        if (
+            self._meta is not None
+            and self._meta.corrected
+            and (late := codec.corrected(codec.objects(upserts), self._meta))
+        ):
+            payload = b'%b,"corrected":%b}' % (payload[:-1], encode(late))
         return Message.of_json("changes", payload, self._position, self._end)
 
     def _key(self, codec: RowCodec, key: Key) -> bytes:
@@ -274,7 +292,8 @@ class MessageMaker:
 
     def changes(self, upserts: Sequence[Row], deletes: Sequence[Key], end: int, meta: BatchMeta | None) -> Message:
         gone, rows = [self.codec.key(key) for key in deletes], self.codec.rows(upserts)
-        return Message(protocol.changes(self._view, self._token(end), rows, gone, _accepted(meta)), end)
+        late = self.codec.corrected(rows, meta)
+        return Message(protocol.changes(self._view, self._token(end), rows, gone, _accepted(meta), late), end)
 
     def snapshot(self, rows: Sequence[Any], end: int, part: int = 1, parts: int = 1) -> Message:
         last = part == parts
