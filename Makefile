@@ -97,7 +97,7 @@ $(LONG:%=test-%): .venv/.warm
 test-pulls test-collect test-cli test-others: | .venv/.warm  # behind those
 test-e2e test-others: chromium
 test-chaos test-logs test-others: postgres
-test-pulls test-logs: kafka
+test-pulls test-logs test-flows: kafka
 
 # They need no Python, and so run while Spark is installed.
 test-page: $(PAGE) $(CLIENT) chromium

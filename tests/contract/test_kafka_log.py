@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.errors import LogUnavailableError, StaleTermError
+from penstock.errors import BadLogError, LogUnavailableError, StaleTermError
 from penstock.log.log import Log, StreamSpec
 from penstock.log.logs.kafka import open_log, open_reader, parse, place_of
 from penstock.testing.contracts.log_backends import BACKENDS, KafkaBackend
@@ -80,6 +80,11 @@ def test_a_writer_on_another_machine_ends_this_ones_right_to_write(machine: Call
             with closing(open_reader(machine("c"))) as reader:
                 assert everything(reader, stream) == [1, 2, 4]
                 assert dict(reader.memory()) == {}
+
+
+def test_a_name_that_no_topic_may_have_is_refused(machine: Callable[[str], str]) -> None:
+    with closing(opened(machine("a"))) as log, pytest.raises(BadLogError, match="cannot be the name of a topic"):
+        log.create(StreamSpec("größen", SCHEMA))
 
 
 @pytest.mark.parametrize("damage", ["deleted", "torn", "older"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -80,15 +80,16 @@ def _sorted(rows: list[dict[str, Any]]) -> list[Any]:
     return sorted(rows, key=repr)
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_views_do_not_depend_on_how_batches_are_cut(world: Callable[[App], World], seed: int, tmp_path: Any) -> None:
-    commits = out_of_order(seed)
+def test_views_depend_neither_on_how_batches_are_cut_nor_on_where_the_log_lies(
+    world: Callable[[App], World], kafka: str, tmp_path: Path
+) -> None:
+    commits = out_of_order(seed=1)
     late = late_by_rule(commits)
     assert late, "the test needs late events"
     whole = world(ticks_app())
     whole.send("ticks", commits)
     whole.run(until=lambda: whole.level() and len(whole.rows("sessions")) > 10)  # they close in a batch without events
-    pieces = World(whole.spark, tmp_path / "pieces", ticks_app())
+    pieces = World(whole.spark, tmp_path / "pieces", ticks_app(), f"{kafka}/ticks")
     third = len(commits) // 3
     for part in (commits[:third], commits[third : 2 * third], commits[2 * third :]):  # with restarts between
         pieces.send("ticks", part)
@@ -110,4 +111,6 @@ def test_views_do_not_depend_on_how_batches_are_cut(world: Callable[[App], World
         }  # kinds has no event time: nothing is late for it
     assert sum(r["c"] for r in whole.rows("windows")) == sum(map(len, commits)) - len(late)
     assert sum(r["c"] for r in whole.rows("kinds")) == sum(map(len, commits))
+    ends = [one.ends("ticks") for one in (whole, pieces)]
+    assert ends[0] == ends[1]
     pieces.close()

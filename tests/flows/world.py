@@ -32,9 +32,9 @@ from penstock.log.opening import open_log, open_reader
 class World:
     """One app on one folder. `door` writes events, `flows` runs them until they are level."""
 
-    def __init__(self, spark: SparkSession, root: Path, app: App) -> None:
+    def __init__(self, spark: SparkSession, root: Path, app: App, log: str | None = None) -> None:
         self.spark = spark
-        self.folder = Folder(root)
+        self.folder = Folder(root, log)
         self.runs = 0
         self.dropped = 0
         """Rows that Spark's watermark dropped: the log has left out what is late, so there are none."""
@@ -156,6 +156,12 @@ class World:
         table = pa.Table.from_batches([b.batch for b in self._flows.read(output, 0, 0)], schema=output.schema)
         table = latest_by_key(table, node.key)
         return [{k: v for k, v in r.items() if k != OP} for r in table.to_pylist() if r[OP] == UPSERT]
+
+    def ends(self, name: str) -> tuple[int, ...]:
+        """The offsets behind all that the door has taken."""
+        stream = self._edge.find(name)
+        assert stream is not None
+        return self._edge.bounds(stream).ends
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """What a flow's stream or a ledger holds."""

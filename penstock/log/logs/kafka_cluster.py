@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.errors import DiskFullError, LogUnavailableError
+from penstock.errors import BadLogError, DiskFullError, LogUnavailableError
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -254,6 +254,10 @@ class Cluster:
         try:
             made.result(30)
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_EXCEPTION:
+                raise BadLogError(
+                    f"'{name}' cannot be the name of a topic", hint="use ASCII letters, digits, - and _ in names"
+                ) from error
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise _away(error) from error
 
