@@ -4,6 +4,8 @@ penstock run examples/timeline/app.py          # everything
 python examples/timeline/people.py             # people who post, delete, follow and unfollow
 """
 
+from datetime import datetime
+
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -26,7 +28,7 @@ class Post(Event):
 
     post_id: int
     author: str
-    at: int  # milliseconds since 1970
+    at: datetime
     text: str
 
 

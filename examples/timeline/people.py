@@ -8,6 +8,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -26,7 +27,7 @@ WORDS = (
     "soup",
     "kites",
 )
-START_MS = 1_767_225_600_000  # 2026
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 Change = tuple[str, dict[str, Any]]
 """The name of a table, and a row or a delete as `POST /tables/{table}` takes it."""
@@ -88,7 +89,7 @@ class Network:
     def _post(self, author: str) -> Change:
         self._next += 1
         text = " and ".join(self._random.sample(WORDS, 2))
-        at = START_MS + self._next * 1000
+        at = (START + timedelta(seconds=self._next)).isoformat()
         self.posts[self._next] = {"post_id": self._next, "author": author, "at": at, "text": text}
         return "posts", self.posts[self._next]
 

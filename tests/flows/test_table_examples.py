@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_timelines_follow_posts_deletes_follows_and_unfollows(world: Make) -> No
         for count in (150, 1):
             tell_all(played, islice(changes, count))
             played.run()
-            pages: dict[str, list[tuple[int, int]]] = {}
+            pages: dict[str, list[tuple[datetime, int]]] = {}
             for row in played.rows("timelines"):
                 pages.setdefault(row["reader"], []).append((row["at"], row["post_id"]))
             shown = {reader: [id for _, id in sorted(page, reverse=True)] for reader, page in pages.items()}
