@@ -92,7 +92,7 @@ export class Page {
     const wanted = new Set(views.map((view) => view.view));
     for (const [name, { card }] of this.cards) if (!wanted.has(name)) (card.close(), this.cards.delete(name));
     for (const view of views) {
-      const definition = JSON.stringify([view.key, view.columns, view.order_by, view.limit, view.doc, view.keep, view.class]);
+      const definition = JSON.stringify([view.key, view.columns, view.order_by, view.limit, view.doc, view.keep, view.class, view.how]);
       const held = this.cards.get(view.view);
       if (held?.definition === definition) continue;
       held?.card.close();

@@ -14,7 +14,7 @@ const RUNNING = { state: "running", error: null };
 const column = (name, type) => ({ name, type });
 
 export const VIEWS = [
-  { view: "trending", doc: "Topics with the most RSVPs, ten seconds at a time.", key: ["window", "topic"], columns: [column("window", WINDOW), column("topic", "string"), column("rsvps", "bigint")], order_by: ["-window", "-rsvps"], limit: 10, keep: "1 hour", class: "exact", flow: RUNNING },
+  { view: "trending", doc: "Topics with the most RSVPs, ten seconds at a time.", key: ["window", "topic"], columns: [column("window", WINDOW), column("topic", "string"), column("rsvps", "bigint")], order_by: ["-window", "-rsvps"], limit: 10, keep: "1 hour", class: "exact", how: "regrouped", flow: RUNNING },
   { view: "countries", doc: "Where people say yes.", key: ["country"], columns: [column("country", "string"), column("yes", "bigint"), column("share", "double"), column("last_seen", "timestamp")], order_by: ["-yes"], limit: null, keep: null, class: "tolerance", flow: RUNNING },
   { view: "pulse", doc: "All RSVPs, ten seconds at a time.", key: ["window"], columns: [column("window", WINDOW), column("rsvps", "bigint"), column("guests", "decimal(10,2)")], order_by: null, limit: null, keep: "1 hour", class: "exact", flow: RUNNING },
   { view: "revenue", doc: "What the paid events bring in.", key: ["currency"], columns: [column("currency", "string"), column("total", "decimal(10,2)"), column("tags", "array<string>")], order_by: ["-total"], limit: 5, keep: null, class: "unverifiable", flow: { state: "stopped", error: TROUBLE } },

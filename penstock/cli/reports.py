@@ -198,13 +198,14 @@ def _pulls(body: Mapping[str, Any]) -> Table:
 
 def _flows(body: Mapping[str, Any]) -> Table:
     rows = {view["view"]: view["rows"] for view in body.get("views") or ()}
-    proofs = {view["view"]: view.get("class") for view in body.get("views") or ()}
-    table = _grid("flow", "state", "#rows", "#per second", "#behind", "#batch ms", "proof")
+    views = {view["view"]: view for view in body.get("views") or ()}
+    table = _grid("flow", "state", "#rows", "#per second", "#behind", "#batch ms", "kept", "proof")
     for flow in body.get("flows") or ():
         name = flow["flow"]
         told = (rows.get(name), flow.get("rate"), flow.get("lag_events"), flow.get("batch_ms"))
         numbers = [_number(value) for value in told]
-        table.add_row(name, _state(flow.get("state")), *numbers, str(proofs.get(name) or ""))
+        facts = [str(views.get(name, {}).get(fact) or "") for fact in ("how", "class")]
+        table.add_row(name, _state(flow.get("state")), *numbers, *facts)
     return table
 
 

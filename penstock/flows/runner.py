@@ -25,6 +25,7 @@ from penstock.flows.engine.first_job import run_first_job
 from penstock.flows.flow_run import Flow, Surroundings
 from penstock.flows.hang import EXIT_HUNG, HangWatch
 from penstock.flows.plan import Planner, served_columns
+from penstock.flows.regroup.hidden_views import shown_name
 from penstock.flows.regroup.meetings import shared_cuts
 from penstock.flows.regroup.regrouped_views import RegroupedViews
 from penstock.flows.session import hold, open_session
@@ -182,14 +183,15 @@ class Runner:
     # Rebuilding
 
     def _rebuild_what_must(self) -> None:
-        """Rebuild flows whose checkpoint is lost or for which `penstock rebuild` asked, and what is downstream."""
+        """Rebuild flows whose checkpoint is lost or for which `penstock rebuild` asked, with the hidden views of a cut
+        one, and what is downstream."""
         asked = self._asked()
         if asked:
             self.group.submit([], {control_keys.rebuilt(name): number for name, number in asked.items()}).result()
         for name in asked:
             if name in self.regrouped.names:
                 self.regrouped.rebuild(name)
-        names = [name for name, flow in self.flows.items() if flow.lost or name in asked]
+        names = [name for name, flow in self.flows.items() if flow.lost or shown_name(name) in asked]
         for name in names:
             below = {n.name for n in self.application.downstream(name)}
             affected = [flow for flow in self.flows.values() if flow.name == name or flow.name in below]

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from penstock import App, Event
 from penstock.config import Folder
 from penstock.flows.plan import Planner
+from penstock.log import control_keys
 from tests.flows.world import World
 
 Make = Callable[[App], World]
@@ -115,3 +116,19 @@ def test_a_subquery_over_a_stream_is_refused_with_what_to_write_instead(spark: S
     assert planned == {}
     assert problem.code == "bad_plan"
     assert "a view of its own" in (problem.hint or "")
+
+
+def test_a_rebuild_of_a_cut_view_rebuilds_its_hidden_views(world: Make) -> None:
+    app = App("shop")
+    app.stream("sales", Sale, time="at", late_after="1 hour")
+    app.sql("often", key="product", query="SELECT product, count(*) AS n FROM sales GROUP BY product HAVING n > 1")
+    played = world(app)
+    played.send("sales", [[Sale(at=1_000_000, user=1, product=p) for p in "aab"]])
+    played.run()
+    before = {name: played.memory()[f"live/{name}"] for name in ("often", "often.1")}
+    with played.door() as log:
+        log.append([], {control_keys.rebuild("often"): 1})
+    played.run(until=lambda: all(played.memory()[f"live/{name}"] != epoch for name, epoch in before.items()))
+    played.run()
+    assert rows(played, "often", "product", "n") == {("a", 2)}
+    assert {report.result for report in played.verify().values()} == {"equal"}

@@ -19,6 +19,12 @@ const CLASSES: Record<string, string> = {
   unverifiable: "This view holds something that a second run cannot reproduce",
 };
 
+const WAYS: Record<string, string> = {
+  folded: "Each event is added to what is known; it costs the same however large the view is",
+  regrouped: "What a change touches is computed again, from just the rows that it needs",
+  whole: "Any change computes all of this view again",
+};
+
 export class ViewCard {
   private readonly live: Live;
   private readonly fresh: Fresh;
@@ -94,7 +100,8 @@ export class ViewCard {
     const { view } = this;
     this.badge.show(view.flow?.state ?? "starting");
     const proof = view.class ? element("span", { class: "proof", "data-class": view.class, title: CLASSES[view.class] ?? null }, view.class) : null;
-    const facts = element("p", { class: "facts" }, this.badge.root, proof, this.count, view.keep ? element("span", {}, `keeps ${view.keep}`) : null);
+    const how = view.how ? element("span", { class: "how", title: WAYS[view.how] ?? null }, view.how) : null;
+    const facts = element("p", { class: "facts" }, this.badge.root, proof, how, this.count, view.keep ? element("span", {}, `keeps ${view.keep}`) : null);
     const title = element("h3", { id: `title-${view.view}` }, view.view);
     return element(
       "article",

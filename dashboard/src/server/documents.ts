@@ -25,6 +25,7 @@ export interface View {
   limit: number | null;
   keep?: string | null;
   class?: string;
+  how?: string | null;
   rows?: number | null;
   position?: Position | null;
   flow?: Health | null;

@@ -22,7 +22,7 @@ STATUS: dict[str, Any] = {
             "rates": {"accepted": 49.66},
         }
     ],
-    "views": [{"view": "totals", "rows": 4321, "class": "exact", "flow": {"state": "retrying"}}],
+    "views": [{"view": "totals", "rows": 4321, "class": "exact", "how": "regrouped", "flow": {"state": "retrying"}}],
     "flows": [
         {
             "flow": "totals",
@@ -51,7 +51,7 @@ def test_status_shows_processes_streams_and_flows():
     assert "shop  penstock 0.1.0, up 2 h 3 min, fresh within 180 ms (p99 12.4 s)" in text
     assert words(text, "edge") == ["edge", "running", "77", "2", "1"]
     assert words(text, "orders") == ["orders", "1,234,567", "49.7", "5", "1", "8", "0"]
-    assert words(text, "totals") == ["totals", "retrying", "4,321", "3.0", "12", "exact"]
+    assert words(text, "totals") == ["totals", "retrying", "4,321", "3.0", "12", "regrouped", "exact"]
     assert "flow_failed: bad [cast]\n  batch 3" in text
 
 
