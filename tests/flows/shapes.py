@@ -1,4 +1,4 @@
-"""Queries over three small tables, each as a view: `test_shapes.py` keeps them current and compares."""
+"""Queries over a few small tables, each as a view: `test_shapes.py` keeps them current and compares."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import Any
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from penstock.change import OP
+from penstock.joins import VERSION, WRITTEN, TableVersions, as_of, with_versions
+
 Row = dict[str, Any]
 
 TABLES = {
     "orders": "oid int, uid int, amt int, price double",
     "users": "id bigint, name string, country string",
     "taxes": "country string, tax int",
+    "rates": f"{VERSION} int, uid int, since int, rate int, {OP} tinyint, {WRITTEN} int",
 }
-KEYS = {"orders": "oid", "users": "id", "taxes": "country"}
+KEYS = {"orders": "oid", "users": "id", "taxes": "country", "rates": VERSION}
 _COUNTRIES = ["NL", "DE", "FR", "IT"]
 
 
@@ -28,6 +32,9 @@ def row(table: str, rng: random.Random) -> Row:
         return {"oid": rng.randrange(14), "uid": _maybe(rng, 8), "amt": _maybe(rng, 6), "price": price}
     if table == "users":
         return {"id": rng.randrange(8), "name": rng.choice("ab"), "country": rng.choice([*_COUNTRIES[:3], None])}
+    if table == "rates":
+        held = {"uid": _maybe(rng, 8), "since": _maybe(rng, 6), "rate": rng.randrange(9)}
+        return {VERSION: rng.randrange(30), **held, OP: int(rng.random() < 0.2), WRITTEN: rng.randrange(6)}
     return {"country": rng.choice(_COUNTRIES), "tax": _maybe(rng, 5)}
 
 
@@ -512,3 +519,44 @@ def newest_of_duplicates(orders: DataFrame) -> DataFrame:
     query = """SELECT uid id, amt FROM {orders} WHERE uid IS NOT NULL
                QUALIFY row_number() OVER (PARTITION BY uid ORDER BY oid DESC) = 1"""
     return sql(query, orders=orders)
+
+
+def _at(orders: DataFrame, rates: DataFrame, at: str) -> DataFrame:
+    """Orders with the rate of their user, by a number that stands for a time; `rates` holds versions."""
+    versions = TableVersions(rates, "rates", ("uid",), ("uid", "since", "rate"), "`since`")
+    return as_of(orders, with_versions(rates, versions), on="uid", at=at)
+
+
+@shape("oid", "oid")
+def as_of_a_time(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    return _at(orders, rates, "amt").select("oid", "uid", "since", "rate")
+
+
+@shape("uid", "uid")
+def sum_as_of_a_time(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    return _at(orders, rates, "amt").groupBy("uid").agg(F.sum(F.col("amt") * F.col("rate")).alias("s"))
+
+
+@shape("oid", "oid")
+def as_of_when_it_came(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    came = orders.withColumn("_received", F.col("amt"))
+    return _at(came, rates, "_received").select("oid", "rate")
+
+
+@shape("oid", "oid")
+def left_join_within_a_bound(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    soon = F.expr("o.uid = r.uid AND r.since BETWEEN o.amt AND o.amt + 2")
+    both = orders.alias("o").join(rates.alias("r"), soon, "left")
+    return both.groupBy("oid", "amt").agg(F.count("rate").alias("n"), F.min("since").alias("first"))
+
+
+@shape("oid", "oid")
+def anti_join_within_a_bound(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    soon = F.expr("o.uid = r.uid AND r.since BETWEEN o.amt AND o.amt + 2")
+    return orders.alias("o").join(rates.alias("r"), soon, "left_anti").select("oid", "amt")
+
+
+@shape("oid", "oid")
+def semi_join_within_a_bound(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    soon = F.expr("o.uid = r.uid AND r.since BETWEEN o.amt AND o.amt + 2")
+    return orders.alias("o").join(rates.alias("r"), soon, "left_semi").select("oid", "amt")
