@@ -12,9 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from penstock.change import OP, UPSERT
 from penstock.declaration import Place, ViewDef
 from penstock.flows.regroup import held, regrouping
-from penstock.flows.regroup.regrouping import Delta, Regrouping, frame_of, values
+from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, frame_of, values
 from penstock.flows.regroup.units import find_units, relation, whole
 from tests.flows import shapes
 from tests.flows.shapes import KEYS, SHAPES, TABLES, Shape
@@ -48,22 +49,44 @@ class Kept:
             self.held.table(held.Shape(name, arrow(relations[name]), (KEYS[name],), indexes))
         self.own = self.held.table(held.Shape(shape.name, self.view.schema, shape.key, (self.view.own_index,)))
         self.tables: dict[str, dict[Any, shapes.Row]] = {name: {} for name in shape.inputs}
+        self.copy: dict[bytes, shapes.Row] = {}
+        """A subscriber's."""
+        self.read: dict[str, int] = {}
+        """How many rows of each table the last change was computed from."""
 
     def change(self, rng: random.Random, most: int) -> None:
         """Some rows of some tables come, change or go, and the view follows."""
         first = not any(self.tables.values())
-        deltas = {name: self._changed(name, rng, most) for name in self.shape.inputs if first or rng.random() < 0.7}
+        names = [name for name in self.shape.inputs if first or rng.random() < 0.7]
+        self.follow({name: self._changed(name, rng, most) for name in names})
+
+    def follow(self, deltas: dict[str, Delta]) -> None:
         units = self.view.touched(deltas, self.held.tables)
         needed = self.view.needed(units, self.held.tables)
         delta = self.view.difference(units, self.view.computed(needed, units), self.own)
+        self._follow(changelog(delta, self.own))
         self.own.apply(delta.old, delta.new)
+        self.read = {name: rows.num_rows for name, rows in needed.items()}
+
+    def _follow(self, changes: pa.RecordBatch) -> None:
+        """What a subscriber makes of a changelog: deletes and upserts by key."""
+        rows = pa.Table.from_batches([changes])
+        for key, row in zip(self.own.keys_of(rows), rows.to_pylist(), strict=True):
+            if row.pop(OP) == UPSERT:
+                self.copy[key] = row
+            else:
+                del self.copy[key]
 
     def _changed(self, name: str, rng: random.Random, most: int) -> Delta:
-        table, key = self.held.tables[name], KEYS[name]
-        ops = {}
+        ops: dict[Any, shapes.Row | None] = {}
         for _ in range(rng.randrange(1, most)):
             row = shapes.row(name, rng)
-            ops[row[key]] = None if rng.random() < 0.25 else row
+            ops[row[KEYS[name]]] = None if rng.random() < 0.25 else row
+        return self.put(name, ops)
+
+    def put(self, name: str, ops: dict[Any, shapes.Row | None]) -> Delta:
+        """Set rows of a table by their keys, or let them go."""
+        table, key = self.held.tables[name], KEYS[name]
         for value, row in ops.items():
             self.tables[name].pop(value, None)
             if row is not None:
@@ -86,6 +109,9 @@ class Kept:
             frames[name] = frame_of(self.spark, table)
         return shown(self.shape.function(**frames).toArrow().cast(self.view.schema))
 
+    def copied(self) -> list[str]:
+        return sorted(map(repr, self.copy.values()))
+
     def rows(self) -> list[str]:
         return shown(self.own.everything().table)
 
@@ -105,6 +131,7 @@ def test_a_view_equals_its_batch_query_after_every_change(
     for number in range(ROUNDS):
         kept.change(rng, most=4 if number else 20)
         assert kept.rows() == kept.batch(), f"seed {seed}, change {number}"
+        assert kept.copied() == kept.rows(), f"seed {seed}, change {number}"
 
 
 def test_without_old_values_rows_would_stay(
@@ -128,3 +155,35 @@ def test_without_old_values_rows_would_stay(
         kept.change(rng, most=4 if number else 20)
         equal.append(kept.rows() == kept.batch())
     assert not all(equal)
+
+
+def many(name: str) -> dict[Any, shapes.Row | None]:
+    """200 users of 40 countries, three orders of each, and a tax of each country."""
+    if name == "orders":
+        return {n: {"oid": n, "uid": n % 200, "amt": n % 5, "price": 0.1} for n in range(600)}
+    if name == "users":
+        return {n: {"id": n, "name": "a", "country": f"C{n % 40}"} for n in range(200)}
+    return {f"C{n}": {"country": f"C{n}", "tax": n} for n in range(40)}
+
+
+PRICED = ["counted", "top_two", "left_join", "anti_join", "three_tables_by_the_middle", "full_join", "top_with_join"]
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s.name in PRICED], ids=lambda shape: shape.name)
+def test_a_change_reads_the_rows_of_its_units_and_no_others(spark: SparkSession, tmp_path: Path, shape: Shape) -> None:
+    """The price that `check` names: a changed order or user leads to one user, or to the five of a country."""
+    kept = Kept(spark, tmp_path / "held.db", shape)
+    kept.follow({name: kept.put(name, many(name)) for name in shape.inputs})
+    changed = {"oid": 7, "uid": 7, "amt": 4, "price": 0.2}
+    people = 1 if "country" not in shape.unit else 5
+    kept.follow({"orders": kept.put("orders", {7: changed})})
+    most = {"orders": 3 * people, "users": people, "taxes": 1}
+    assert {name: rows for name, rows in kept.read.items() if rows > most[name]} == {}
+    assert kept.rows() == kept.batch()
+
+
+def test_what_has_no_unit_reads_everything(spark: SparkSession, tmp_path: Path) -> None:
+    kept = Kept(spark, tmp_path / "held.db", next(s for s in SHAPES if s.name == "rank_over_everything"))
+    kept.follow({"orders": kept.put("orders", many("orders"))})
+    kept.follow({"orders": kept.put("orders", {7: None})})
+    assert kept.read == {"orders": 599}
