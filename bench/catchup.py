@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from bench import narrow, server
@@ -30,10 +31,10 @@ def run(options: Options) -> Result:
     figures: list[Figure] = []
     with server.data_folder(options.folder) as folder:
         options.note(f"catchup: writing {options.events:,} events")
-        figures.append(_fill(folder, options.events))
+        figures.append(fill(folder, options.events))
         options.note("catchup: the flow")
         with server.run("narrow", folder) as running:
-            commits = _level(folder, options.events)
+            commits = level(folder, options.events)
         figures += _rates(commits, options.events)
         figures.append(Figure("windowed count", "start to ready", running.ready_s, "s"))
         options.note("catchup: verify")
@@ -42,9 +43,9 @@ def run(options: Options) -> Result:
     return Result("catchup", figures, settings)
 
 
-def _fill(folder: Folder, events: int) -> Figure:
+def fill(folder: Folder, events: int, app: Path = APP) -> Figure:
     """Write straight into the edge's file, as the door would have."""
-    application = load(str(APP)).application
+    application = load(str(app)).application
     declared = application.stream("readings")
     assert declared is not None
     log = open_log(folder.edge_log, app=application.name)
@@ -58,7 +59,7 @@ def _fill(folder: Folder, events: int) -> Figure:
     return Figure("the log", "appended, durable", events / (time.monotonic() - began), "events/s")
 
 
-def _level(folder: Folder, events: int) -> list[Commit]:
+def level(folder: Folder, events: int) -> list[Commit]:
     """The commits of the view, once it has absorbed everything."""
     log = open_reader(folder.flows_log)
     deadline = time.monotonic() + PATIENCE_S

@@ -1,4 +1,4 @@
-"""How much more a large view costs than a small one: one read with a limit, and one subscriber to its first 20 rows."""
+"""How much more a large view costs than a small one: a read with a limit, a change of its first rows, an event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import msgspec
 import pyarrow as pa
 
-from bench import processes, server
+from bench import catchup, narrow, processes, server
 from bench.load import VIEW, batch_of, write_view
 from bench.options import Options
 from bench.results import Figure, Result
@@ -23,6 +23,7 @@ from penstock.run.app_file import load
 SMALL_ROWS = 10_000
 READS = 500
 COMMITS = 300
+EVENTS = 150
 ORDER = "-readings"
 
 
@@ -35,7 +36,7 @@ def run(options: Options) -> Result:
             Figure(what, f"{options.rows:,} rows", large[what], "ms"),
             Figure(what, "ratio", large[what] / small[what], "", aim="" if "first" in what else "1.3"),
         ]
-    return Result("growth", figures, {"reads": READS, "commits of one change": COMMITS})
+    return Result("growth", figures, {"reads": READS, "commits of one change": COMMITS, "events": EVENTS})
 
 
 def _measured(options: Options, rows: int) -> dict[str, float]:
@@ -44,18 +45,48 @@ def _measured(options: Options, rows: int) -> dict[str, float]:
     with server.data_folder(options.folder) as folder:
         write_view(folder, rows)
         with server.edge("narrow", folder, "serve") as edge:
-            first = _cpu_ms(edge, lambda: _read(edge, 1))
-            reads = _cpu_ms(edge, lambda: _read(edge, READS))
+            first = _cpu_ms(edge.pid, lambda: _read(edge, 1))
+            reads = _cpu_ms(edge.pid, lambda: _read(edge, READS))
             with _changes(edge, folder, rows) as change:
                 change(COMMITS // 3)
-                changes = _cpu_ms(edge, lambda: change(COMMITS))
-    return {"first read": first, "one read": reads / READS, "one change, top 20 followed": changes / COMMITS}
+                changes = _cpu_ms(edge.pid, lambda: change(COMMITS))
+    return {
+        "first read": first,
+        "one read": reads / READS,
+        "one change, top 20 followed": changes / COMMITS,
+        "one event, so many groups open": _event_ms(options, rows),
+    }
 
 
-def _cpu_ms(edge: server.Server, work: Callable[[], None]) -> float:
-    before = processes.cpu_s(edge.pid)
+def _cpu_ms(pid: int, work: Callable[[], None]) -> float:
+    before = processes.cpu_s(pid)
     work()
-    return (processes.cpu_s(edge.pid) - before) * 1000
+    return (processes.cpu_s(pid) - before) * 1000
+
+
+def _event_ms(options: Options, groups: int) -> float:
+    """CPU of the JVM in milliseconds for a batch of one event."""
+    options.note(f"growth: {groups:,} open groups")
+    with server.data_folder(options.folder) as folder:
+        catchup.fill(folder, groups, server.APPS / "groups.py")
+        with server.run("groups", folder) as running:
+            catchup.level(folder, groups)
+            javas = [p.pid for p in processes.family(running.pid) if p.command.partition(" ")[0].endswith("java")]
+            java = max(javas, key=processes.cpu_s)  # while it starts a process there are two for a moment
+            lines = narrow.Lines(1, narrow.START_MS, groups)
+            _send(running, folder, lines, groups, EVENTS // 3)
+            taken = groups + EVENTS // 3
+            return _cpu_ms(java, lambda: _send(running, folder, lines, taken, EVENTS)) / EVENTS
+
+
+def _send(running: server.Server, folder: Folder, lines: narrow.Lines, taken: int, events: int) -> None:
+    """One event after the other, each once the view has the one before."""
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+    for number in range(events):
+        connection.request("POST", "/streams/readings", lines.body(), {"Content-Type": "application/x-ndjson"})
+        connection.getresponse().read()
+        catchup.level(folder, taken + number + 1)
+    connection.close()
 
 
 def _read(edge: server.Server, times: int) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from penstock import App, Event
 from penstock.flows import flow_build
 from penstock.flows.engine import small_batches
-from penstock.flows.engine.small_batches import EVICT_S, BatchSize
+from penstock.flows.engine.small_batches import BatchSize
 from tests.flows.world import World
 from tests.parts import about
 
@@ -58,7 +58,7 @@ def test_a_window_whose_state_goes_later_takes_and_refuses_the_same_events(
     there.send("ticks", commits()[:6])
     there.run(max_rows=1)
     late = groups_held(there)
-    monkeypatch.setattr(small_batches, "EVICT_S", 0.0)
+    monkeypatch.setattr(small_batches, "EVICT_AT_LAST_S", 0.0)
     there.send("ticks", commits()[6:])
     there.run(max_rows=1)
     soon = groups_held(there)
@@ -68,7 +68,8 @@ def test_a_window_whose_state_goes_later_takes_and_refuses_the_same_events(
     assert len(there.events("late")) == 11  # the first commit has no bound
 
 
-def test_state_goes_in_the_first_batch_and_then_twice_a_minute() -> None:
+@pytest.mark.parametrize(("batch_s", "evicting"), [(0.125, [0, 241]), (1.0, [0, 101, 202]), (60.0, [0, 6, 12])])
+def test_state_goes_in_the_first_batch_and_then_when_that_costs_little(batch_s: float, evicting: list[int]) -> None:
     now, settings = [100.0], dict[str, str]()
 
     class Settings:
@@ -77,8 +78,9 @@ def test_state_goes_in_the_first_batch_and_then_twice_a_minute() -> None:
 
     size = BatchSize(True, lambda: now[0])
     evicts = []
-    for _ in range(9):
-        evicts.append(settings.get("penstock.evicts", "true"))
+    for number in range(evicting[-1] + 1):
+        if settings.get("penstock.evicts", "true") == "true":
+            evicts.append(number)
         size.follow(Settings(), 1)
-        now[0] += EVICT_S / 4
-    assert [number for number, evict in enumerate(evicts) if evict == "true"] == [0, 5]
+        now[0] += batch_s
+    assert evicts == evicting

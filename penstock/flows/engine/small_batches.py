@@ -30,7 +30,10 @@ _FEW = "penstock.few"
 _EVICTS = "penstock.evicts"
 """Read by `Eviction.java`."""
 EVICT_S = 30.0
-"""Between two batches that let state go: a look through a million groups takes about a second of CPU."""
+EVICT_BATCHES = 100
+EVICT_AT_LAST_S = 300.0
+"""State goes after so long and so many batches, at last after so long: a look through a million groups takes the CPU of
+ten small batches."""
 
 
 def suit(settings: Any, few: bool) -> None:
@@ -49,7 +52,7 @@ class BatchSize:
         self._few = few
         self._evicts = True
         self._monotonic = monotonic
-        self._evicted_at = float("-inf")
+        self._evicted_at, self._batches = float("-inf"), 0
 
     def follow(self, settings: Any, events: int) -> None:
         """Let Spark plan the next batch for as many events as this one had."""
@@ -61,9 +64,11 @@ class BatchSize:
             self._follow_eviction(settings)
 
     def _follow_eviction(self, settings: Any) -> None:
+        self._batches += 1
         if self._evicts:
-            self._evicted_at = self._monotonic()
-        evicts = self._monotonic() - self._evicted_at >= EVICT_S
+            self._evicted_at, self._batches = self._monotonic(), 0
+        passed_s = self._monotonic() - self._evicted_at
+        evicts = passed_s >= EVICT_AT_LAST_S or (passed_s >= EVICT_S and self._batches >= EVICT_BATCHES)
         if evicts != self._evicts:
             settings.set(_EVICTS, str(evicts).lower())
             self._evicts = evicts
