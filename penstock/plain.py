@@ -31,6 +31,7 @@ SPARK = (
     "unix_sockets",
     "interpreting",
     "sink",
+    "prepared",
 )
 """The parts of `flows/engine`."""
 AIOHTTP = ("short_way",)

@@ -30,7 +30,7 @@ def odds(steps: DataFrame) -> DataFrame:
 
 
 def _counted(steps: DataFrame) -> DataFrame:
-    return steps.groupBy("kind", (F.abs("n") / 100).cast("int").alias("part")).agg(F.count("*").alias("c"))
+    return steps.groupBy("kind", (F.abs("n") / 100).cast("long").alias("part")).agg(F.count("*").alias("c"))
 
 
 @app.view(key=["kind", "part"])

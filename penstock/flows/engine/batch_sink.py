@@ -135,12 +135,12 @@ class Handed:
                 self._write(self._sequence(found).iterator(), out)
             finally:
                 out.close()
-            return _pieces(self._file)
+            return pieces_of(self._file)
         finally:
             self._file.unlink(missing_ok=True)
 
 
-def _pieces(file: Path) -> list[pa.Buffer]:
+def pieces_of(file: Path) -> list[pa.Buffer]:
     """Each in memory of its own, which begins where Arrow wants columns to begin."""
     pieces = []
     with file.open("rb") as written:

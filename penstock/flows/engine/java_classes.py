@@ -2,8 +2,8 @@
 
 `PlainFiles` sets a file's permissions by a system call, where Hadoop runs `chmod`: a batch of one flow writes twelve
 files, and so waited for twelve processes. `OneTask` lets few events be one task instead of three. `Eviction` spares
-most batches the look through all groups of an aggregation. And a class that Java finds before Spark's own leaves out
-what only a Scala shell needs.
+most batches the look through all groups of an aggregation. `Prepared` keeps the plans of regrouped views. And a class
+that Java finds before Spark's own leaves out what only a Scala shell needs.
 
 `python -m penstock.run.warmup` compiles them, `make setup` calls that. Without the jar (a Java without a compiler),
 with another Spark than it was compiled for, or where a class cannot be loaded, Spark works as it always does.
@@ -27,6 +27,7 @@ CLASSES = {
     "files": "penstock.PlainFiles",
     "one_task": "penstock.OneTask",
     "eviction": "penstock.Eviction",
+    "prepared": "penstock.Prepared",
 }
 """By the part that each is."""
 

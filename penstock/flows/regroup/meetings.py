@@ -197,11 +197,12 @@ class Meetings:
         """Those of an input from where it was read last, oldest first; of another build all."""
         if stream is None:
             return []
-        first = self._log.bounds(stream).first_commit  # what is merged cannot be read in part
-        start = reached[1][0] if reached is not None and reached[0] == stream.epoch else 0
-        if ends[name] == (0,):
-            return [Standing((0,), dict.fromkeys(roots_of(name, self._inputs)))]
-        found = [at for at in self._trail(stream).metas if at[0] > first and start <= at[0] <= ends[name][0]]
+        start = _length(reached) if reached is not None and reached[0] == stream.epoch else 0
+        if stream.counts == "commits":  # those that are merged cannot be read in part
+            start = max(start, self._log.bounds(stream).first_commit + 1)
+        if not any(ends[name]):
+            return [Standing(ends[name], dict.fromkeys(roots_of(name, self._inputs)))]
+        found = [at for at in self._trail(stream).metas if start <= sum(at) <= sum(ends[name])]
         return [s for at in found for s in self._at(name, (stream.epoch, at))]
 
     def _at(self, name: str, place: Place) -> list[Standing]:

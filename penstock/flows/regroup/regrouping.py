@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.change import DELETE, OP, UPSERT
 from penstock.declaration import ViewDef
 from penstock.errors import DuplicateKeyError, GroupTooLargeError
+from penstock.flows.engine.prepared import PreparedQuery
 from penstock.flows.regroup.cells import ALL, cells_of, values_of
 from penstock.flows.regroup.held import HeldRows, Index, Table
 from penstock.flows.regroup.unit_poison import unit_words
@@ -135,15 +137,22 @@ class Regrouping:
 
     def computed(self, inputs: Mapping[str, pa.Table], units: set[bytes]) -> pa.Table:
         """The view's rows of these units, by the user's own function."""
-        frames = {name: frame_of(self.spark, rows) for name, rows in inputs.items()}
-        frame = self.call(frames)
-        if self.view.where is not None:
-            frame = frame.where(self.view.where)
-        result = frame.toArrow().cast(self.schema)
+        result = self._query.run(inputs).cast(self.schema)
         if not self.units.columns:
             return result if units else result.slice(0, 0)  # a sum over nothing is a row, too
         own = values_of([result.column(name).combine_chunks() for name in self.units.columns])
         return result.filter(pa.array([unit in units for unit in own], pa.bool_()))
+
+    @cached_property
+    def _query(self) -> PreparedQuery:
+        return PreparedQuery(self.spark, self._frame, self._anew)
+
+    def _frame(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        frame = self.call(frames)
+        return frame if self.view.where is None else frame.where(self.view.where)
+
+    def _anew(self, inputs: Mapping[str, pa.Table]) -> pa.Table:
+        return self._frame({name: frame_of(self.spark, rows) for name, rows in inputs.items()}).toArrow()
 
     def difference(self, units: set[bytes], result: pa.Table, own: Table) -> Delta:
         """What leads from the rows that are held of these units to the result."""

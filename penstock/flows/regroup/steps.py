@@ -528,7 +528,7 @@ class Steps:
         """Where the inputs stood that a commit was made from, through the commits of views between."""
         places: dict[str, Place] = {}
         for name, (epoch, offsets) in last.end.items():
-            if name in self._sources:
+            if any(source.input == name for source in self._sources.values()):
                 places[name] = (epoch, tuple(offsets))
                 continue
             stream = self._log.find(name, epoch)
