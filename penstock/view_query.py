@@ -13,14 +13,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
-from sqlglot.tokens import Token, TokenType
+from typing import TYPE_CHECKING, Any
 
 from penstock.declaration import Place
 from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from sqlglot.tokens import Token
 
 _BEGINS = ("SELECT", "WITH", "FROM", "TABLE", "VALUES", "(")
 _WRITES = ("INSERT", "UPDATE", "DELETE", "MERGE")
@@ -113,6 +112,9 @@ def _line_and_column(text: str, at: int) -> tuple[int, int]:
 
 def _words(query: ViewQuery) -> list[Token]:
     """The text in words, if it is a query and nothing that writes: Spark would do that at once."""
+    from sqlglot.dialects.spark import Spark  # only an app with SQL pays for it
+    from sqlglot.errors import SqlglotError
+
     try:
         words: list[Token] = Spark().tokenize(query.text)
     except SqlglotError as error:
@@ -130,7 +132,7 @@ def _words(query: ViewQuery) -> list[Token]:
 
 def _upper(word: Token) -> str:
     """A word as a keyword, `GROUP BY` by its first part; what is quoted is none."""
-    quoted = word.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
+    quoted = word.token_type.name in ("STRING", "IDENTIFIER")
     return "" if quoted else word.text.upper().split()[0]
 
 
@@ -184,7 +186,7 @@ def _relations(words: list[Token]) -> Iterator[tuple[str, int]]:
         elif inner.awaits and keyword != "LATERAL":
             inner.awaits = False
             name = _dotted(words, number)
-            given = word.token_type in (TokenType.NUMBER, TokenType.STRING) or keyword == "VALUES" or following == "("
+            given = word.token_type.name in ("NUMBER", "STRING") or keyword == "VALUES" or following == "("
             if not given and not any(name.lower() in part.names for part in open_):
                 yield name, word.start
 
