@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -197,6 +197,11 @@ class Planner:
             if one is None or problems:
                 return None
             made[part.name] = one
+        for part in (parts or ())[:-1]:
+            if part.keep_us is not None and not _keeps_alone(made[part.name], made[node.name]):
+                one, _ = self._plan(replace(part, keep_us=None), planned)
+                assert one is not None
+                made[part.name] = one
         return list(made.values()) or None
 
     def _described(
@@ -557,3 +562,14 @@ def served_columns(planned: Mapping[str, Planned]) -> dict[str, list[Column]]:
         name: [Column(field.name, columns_.simple_type(field.type)) for field in schema]
         for name, schema in schemas.items()
     }
+
+
+def _keeps_alone(hidden: Planned, above: Planned) -> bool:
+    """Whether rows of a hidden view may go with `keep=`: what is above them is computed window by window. A running
+    total over windows needs those that have gone."""
+    windows = [f.name for f in hidden.arrow if pa.types.is_struct(f.type) and "end" in [part.name for part in f.type]]
+    units = above.units
+    if units is None:
+        return True
+    homes = [units.homes.get(leaf.number, ()) for leaf in units.leaves if leaf.input == hidden.node.name]
+    return all(any(name in home for name in windows) for home in homes)

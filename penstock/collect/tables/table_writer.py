@@ -154,6 +154,7 @@ class TableWriter:
 
     async def _write(self, claims: list[_Claim]) -> None:
         for _ in range(TRIES):
+            claims = [claim for claim in claims if not claim.done.done()]  # who was refused was told so
             rows = await self._level()
             taken = [claim for claim in claims if await self._judged(claim, rows)]
             try:

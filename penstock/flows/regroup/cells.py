@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import msgspec
@@ -94,6 +94,10 @@ ALL = _encode(())
 """The value of no columns, which all rows have."""
 
 
+_EXACT = Context(prec=76)
+"""More digits than any decimal of Spark has: Python's own context rounds to 28."""
+
+
 def values_of(columns: Sequence[pa.Array]) -> list[bytes]:
     """One value for each row, made of these columns: equal bytes where Spark's grouping finds equal values.
 
@@ -120,7 +124,7 @@ def _comparable(array: pa.Array) -> list[Any]:
             at += length or 0
         return found
     if pa.types.is_decimal(kind):
-        return [None if value is None else str(value.normalize()) for value in array.to_pylist()]
+        return [None if value is None else str(value.normalize(_EXACT)) for value in array.to_pylist()]
     if pa.types.is_floating(kind):
         return [None if v is None else "nan" if v != v else v + 0.0 for v in array.to_pylist()]
     return list(array.to_pylist())

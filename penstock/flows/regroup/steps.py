@@ -130,6 +130,11 @@ class _Move:
     """Units that views leave out, where that has changed."""
 
 
+def _is_due(view: Kept, now: float) -> bool:
+    """Whether a view is to be computed though nothing has changed."""
+    return now >= view.retry_at if view.failures else view.building and not view.waits
+
+
 class Steps:
     """The thread that makes them. It alone uses `held.db`."""
 
@@ -204,7 +209,7 @@ class Steps:
 
     def _due(self) -> bool:
         now = self._clock.monotonic()
-        if any((view.building and not view.waits) or (view.failures and now >= view.retry_at) for view in self.kept):
+        if any(_is_due(view, now) for view in self.kept):
             return True
         return self._more or self._meetings.due(now)
 
@@ -234,6 +239,9 @@ class Steps:
             shape = Shape(view.name, view.regrouping.schema, node.key, found_by, node.keep_us is not None)
             self._held.table(shape)
         with self._held.transaction():
+            for view in self.kept:
+                if any(self._held.reached(table) is None for table in view.tables):
+                    self._held.remember({f"building/{view.name}": True})  # what went meanwhile is nowhere else
             filled = {view.name: self._fill(view, self._held.tables[view.name]) for view in self.kept}
             deltas = {name: delta for name, delta in filled.items() if delta is not None}
             for view in self.kept:
@@ -248,10 +256,11 @@ class Steps:
         follows = follows and bounds.starts[0] <= start <= bounds.ends[0]
         key = view.regrouping.view.key
         changed = _changes(self._log, view.output, key, start if follows else bounds.starts[0], bounds.ends[0])
-        if not follows:
-            table.clear()
+        if follows:
+            delta = self._take(table, changed) if changed is not None else None
+        else:  # another build: what readers were made from is told as gone
+            delta = self._replaced(table, changed)
             self._held.remember({f"building/{view.name}": True})
-        delta = self._take(table, changed) if changed is not None else None
         self._held.remember({f"reached/{view.name}": [view.output.epoch, list(bounds.ends)]})
         view.building = self._held.building(view.name)
         return delta
@@ -399,19 +408,17 @@ class Steps:
         grouping, tables = view.regrouping, self._held.tables
         inputs = set(view.tables)
         units = grouping.touched({n: d for n, d in move.deltas.items() if n in inputs}, tables)
-        if view.building:
-            units |= self._all_units(view)
-        else:
-            units |= self._held.dirty(view.name)
         places = None if inputs & move.filling else self._level_places(view, move)
         view.waits = places is None
         if places is None or (view.failures and self._clock.monotonic() < view.retry_at):
             self._held.mark(view.name, units)
             self._stand(view, move)
             return
+        units |= self._all_units(view) if view.building else self._held.dirty(view.name)
         newest = [move.newest_us[name] for name in inputs if name in move.newest_us]
         if newest:
-            move.newest_us[view.name] = min(newest)
+            before = view.last.max_us if view.last else None
+            move.newest_us[view.name] = max(min(newest), before or min(newest))  # what has gone stays gone
         try:
             delta, failed = self._computed(view, units, move.newest_us.get(view.name))
         except Exception as error:

@@ -111,6 +111,8 @@ def find_units(frame: DataFrame, inputs: Mapping[str, DataFrame], key: Sequence[
     leaves = tracer.leaves(plan)
     if len({leaf.input for leaf in leaves}) < len(inputs) or tracer.has_subqueries(plan):
         return None
+    if not tracer.comes_from_inputs(plan) or tracer.is_collated(plan):
+        return None
     homes = tracer.homes(plan, leaves)
     links = tracer.links(plan, leaves)
     for columns in (key, frame.columns):
@@ -206,6 +208,26 @@ class _Tracer:
         parts = (part for node in plan_tree.nodes(plan) for part in plan_tree.expressions(node))
         return any(plan_tree.kind(part) in _WITH_PLANS for part in parts)
 
+    def comes_from_inputs(self, plan: plan_tree.Plan) -> bool:
+        """Whether each row is made from a row of an input, at least. One that comes from a constant alone, such as a
+        country without sales in a list of countries, is in no unit that a change could name."""
+        below = [self.comes_from_inputs(child) for child in plan_tree.children(plan)]
+        kind = plan_tree.kind(plan)
+        if not below:
+            return self._input(plan) is not None
+        if kind == "Aggregate" and not list(plan_tree.items(plan.groupingExpressions())):
+            return False
+        if kind != "Join":
+            return all(below)
+        left, right = below
+        either, both = left or right, left and right
+        known = {"INNER": either, "CROSS": either, "LEFT SEMI": either, "RIGHT OUTER": right, "FULL OUTER": both}
+        return known.get(plan.joinType().sql(), left)
+
+    def is_collated(self, plan: plan_tree.Plan) -> bool:
+        """Whether Spark may call texts equal that differ: units are compared by their bytes."""
+        return "collate" in plan.toString().lower()
+
     def rewritten(self, plan: plan_tree.Plan) -> plan_tree.Plan:
         """The same query, so written that Spark pushes marks as far as it can."""
         below = [self.rewritten(child) for child in plan_tree.children(plan)]
@@ -222,11 +244,12 @@ class _Tracer:
 
     def _with_plain_keys(self, join: plan_tree.Plan, left: plan_tree.Plan, right: plan_tree.Plan) -> plan_tree.Plan:
         """A join that compares columns: what it computes for that stands in a projection below, since Spark infers
-        filters between columns only. A null-safe comparison becomes a plain one: the marks hold for null too."""
+        filters between columns only. A null-safe comparison becomes a plain one: the marks hold for null too. Not above
+        an outer join: a plain one refuses nulls, and Spark would make that an inner join."""
         parts: list[Any] = []
         for part in _conjuncts(join.condition().get()):
             sides = self._sides(part, left, right)
-            if sides is None:
+            if sides is None or (plan_tree.kind(part) == "EqualNullSafe" and (_has_outer(left) or _has_outer(right))):
                 parts.append(part)
                 continue
             left, a = self._as_column(left, sides[0])
@@ -421,6 +444,11 @@ def _is_full(plan: plan_tree.Plan) -> bool:
     """Whether it is a full outer join on some condition."""
     is_join = plan_tree.kind(plan) == "Join" and plan.condition().isDefined()
     return is_join and plan_tree.kind(plan.joinType()) == "FullOuter"
+
+
+def _has_outer(plan: plan_tree.Plan) -> bool:
+    joins = (node for node in plan_tree.nodes(plan) if plan_tree.kind(node) == "Join")
+    return any(plan_tree.kind(join.joinType()) in ("LeftOuter", "RightOuter", "FullOuter") for join in joins)
 
 
 def _coalesced(expression: Any, pairs: Sequence[tuple[Any, Any]]) -> tuple[Any, Any] | None:

@@ -1,0 +1,103 @@
+"""Rows that go where nobody looks: with a rebuild of an input, with another app over the same tables, with `keep=`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from penstock import App, Event
+from penstock.flows.plan import Planner
+from tests.flows.world import World
+
+GRID = """
+    SELECT v.c AS country, count(u.id) AS n FROM VALUES ('no'), ('zz') v(c) LEFT JOIN users u ON u.country = v.c
+    GROUP BY v.c
+"""
+
+
+class User(Event):
+    id: int
+    name: str
+    country: str
+
+
+def users_app(least: int = 0, by_name: bool = False) -> App:
+    app = App("shop")
+    app.table("users", User, key="id")
+
+    @app.view(key="id")
+    def some(users: DataFrame) -> DataFrame:
+        return users.where(F.col("id") > least).select("id", "country")
+
+    @app.view(key="country")
+    def counted(some: DataFrame) -> DataFrame:
+        return some.groupBy("country").agg(F.count("*").alias("n"))
+
+    @app.view(key="country")
+    def countries(users: DataFrame) -> DataFrame:
+        return users.groupBy("country").agg(F.count("*").alias("n"))
+
+    app.sql("grid", key="country", query=GRID)
+    if by_name:
+
+        @app.view(key="name")
+        def names(users: DataFrame) -> DataFrame:
+            return users.groupBy("name").agg(F.count("*").alias("n"))
+
+    return app
+
+
+def counts(world: World, view: str) -> dict[str, Any]:
+    return {row["country"]: row["n"] for row in world.rows(view)}
+
+
+def test_what_went_while_nobody_looked_leaves_every_view(world: Callable[[App], World]) -> None:
+    one = world(users_app())
+    one.change("users", [[User(id=n, name="A", country=c) for n, c in enumerate(["no", "se", "dk"], 1)]])
+    one.run()
+    assert counts(one, "counted") == counts(one, "countries") == {"no": 1, "se": 1, "dk": 1}
+    assert counts(one, "grid") == {"no": 1, "zz": 0}, "a row that comes from a constant alone"
+    one.use(users_app(least=1))  # its only row of "no" is gone with the rebuild
+    one.run()
+    assert counts(one, "counted") == {"se": 1, "dk": 1}
+    one.change("users", [[(3,)]])
+    one.use(users_app(least=1, by_name=True))  # the table of users gets another index, and is made anew for it
+    one.run()
+    assert counts(one, "counted") == {"se": 1}
+    assert counts(one, "countries") == {"no": 1, "se": 1}
+    assert {report.result for report in one.verify().values()} == {"equal"}
+
+
+class Tick(Event):
+    at: int
+    user: str
+
+
+def ticks_app() -> App:
+    app = App("ticks")
+    app.stream("ticks", Tick, time="at", late_after="1 minute")
+
+    def counted(ticks: DataFrame) -> DataFrame:
+        return ticks.groupBy(F.window("_time", "1 minute"), "user").agg(F.count("*").alias("n"))
+
+    @app.view(key=["window", "user"], keep="1 hour")
+    def running(ticks: DataFrame) -> DataFrame:
+        by = Window.partitionBy("user").orderBy("window")
+        return counted(ticks).withColumn("total", F.sum("n").over(by))
+
+    @app.view(key=["window", "place"], keep="1 hour")
+    def top(ticks: DataFrame) -> DataFrame:
+        by = Window.partitionBy("window").orderBy(F.desc("n"), "user")
+        return counted(ticks).withColumn("place", F.row_number().over(by)).where("place <= 3")
+
+    return app
+
+
+def test_a_running_total_has_windows_in_it_that_have_gone(world: Callable[[App], World]) -> None:
+    one = world(ticks_app())
+    planned, _ = Planner(one.spark, one.app, one.folder).plan_all()
+    keeps = {name: made.node.keep_us for name, made in planned.items()}  # type: ignore[union-attr]
+    assert keeps == {"running.1": None, "running": 3_600_000_000, "top.1": 3_600_000_000, "top": 3_600_000_000}
