@@ -44,7 +44,7 @@ LATE = pa.schema(
         pa.field("position", pa.string()),
         pa.field("bound", TIMESTAMP),
         pa.field("event", pa.string()),
-        pa.field("corrected", pa.bool_()),
+        pa.field("corrected", pa.bool_(), metadata={DEFAULT: b"null"}),
         *SYSTEM,
     ]
 )

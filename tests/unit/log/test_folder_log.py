@@ -10,6 +10,7 @@ import pytest
 
 from penstock.config import Folder
 from penstock.errors import PositionGoneError, UnknownStreamError
+from penstock.evolution import changes_refused
 from penstock.log.folder_log import DEAD, LATE, FolderLog
 from penstock.log.log import Append, Log, StreamSpec
 from penstock.log.opening import open_log
@@ -170,9 +171,15 @@ def test_dead_may_be_in_flows_alone(both: FolderLog, writers: tuple[Log, Log]) -
 
 def test_ledgers_have_the_columns_that_the_wire_contract_names() -> None:
     assert DEAD.names[:6] == ["stream", "reason", "detail", "raw", "sender", "flow"]
-    assert LATE.names[:5] == ["flow", "stream", "position", "bound", "event"]
+    assert LATE.names[:6] == ["flow", "stream", "position", "bound", "event", "corrected"]
     assert DEAD.names[6] == SENT
-    assert DEAD.names[7:] == LATE.names[5:] == ["_time", "_received", "_id", "_key"]
+    assert DEAD.names[7:] == LATE.names[6:] == ["_time", "_received", "_id", "_key"]
+
+
+@pytest.mark.parametrize(("ledger", "added"), [(DEAD, SENT), (LATE, "corrected")])
+def test_ledgers_of_an_older_penstock_are_read(ledger: pa.Schema, added: str) -> None:
+    older = pa.schema([field for field in ledger if field.name != added])
+    assert changes_refused(older, ledger) == []
 
 
 def test_a_revision_differs_when_either_file_changed(both: FolderLog, writers: tuple[Log, Log]) -> None:
