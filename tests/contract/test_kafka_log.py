@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.errors import BadLogError, LogUnavailableError, StaleTermError
 from penstock.log.log import Log, StreamSpec
-from penstock.log.logs.kafka import open_log, open_reader, parse, place_of
+from penstock.log.logs import kafka as kafka_log
+from penstock.log.logs.kafka import LogJournal, open_log, open_reader, parse, place_of
+from penstock.log.logs.kafka_cluster import Cluster
 from penstock.testing.contracts.log_backends import BACKENDS, KafkaBackend
 from penstock.testing.contracts.log_events import SCHEMA, everything, put
 from tests.kafka_broker import Broker
@@ -28,6 +31,12 @@ def machine(kafka: Broker, tmp_path: Path) -> Callable[[str], str]:
     assert isinstance(backend, KafkaBackend)
     app = f"machines-{time.time_ns()}"
     return lambda name: place_of(backend.servers, app, "edge", tmp_path / name / "edge.db")
+
+
+def index_lock(place: str) -> Path:
+    """The file that a writer locks for as long as it lives."""
+    index = parse(place).index
+    return index.with_name(f"{index.name}.writers")
 
 
 def opened(place: str) -> Log:
@@ -107,3 +116,39 @@ def test_an_index_that_is_lost_is_made_anew(machine: Callable[[str], str], damag
         put(log, stream, [4])
         assert everything(log, stream) == [1, 2, 3, 4]
         assert log.term == 3
+
+
+def test_bytes_that_were_removed_go_from_kafka_too(
+    machine: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log, "KEPT_S", 0.0)
+    place = machine("a")
+    with closing(opened(place)) as log, closing(Cluster(parse(place).servers)) as cluster:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        topic = parse(place).topic(stream.name, stream.epoch)
+        for n in range(3):
+            put(log, stream, [n])
+        log.trim(stream, 2)
+        list(log.tidying())
+        assert [cluster.get(topic, 0, offset) is None for offset in range(3)] == [True, True, False]
+        assert everything(log, stream) == [2]
+        log.drop(stream)
+        list(log.tidying())
+        deadline = time.monotonic() + DEADLINE_S
+        while cluster.end(topic):
+            assert time.monotonic() < deadline, "the topic stays"
+            time.sleep(0.1)
+
+
+def test_readers_do_not_take_each_other_for_a_writer(machine: Callable[[str], str]) -> None:
+    place = machine("a")
+    with closing(opened(place)) as log:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        journals = [LogJournal(parse(place)) for _ in range(2)]
+        assert all(journal.is_written_here() for journal in journals)
+    with closing(opened(machine("b"))) as elsewhere, ExitStack() as looking:
+        put(elsewhere, stream, [1])
+        handle = looking.enter_context(index_lock(place).open("rb"))
+        fcntl.flock(handle, fcntl.LOCK_SH)  # another reader, in the middle of its look
+        with closing(open_reader(place)) as reader:
+            assert everything(reader, stream) == [1]

@@ -17,13 +17,13 @@ no record of the journal names does not exist. The keys of the control stream st
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 import socket
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -46,9 +46,13 @@ from penstock.log.logs.kafka_journal import Record, State, TableCall, decode, en
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 _STATE = "journal"
 """The key of `meta` under which an index keeps how far in the journal it is."""
 _APPLIED_AT_ONCE = 1_000
+_HOLD_TRIES = 100
+_HOLD_S = 0.001
 KEPT_S = 600.0
 """How long bytes stay in Kafka that nobody refers to any more, so that whoever reads them is not robbed."""
 
@@ -115,17 +119,25 @@ class LogJournal:
     # Whether a writer lives on this machine
 
     def hold(self) -> None:
-        """Tell readers that the index is as new as any acknowledgement."""
-        self._held = os.open(self._writers, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._held, fcntl.LOCK_SH)
+        """Tell readers that the index is as new as any acknowledgement. Where an older writer of the folder still does,
+        it is left to that one: both apply to the same index."""
+        held = os.open(self._writers, os.O_RDWR | os.O_CREAT, 0o600)
+        for _ in range(_HOLD_TRIES):
+            with suppress(BlockingIOError):  # a reader is just looking, or an older writer is there
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._held = held
+                return
+            time.sleep(_HOLD_S)
+        os.close(held)
 
     def is_written_here(self) -> bool:
+        """Readers share their look, so that none takes another for a writer."""
         try:
-            handle = os.open(self._writers, os.O_RDWR)
+            handle = os.open(self._writers, os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         finally:
@@ -141,12 +153,18 @@ class LogJournal:
         for _ in range(2):
             try:
                 connection = _opened(path)
-                if state_of(connection).offset <= self.end():
+                known, end = state_of(connection).offset, self.end()
+                if known <= end:
                     return connection
                 connection.close()
-            except (sqlite3.DatabaseError, CorruptBlockError) as error:
-                if isinstance(error, sqlite3.OperationalError):
-                    raise
+                _log.error(
+                    "the journal '%s' ends at %d and the index knows it up to %d: what stood between is lost, or it is"
+                    " another cluster's; the index is set aside beside '%s'", self.where.journal, end, known, path
+                )  # fmt: skip
+            except sqlite3.OperationalError:
+                raise
+            except sqlite3.DatabaseError as error:
+                _log.warning("the index '%s' is damaged and made anew: %s", path, error)
             _set_aside(path)
         raise LogUnavailableError("the index of the log cannot be made", detail=str(path), hint="try again")
 
@@ -276,8 +294,8 @@ class JournalIndexWriter(JournalIndex):
         self._blocks: list[tuple[int, tuple[str, int, bytes | None, Any]]] = []
         self._claimed_again = False
         """The journal has a claim of ours that the index does not know yet."""
-        self._gone: deque[tuple[float, str, int | None]] = deque()
-        """When topics, or the first records of a partition, may go."""
+        self._gone: dict[tuple[str, int], float] = {}
+        """When the first records of a partition may go."""
 
     def refresh(self) -> None:
         """Nobody else changes it as long as this writer's claim counts."""
@@ -406,22 +424,20 @@ class JournalIndexWriter(JournalIndex):
     def _note(self, state: State) -> None:
         self.tables.note(_STATE, msgspec.json.encode(state).decode())
 
-    def forget_topic(self, topic: str) -> None:
-        """A stream is gone: so is its topic, when nobody can be reading it any more."""
-        self._gone.append((time.monotonic() + KEPT_S, topic, None))
-
-    def forget_records(self, topic: str, partition: int) -> None:
+    def forget(self, topic: str, partition: int) -> None:
         """Some of the first records of a partition are wanted no more."""
-        self._gone.append((time.monotonic() + KEPT_S, topic, partition))
+        self._gone.setdefault((topic, partition), time.monotonic() + KEPT_S)
 
     def tidy(self) -> None:
         """Let go of what lies in Kafka and was removed from the index a while ago."""
-        while self._gone and self._gone[0][0] < time.monotonic():
-            _, topic, partition = self._gone.popleft()
-            if partition is None:
-                self.journal.cluster.drop_topics([topic])
-            elif (first := Index(self).first_position(topic, partition)) is not None:
-                self.journal.cluster.drop_records(topic, partition, first)
+        index, cluster, now = Index(self), self.journal.cluster, time.monotonic()
+        for topic, partition in [place for place, due in self._gone.items() if due <= now]:
+            del self._gone[topic, partition]
+            first = index.first_position(topic, partition)
+            if first is not None:
+                cluster.drop_records(topic, partition, first)
+            elif topic not in {self.journal.where.topic(row[1], row[2]) for row in index.streams()}:
+                cluster.drop_topics([topic])
 
     def close(self) -> None:
         self.connection.close()
@@ -464,7 +480,7 @@ class TopicPayloads:
 
     def remove(self, numbers: Sequence[int]) -> None:
         for topic, partition in {place[1:3] for n in numbers if (place := self._index.place(n)) is not None}:
-            self._writer.forget_records(topic, partition)
+            self._writer.forget(topic, partition)
         self._writer.recorded.remove_payloads(numbers)
         self._writer.recorded.remove_places(numbers)
 

@@ -17,14 +17,7 @@ from penstock.errors import BadLogError, DiskFullError, LogUnavailableError
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-    from confluent_kafka.admin import (
-        AdminClient,
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-        NewTopic,
-        ResourceType,
-    )
+    from confluent_kafka.admin import AdminClient, NewTopic
 except ImportError as error:  # pragma: no cover
     raise LogUnavailableError(
         "a log on Kafka needs the package confluent-kafka", hint="pip install 'penstock[kafka]'"
@@ -162,18 +155,6 @@ class Cluster:
                 raise _away(error) from error
             return int(end)
 
-    def begin(self, topic: str, partition: int = 0) -> int:
-        """The offset of the first record that is still there."""
-        with self._lock:
-            self._mine()
-            if self._asker is None:
-                self._asker = self._consumer()
-            try:
-                begin, _ = self._asker.get_watermark_offsets(TopicPartition(topic, partition), timeout=ASK_S)
-            except KafkaException as error:
-                raise _away(error) from error
-            return int(begin)
-
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[TopicRecord]:
         """The records from `start` on, up to `end`."""
         at = start
@@ -260,14 +241,6 @@ class Cluster:
                 ) from error
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise _away(error) from error
-
-    def limit(self, topics: Sequence[str], size: int) -> None:
-        """Let topics take no larger records from now on; one that is not there is left out."""
-        for topic in topics:
-            entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-            wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-            for changed in self._topics().incremental_alter_configs([wanted]).values():
-                changed.exception(30)
 
     def drop_topics(self, names: Sequence[str]) -> None:
         for dropped in self._topics().delete_topics(list(names)).values() if names else ():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from random import Random
@@ -229,16 +229,26 @@ class KafkaBackend(LogBackend):
     @contextmanager
     def starved(self, log: Log) -> Iterator[None]:
         from penstock.log.logs.kafka import parse
-        from penstock.log.logs.kafka_cluster import RECORD_BYTES, Cluster
+        from penstock.log.logs.kafka_cluster import RECORD_BYTES
 
         where = parse(log.place)
         topics = [where.journal, *(where.topic(stream.name, stream.epoch) for stream in log.streams())]
-        with closing(Cluster(self.servers)) as cluster:
-            cluster.limit(topics, 4096)
-            try:
-                yield
-            finally:
-                cluster.limit(topics, RECORD_BYTES)
+        self._limit(topics, 4096)
+        try:
+            yield
+        finally:
+            self._limit(topics, RECORD_BYTES)
+
+    def _limit(self, topics: Sequence[str], size: int) -> None:
+        """Let topics take no larger records from now on; that of the control stream is not there."""
+        from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        for topic in topics:
+            entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+            wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+            for changed in admin.incremental_alter_configs([wanted]).values():
+                changed.exception(30)
 
 
 BACKENDS: dict[str, LogBackend] = {"sqlite": SqliteBackend(), "memory": MemoryBackend(), "kafka": KafkaBackend()}
