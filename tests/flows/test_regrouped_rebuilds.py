@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from penstock import App, Event
+from penstock import App, Event, plain
 from penstock.flows.plan import Planner
 from tests.flows.world import World
 
@@ -69,6 +69,7 @@ def test_what_went_while_nobody_looked_leaves_every_view(world: Callable[[App], 
     assert counts(one, "counted") == {"se": 1}
     assert counts(one, "countries") == {"no": 1, "se": 1}
     assert {report.result for report in one.verify().values()} == {"equal"}
+    assert not {"prepared", "eviction"} & plain.given_up().keys(), "else this tests the plain way alone"
 
 
 class Tick(Event):
