@@ -92,7 +92,7 @@ test:
 .PHONY: test-page $(GROUPS:%=test-%)
 $(GROUPS:%=test-%): test-%: $(INSTALLED) .venv/.compiled $(PAGE) $(CLIENT)
 	@echo "tests: $*"
-	@$(if $(filter $(LONG),$*),,nice -n 3) $(PYTEST) $($*)
+	@$(if $(filter $(LONG),$*),,nice -n 3) $(PYTEST) -m "not long" $($*)
 $(LONG:%=test-%): .venv/.warm
 test-pulls test-collect test-cli test-others: | .venv/.warm  # behind those
 test-e2e test-others: chromium
@@ -104,6 +104,11 @@ test-page: $(PAGE) $(CLIENT) chromium
 	cd dashboard && npm test --silent
 	cd client && npm test --silent && npm run --silent size
 
+# What takes too long for every run: tests with the mark `long`, such as the examples, each played whole.
+.PHONY: test-long
+test-long: $(INSTALLED) .venv/.compiled .venv/.warm $(PAGE) $(CLIENT) chromium postgres kafka
+	@$(PYTEST) -m long tests --ignore=tests/wheel
+
 # Flows, kills and the door once more on the ways of Spark and aiohttp themselves: docs/reference/plain.md.
 PLAIN := flows kills collect
 .PHONY: test-plain $(PLAIN:%=plain-%)
@@ -112,7 +117,7 @@ test-plain:
 
 $(PLAIN:%=plain-%): plain-%: $(INSTALLED) .venv/.compiled
 	@echo "plain tests: $*"
-	@PENSTOCK_PLAIN=1 $(PYTEST) $($*)
+	@PENSTOCK_PLAIN=1 $(PYTEST) -m "not long" $($*)
 
 # The wheel in a fresh venv, without Node and make: needs `make dist` alone, and takes a minute or two.
 .PHONY: test-wheel

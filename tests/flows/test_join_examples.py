@@ -8,10 +8,13 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from tests.flows.test_table_examples import example
 from tests.flows.world import World
 
 Make = Callable[[Any], World]
+pytestmark = pytest.mark.long
 
 
 def send_all(world: World, app: ModuleType, moves: Iterable[tuple[str, Any]], classes: dict[str, type]) -> None:

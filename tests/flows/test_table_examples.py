@@ -18,6 +18,7 @@ from tests.flows.world import World
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Make = Callable[[Any], World]
+pytestmark = pytest.mark.long
 
 
 @contextmanager
