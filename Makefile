@@ -82,7 +82,7 @@ pulls := $(wildcard tests/unit/collect/test_pull*.py tests/unit/collect/test_kaf
 collect := tests/unit/collect $(pulls:%=--ignore=%)
 cli := tests/unit/cli tests/unit/run tests/unit/client
 logs := tests/contract
-others := tests $(addprefix --ignore=,tests/wheel $(logs) $(flows) $(e2e) tests/chaos tests/unit/collect $(serve) $(views) $(cli))
+others := tests $(addprefix --ignore=,tests/wheel tests/cluster $(logs) $(flows) $(e2e) tests/chaos tests/unit/collect $(serve) $(views) $(cli))
 PYTEST := $(BIN)/pytest --quiet --color=$(if $(MAKE_TERMOUT),yes,auto) -p no:cacheprovider
 
 test:
@@ -123,6 +123,19 @@ $(PLAIN:%=plain-%): plain-%: $(INSTALLED) .venv/.compiled
 .PHONY: test-wheel
 test-wheel: dist
 	$(PYTEST) tests/wheel
+
+# Kafka, a Spark master and a worker as processes on loopback: two minutes, and 4 GB.
+.PHONY: test-cluster
+test-cluster: testing kafka
+	$(PYTEST) tests/cluster
+
+# Three brokers, a Spark master and two workers, an edge, flows, the Meetup app and its feed: make cluster RATE=50 PORT=8080
+.PHONY: cluster cluster-stop
+cluster: testing kafka
+	@$(BIN)/python -m tests.loopback_cluster start --port $(or $(PORT),8080) --rate $(or $(RATE),50)
+
+cluster-stop: testing
+	@$(BIN)/python -m tests.loopback_cluster stop
 
 # The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium

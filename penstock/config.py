@@ -185,6 +185,8 @@ class Folder:
     root: Path
     log: str | None = None
     """The place below which the app's logs lie; None: they are files of this folder."""
+    shared: Path | None = None
+    """Where Spark's checkpoints lie, if not here: a path that the driver and all workers see."""
 
     @property
     def edge_log(self) -> str:
@@ -208,7 +210,7 @@ class Folder:
 
     @property
     def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+        return self.shared or self.root / "checkpoints"
 
     @property
     def held(self) -> Path:

@@ -122,6 +122,18 @@ class PortInUseError(PenstockError, code="port_in_use"):
     """The address to listen on is taken."""
 
 
+class BadMasterError(PenstockError, code="bad_master"):
+    """`--master` names no master of Spark, or one that does not go with the log or the checkpoints."""
+
+
+class ClusterError(PenstockError, code="cluster_unreachable", retry=True):
+    """The master of a Spark cluster does not answer, or gives no executor."""
+
+
+class WorkerError(PenstockError, code="unfit_worker"):
+    """A worker of a Spark cluster cannot run the flows: a package, another Python, a path that it does not see."""
+
+
 class JavaError(PenstockError, code="no_java"):
     """No Java, or one that is too old for Spark."""
 

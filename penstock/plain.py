@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from functools import cache
 
+from penstock import spark_master
 from penstock.errors import BadSwitchError
 
 VARIABLE = "PENSTOCK_PLAIN"
@@ -41,7 +42,13 @@ _log = logging.getLogger(__name__)
 
 
 def parts_off() -> frozenset[str]:
-    """The parts that the environment turns off. Raises `BadSwitchError` for a name that is none."""
+    """The parts that the environment turns off, all of Spark's on a cluster. Raises `BadSwitchError` for a name that is
+    none."""
+    cluster = frozenset(SPARK if spark_master.cluster() else ())
+    return cluster | _said_off()
+
+
+def _said_off() -> frozenset[str]:
     said = os.environ.get(VARIABLE, "").strip()
     if said in ("", "0"):
         return frozenset()

@@ -12,15 +12,18 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from penstock import spark_master
 from penstock.cli import dead, key_verbs, reports
 from penstock.cli.options import (
     AppArgument,
     CaOption,
+    CheckpointOption,
     DataOption,
     HostOption,
     JsonOption,
     KeyOption,
     LogOption,
+    MasterOption,
     ParamsOption,
     ParentOption,
     PortOption,
@@ -57,14 +60,18 @@ def run(
     port: PortOption = 8080,
     data: DataOption = None,
     log: LogOption = "sqlite",
+    master: MasterOption = None,
+    checkpoint: CheckpointOption = None,
     *,
     security: Security,
 ) -> None:
     """Run every tier of an app on this machine; prints `ready <address>` when it is."""
     from penstock.run import launch
 
+    spark_master.choose(master, checkpoint)
     loaded = load(target)
-    _exit(launch.run(launch.Request(loaded, loaded.folder(data, log), host, port, security), terminal))
+    folder = loaded.folder(data, log, checkpoint)
+    _exit(launch.run(launch.Request(loaded, folder, host, port, security), terminal))
 
 
 @app.command()
@@ -95,7 +102,14 @@ def edge(
 
 
 @app.command()
-def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite", parent: ParentOption = None) -> None:
+def flows(
+    target: AppArgument,
+    data: DataOption = None,
+    log: LogOption = "sqlite",
+    master: MasterOption = None,
+    checkpoint: CheckpointOption = None,
+    parent: ParentOption = None,
+) -> None:
     """Run only the flows of an app: the Spark driver. `run` does this for you."""
 
     def body() -> None:
@@ -103,11 +117,12 @@ def flows(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
         from penstock.run import flows as process
         from penstock.run.preflight import check_java
 
+        spark_master.choose(master, checkpoint)
         if parent is None:  # else the supervisor has looked, and `boot.py` has begun
             check_java()
         jvm.begun()  # boots while the app file is loaded
         loaded = load(target, process.session)
-        process.run(loaded, loaded.folder(data, log))
+        process.run(loaded, loaded.folder(data, log, checkpoint))
 
     _exit(live("flows", parent, data, body))
 
@@ -257,11 +272,13 @@ def verify(
     ] = False,
     data: DataOption = None,
     log: LogOption = "sqlite",
+    master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compute every view anew from the log and compare, row by row, on a live or a stopped system."""
     from penstock.run.preflight import check_java
 
+    spark_master.choose(master)
     loaded = load(target, _session)
     folder = loaded.folder(data, log)
     _known(loaded.application, names or ())

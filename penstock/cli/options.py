@@ -29,6 +29,22 @@ LogOption = Annotated[
         "--log", envvar="PENSTOCK_LOG", help="The log that holds the streams: sqlite, or kafka://host:9092[,host:9092]."
     ),
 ]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        envvar="PENSTOCK_MASTER",
+        help="Where Spark computes: spark://host:7077, k8s://..., yarn, or local[4]; default: this machine.",
+    ),
+]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        envvar="PENSTOCK_CHECKPOINT",
+        help="Folder for the state of flows, which driver and workers see; default: in the data folder.",
+    ),
+]
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", envvar="PENSTOCK_KEY", help="Key or token to show; better in PENSTOCK_KEY, which ps hides."),

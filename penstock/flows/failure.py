@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from penstock import spark_master
 from penstock.declaration import Node, Place
 from penstock.errors import (
     BatchRangeError,
@@ -15,6 +16,7 @@ from penstock.errors import (
     OutcomeUnknownError,
     PenstockError,
 )
+from penstock.flows.cluster_session import unfit
 
 _CALLED = re.compile(r"was called from\s+(\S+?):(\d+)")
 _TRACED = re.compile(r'File "([^"]+)", line (\d+)')
@@ -40,6 +42,8 @@ def flow_error(
     if isinstance(error, PenstockError):
         return error
     text = str(error)
+    if spark_master.cluster() and (unfit_worker := unfit(text)):
+        return unfit_worker
     place = user_place(node, text)
     where = f"batch {batch}, offsets {offsets}" if batch is not None else "before its first batch"
     return FlowError(
@@ -80,7 +84,22 @@ def checkpoint_lost(error: BaseException, checkpoint: Path) -> bool:
 def log_refused(error: BaseException) -> bool:
     """Whether the log, or a full disk, is to blame, and neither the function nor the events."""
     kinds = (ConditionError, DiskFullError, LogUnavailableError, OutcomeUnknownError)
-    return isinstance(error, kinds) or any(word in str(error) for word in _FULL)
+    return isinstance(error, kinds) or any(word in str(error) for word in (*_FULL, LogUnavailableError.__name__))
+
+
+_CLUSTER = (
+    "ExecutorLostFailure",
+    "Executor heartbeat timed out",
+    "Master removed our application",
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "CONCURRENT_STREAM_LOG_UPDATE",
+)
+
+
+def cluster_lost(error: BaseException) -> bool:
+    """Whether a worker, an executor or the master is to blame, or another driver that has not ended yet."""
+    return any(word in str(error) for word in _CLUSTER)
 
 
 def no_worker(error: BaseException) -> bool:

@@ -263,6 +263,8 @@ class Flow:
             self._again(0.5)
             self.error = failure.flow_error(self.made.node, error, batch, "unknown")
             self.tell("starting")
+        elif failure.cluster_lost(error):
+            self._retry(error, batch)
         elif isinstance(error, PositionGoneError) or "PositionGoneError" in str(error):
             self._stop_with(error, batch)
         elif self.build and failure.checkpoint_lost(error, self._checkpoint()):

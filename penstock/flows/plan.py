@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock import schema as columns_
+from penstock import spark_master
 from penstock.change import Column
 from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, How, Node, Place, Problem, ViewDef
@@ -114,6 +115,7 @@ class Planner:
         self.application = application
         self.folder = folder
         self._shapes: dict[tuple[str, tuple[str, ...], bool], DataFrame] = {}
+        self._tasks = max(2, spark.sparkContext.defaultParallelism) if spark_master.cluster() else 2
         ship(application)
         spark.dataSource.register(LogSource)
 
@@ -412,6 +414,7 @@ class Planner:
                 late_after_us=made.late_after[name],
                 closes_after_us=source.closes_after_us,
                 skips=skips.get(name, frozenset()),
+                tasks=self._tasks,
             )
             for name, source in made.inputs.items()
             if name in streams and not source.changes

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from penstock import spark_master
 from penstock.flows import plan_tree
 from penstock.flows.engine.small_batches import BatchSize, suit
 
@@ -66,7 +67,8 @@ def suited(spark: SparkSession, few: bool) -> Iterator[None]:
     """What is started within has the settings for its first batch, and its state in few pieces."""
     usual = spark.conf.get(_PARTITIONS)
     suit(spark.conf, few)
-    spark.conf.set(_PARTITIONS, state_partitions(spark.sparkContext.defaultParallelism))
+    if spark_master.cluster() is None:  # there, the session's setting is its owner's word
+        spark.conf.set(_PARTITIONS, state_partitions(spark.sparkContext.defaultParallelism))
     try:
         yield  # a query takes a copy of the session's settings
     finally:

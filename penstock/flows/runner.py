@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from penstock import plain
+from penstock import plain, spark_master
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder
 from penstock.declaration import Application, Problem, ViewDef
 from penstock.errors import DeclarationError, PenstockError, PlanError, StaleTermError
 from penstock.flows.build_cleanup import BuildCleanup
+from penstock.flows.cluster_session import check_workers, look_at_cluster
 from penstock.flows.engine import jvm
 from penstock.flows.engine.first_job import run_first_job
 from penstock.flows.flow_run import Flow, Surroundings
@@ -66,6 +67,8 @@ def run(
     began = clock.monotonic()
     spark = open_session(application.name)
     hold(spark, folder.flows_lock)
+    if master := spark_master.cluster():
+        check_workers(spark, master, folder.checkpoints)
     _log.info("Spark is up after %.1f s, engine: %s", clock.monotonic() - began, plain.mode(plain.SPARK))
     run_first_job(spark)
     log = open_log(folder.flows_log, app=application.name, clock=clock)
@@ -130,6 +133,7 @@ class Runner:
                 flow.look(now)
                 watch.look(flow, now)
             self.regrouped.look()
+            look_at_cluster(self.planner.spark)
             self._rebuild_what_must()
             self._begin_what_waits(now)
             if now >= self.chores_at:

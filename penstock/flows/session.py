@@ -13,9 +13,10 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock import plain
+from penstock import plain, spark_master
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
+from penstock.flows.cluster_session import open_cluster_session, send_modules
 from penstock.flows.engine import java_classes, jvm
 from penstock.flows.engine.hadoop_notes import forget_where_settings_came_from
 from penstock.flows.engine.scratch import scratch
@@ -29,8 +30,6 @@ _SETTINGS = {
     # Nobody looks at Spark's own page here, and it costs start-up time and a port.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     # Flows share the cores evenly instead of the first query starving the rest.
     "spark.scheduler.mode": "FAIR",
@@ -45,10 +44,6 @@ _SETTINGS = {
     # Between two looks for new data; Spark's default is 10.
     "spark.sql.streaming.pollingDelay": "5ms",
     "spark.sql.streaming.metricsEnabled": "false",
-    # The default forks about 80 processes per batch. Its rename is not exclusive: hence `hold`.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -66,14 +61,30 @@ _SETTINGS = {
 }
 
 
+_AT_HOME = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+"""Where all of Spark is on this machine."""
+_CHECKPOINT_FILES = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Spark's default forks about 80 processes per batch. The rename of this one is not exclusive: hence `hold`. On a
+shared path, where that lock means nothing, the default stays: it makes a file only if nobody else has made it."""
+
+
 def open_session(name: str, *, cores: int | None = None, optimised: bool = False) -> SparkSession:
     """Join the session of this process, or begin one; `optimised`: for few large queries instead of many small ones."""
     if SparkContext._gateway is None:
         jvm.begun(optimised=optimised).connect()
+    if master := spark_master.cluster():
+        return _quiet(open_cluster_session(master, name, _SETTINGS))
     classes = java_classes.load(SparkContext._jvm)
     folders = jvm.own_folders()
     jvm.nursery().search(folders)
-    cores = cores or os.cpu_count() or 2
+    cores = cores or spark_master.local_cores() or os.cpu_count() or 2
     settings = {
         "spark.app.name": name,
         "spark.master": f"local[{cores}]",
@@ -82,12 +93,13 @@ def open_session(name: str, *, cores: int | None = None, optimised: bool = False
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(folders),
         "spark.local.dir": str(scratch().inside("spark")),
         **_SETTINGS,
+        **_AT_HOME,
+        **({} if spark_master.shares_checkpoint() else _CHECKPOINT_FILES),
         **_sockets(),
         **({"spark.hadoop.fs.file.impl": java_classes.CLASSES["files"]} if "files" in classes else {}),
     }
     begin_session(settings)
     spark = SparkSession.builder.config(map=settings).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
     forget_where_settings_came_from(spark)
     for part, add in {"one_task": java_classes.add_rules, "eviction": java_classes.add_eviction}.items():
         if part in classes:
@@ -95,6 +107,11 @@ def open_session(name: str, *, cores: int | None = None, optimised: bool = False
                 add(spark._jsparkSession, spark._jvm)
             except (Py4JError, TypeError) as error:  # a Spark that takes rules otherwise
                 plain.give_up(part, error)
+    return _quiet(spark)
+
+
+def _quiet(spark: SparkSession) -> SparkSession:
+    spark.sparkContext.setLogLevel("ERROR")
     # PySpark prints tens of kB of JSON for each error that it raises; the error itself is enough.
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
     logging.getLogger("SQLQueryContextLogger").disabled = True
@@ -121,6 +138,8 @@ def ship(application: Application) -> None:
         module = sys.modules.get(node.function.__module__)
         if module is not None and module.__name__ != "__main__":
             cloudpickle.register_pickle_by_value(module)
+    if spark_master.cluster() and application.nodes:
+        send_modules(application)
 
 
 def hold(spark: SparkSession, path: Path, *, timeout_s: float = 15.0) -> Any:

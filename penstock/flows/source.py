@@ -19,6 +19,7 @@ import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,12 @@ from penstock import schema as columns_
 from penstock.flows.regroup.cuts import CutFile
 from penstock.log.follower import INTERVAL_S
 from penstock.log.log import Block, LogReader, Stream
-from penstock.log.opening import open_reader
+from penstock.log.opening import open_reader, placed, read_placed
 
 FORMAT = "penstock"
 _FEED = "feed"
 _ONE_SPLIT_ROWS = 10_000
-"""Below this a second task costs more than it saves."""
+"""Below this a second task costs more than it saves; a further one has half of it at least."""
 _BATCH_ROWS = 50_000
 """Small blocks are joined up to this many rows: a record batch costs Spark about as much as 500 rows."""
 _FIRST_US = 1
@@ -73,6 +74,8 @@ class Feed:
     """The file of the cuts at which batches end, where others must end theirs too; see `regroup/cuts.py`."""
     reader: str = ""
     """The flow or view that reads."""
+    tasks: int = 2
+    """Into how many pieces a large range is cut at most."""
 
     def options(self, folder: Path, start: Sequence[int] = (), end: Sequence[int] = ()) -> dict[str, str]:
         """The relation's options. The feed itself goes by a file of this folder: Spark matches regular expressions
@@ -128,6 +131,9 @@ class Split(InputPartition):
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
+    placed: tuple[bytes | None, ...] = ()
+    """Of each partition, where its blocks lie: whoever reads them needs neither the log's index nor its folder. Empty
+    or None: they are read through the log."""
 
 
 def offset_of(stream: Stream, commit: int, ends: Sequence[int]) -> Offset:
@@ -222,7 +228,7 @@ class LogStreamReader(DataSourceStreamReader):
         return self.log.bounds(self.feed.stream).next_commit
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return splits(self.log, self.feed.stream, ends_of(start), ends_of(end), start["commit"])
+        return splits(self.log, self.feed, ends_of(start), ends_of(end), start["commit"])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
@@ -242,9 +248,7 @@ class LogBatchReader(DataSourceReader):
         try:
             bounds = log.bounds(self.feed.stream) if self.end else None
             whole = bounds is not None and bounds.starts == self.start
-            found = splits(
-                log, self.feed.stream, self.start, self.end, bounds.first_commit if whole and bounds else None
-            )
+            found = splits(log, self.feed, self.start, self.end, bounds.first_commit if whole and bounds else None)
             return found or [Split((), ())]
         finally:
             log.close()
@@ -255,41 +259,58 @@ class LogBatchReader(DataSourceReader):
 
 
 def splits(
-    log: LogReader, stream: Stream, starts: tuple[int, ...], ends: tuple[int, ...], commit: int | None
+    log: LogReader, feed: Feed, starts: tuple[int, ...], ends: tuple[int, ...], commit: int | None
 ) -> list[Split]:
-    """Cut a range into tasks: one for little, two for much, each a run of whole commits, in order.
+    """Cut a range into tasks: one for little, several for much, each a run of whole commits, in order.
 
     `commit` is the number of the first one; a range that does not begin with a commit stays in one piece.
     """
     rows = sum(ends) - sum(starts)
     if rows == 0:
         return []
-    if rows < _ONE_SPLIT_ROWS or commit is None:
-        return [Split(starts, ends)]
-    last = log.last_commit(stream, log.commit_within(stream, commit, rows // 2))
-    middle = last.ends if last else starts
-    cut = [Split(starts, middle), Split(middle, ends)]
-    return [split for split in cut if split.starts != split.ends and sum(split.starts) < sum(split.ends)]
+    pieces = 1 if commit is None else min(feed.tasks, max(1, rows * 2 // _ONE_SPLIT_ROWS))
+    cuts, behind = [starts], commit
+    for _ in range(pieces - 1):
+        assert behind is not None
+        behind = log.commit_within(feed.stream, behind, rows // pieces)
+        last = log.last_commit(feed.stream, behind)
+        if last is None or sum(last.ends) >= sum(ends):
+            break
+        cuts.append(last.ends)
+    return [_placed(log, feed, start, end) for start, end in pairwise([*cuts, ends]) if start != end]
+
+
+def _placed(log: LogReader, feed: Feed, starts: tuple[int, ...], ends: tuple[int, ...]) -> Split:
+    ranges = enumerate(zip(starts, ends, strict=True))
+    found = [placed(log, feed.stream, p, start, end) if start < end else None for p, (start, end) in ranges]
+    return Split(starts, ends, tuple(found) if any(found) else ())
 
 
 def read_split(feed: Feed, split: Split) -> Iterator[pa.RecordBatch]:
     """The rows of a split that the flow may see, in commit order, as few large record batches."""
+    if split.placed:
+        yield from _shown_together(feed, _placed_in_commit_order(feed, split))
+        return
     log = feed.open()
     try:
-        waiting: list[pa.RecordBatch] = []
-        rows = 0
-        schema = feed.shown_schema
-        for block in _in_commit_order(log, feed, split):
-            batch = shown(feed, block, schema)
-            waiting.append(batch)
-            rows += batch.num_rows
-            if rows >= _BATCH_ROWS:
-                yield pa.concat_batches(waiting)
-                waiting, rows = [], 0
-        if rows:
-            yield pa.concat_batches(waiting)
+        yield from _shown_together(feed, _in_commit_order(log, feed, split))
     finally:
         log.close()
+
+
+def _shown_together(feed: Feed, blocks: Iterator[Block]) -> Iterator[pa.RecordBatch]:
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    schema = feed.shown_schema
+    for block in blocks:
+        batch = shown(feed, block, schema)
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= _BATCH_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting, rows = [], 0
+    if rows:
+        yield pa.concat_batches(waiting)
 
 
 def shown_events(log: LogReader, feed: Feed, split: Split) -> pa.Table:
@@ -305,6 +326,15 @@ def _in_commit_order(log: LogReader, feed: Feed, split: Split) -> Iterator[Block
         for partition, (start, end) in enumerate(zip(split.starts, split.ends, strict=True))
         if start < end
     ]
+    return _merged(parts)
+
+
+def _placed_in_commit_order(feed: Feed, split: Split) -> Iterator[Block]:
+    columns = _stored_columns(feed)
+    return _merged([read_placed(feed.stream, data, columns) for data in split.placed if data is not None])
+
+
+def _merged(parts: Sequence[Iterator[Block]]) -> Iterator[Block]:
     return heapq.merge(*parts, key=lambda block: (block.commit, block.partition))
 
 

@@ -7,12 +7,17 @@ workers open the log that a stream names (`Stream.place`).
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 from urllib.parse import urlsplit
 
+import msgspec
+
 from penstock.clock import Clock, SystemClock
-from penstock.log.log import Log, LogReader
+from penstock.log.index.reader import IndexedReader, PlacedRange
+from penstock.log.log import Block, Log, LogReader, Stream
 
 _BACKENDS = ("sqlite", "memory", "kafka")
 """Schemes, each of which is the name of a module in `log/logs`; it is imported only if such a log is opened."""
@@ -29,6 +34,19 @@ def open_reader(place: str) -> LogReader:
     """A reader of a log, which need not exist yet."""
     reader: LogReader = _backend(place).open_reader(place)
     return reader
+
+
+def placed(log: LogReader, stream: Stream, partition: int, start: int, end: int) -> bytes | None:
+    """A range with where its blocks lie, for `read_placed`; None: it can be read through the log alone."""
+    found = log.placed(stream, partition, start, end) if isinstance(log, IndexedReader) else None
+    return None if found is None else zlib.compress(msgspec.msgpack.encode(found), 1)
+
+
+def read_placed(stream: Stream, data: bytes, columns: Sequence[str] | None = None) -> Iterator[Block]:
+    """The blocks of a range that `placed` gave, in any process, without an index. Raises `PositionGoneError`."""
+    found = msgspec.msgpack.decode(zlib.decompress(data), type=PlacedRange)
+    blocks: Iterator[Block] = _backend(stream.place).read_placed(stream, found, columns)
+    return blocks
 
 
 def check_place(place: str, app: str) -> None:

@@ -22,10 +22,11 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from penstock import spark_master
 from penstock.app import App
 from penstock.config import Folder
 from penstock.declaration import Application, Place
-from penstock.errors import AppFileError, BadLogError, PenstockError
+from penstock.errors import AppFileError, BadLogError, BadMasterError, PenstockError
 
 _EXAMPLE = "give a file (app.py), a file and a name (app.py:app), or a module (pkg.mod:app)"
 _LOG = re.compile(r"kafka://[^/?#,@\s]+:\d+(,[^/?#,@\s]+:\d+)*/?")
@@ -84,11 +85,27 @@ class Loaded:
     file: Path
     application: Application
 
-    def folder(self, data: Path | None, log: str = "sqlite") -> Folder:
+    def folder(self, data: Path | None, log: str = "sqlite", checkpoint: Path | None = None) -> Folder:
         """The data folder: what `--data` says, else `.penstock/<app name>` beside the app file; with the log that
-        `--log` names."""
-        root = (data or self.file.parent / ".penstock" / self.application.name).absolute()
-        return Folder(root, None if log == "sqlite" else f"{_cluster(log)}/{self.application.name}")
+        `--log` names, and the checkpoints where `--checkpoint` says."""
+        name = self.application.name
+        root = (data or self.file.parent / ".penstock" / name).absolute()
+        shared = None if checkpoint is None else _mounted(checkpoint) / name
+        if log == "sqlite" and (master := spark_master.cluster()):
+            raise BadMasterError(
+                f"'{master}' cannot read a log that is a file of this machine",
+                hint="keep the log on Kafka: --log kafka://host:9092",
+            )
+        return Folder(root, None if log == "sqlite" else f"{_cluster(log)}/{name}", shared)
+
+
+def _mounted(checkpoint: Path) -> Path:
+    if "://" in str(checkpoint) or re.match(r"[a-z0-9]+:/", str(checkpoint)):
+        raise BadMasterError(
+            f"--checkpoint '{checkpoint}' is a URL",
+            hint="name a folder that is mounted under the same path on this machine and on all workers",
+        )
+    return checkpoint.absolute()
 
 
 def _cluster(log: str) -> str:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from penstock.log.log import Log, StreamSpec
 from penstock.log.logs import kafka as kafka_log
 from penstock.log.logs.kafka import LogJournal, open_log, open_reader, parse, place_of
 from penstock.log.logs.kafka_cluster import Cluster
+from penstock.log.opening import placed, read_placed
 from penstock.testing.contracts.log_backends import BACKENDS, KafkaBackend
 from penstock.testing.contracts.log_events import SCHEMA, everything, put
 from tests.kafka_broker import Broker
@@ -152,3 +154,18 @@ def test_readers_do_not_take_each_other_for_a_writer(machine: Callable[[str], st
         fcntl.flock(handle, fcntl.LOCK_SH)  # another reader, in the middle of its look
         with closing(open_reader(place)) as reader:
             assert everything(reader, stream) == [1]
+
+
+def test_whoever_knows_where_its_blocks_lie_reads_a_range_without_an_index(machine: Callable[[str], str]) -> None:
+    with closing(opened(machine("a"))) as log:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        for first in range(0, 30, 3):
+            put(log, stream, [first, first + 1, first + 2])
+        data = placed(log, stream, 0, 4, 26)
+        assert data is not None
+        far = replace(stream, place=machine("far"))
+        found = list(read_placed(far, data, ["n"]))
+        assert [n for block in found for n in block.batch.column("n").to_pylist()] == list(range(4, 26))
+        assert [n for block in found for n in block.offsets.to_pylist()] == list(range(4, 26))
+        assert [b.commit for b in found] == [b.commit for b in log.read(stream, 0, 4, 26)]
+        assert not parse(far.place).index.parent.exists()

@@ -21,7 +21,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock import plain
+from penstock import plain, spark_master
 from penstock.errors import JavaError
 from penstock.flows.engine import class_archive, java_classes
 from penstock.flows.engine.nursery import Nursery
@@ -66,9 +66,13 @@ class Jvm:
         `optimised`: with Java's optimising compiler, which halves the CPU of each row of a large query. `record`: let
         it write the archive of its classes there when it ends.
         """
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = nursery().python
+        if spark_master.cluster():  # which Python is on its workers is for its owner to say
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        else:
+            os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = nursery().python
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*own_folders(), *_given_folders()]))
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         place = scratch()
         options = [_STACK, f"-Djava.io.tmpdir={place.inside('java')}"]
         if plain.uses("options"):
@@ -111,6 +115,8 @@ class Jvm:
 
         settings = SparkConf(loadDefaults=False)
         settings.set("spark.driver.memory", _MEMORY)
+        if master := spark_master.cluster():
+            settings.set("spark.master", master)
         settings.set("spark.driver.extraJavaOptions", " ".join(map(_quoted, self._options)))
         try:
             with _locale(), _temporary(self._place):

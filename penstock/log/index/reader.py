@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.errors import CorruptBlockError, PositionGoneError
 from penstock.evolution import adapt
 from penstock.log.control import Recall
-from penstock.log.index.tables import Database, Index, Payloads, Stored, checksum
+from penstock.log.index.tables import Database, ElsewherePayloads, Index, Payloads, Stored, checksum
 from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream, Version
 
 _PAGE_BLOCKS = 64
@@ -181,6 +181,9 @@ class IndexedReader:
         return self._in_pages(wanted, index)
 
     def _in_pages(self, wanted: _Range, index: Index) -> Iterator[Block]:
+        return (self._block(wanted, row) for row in self._stored(wanted, index))
+
+    def _stored(self, wanted: _Range, index: Index) -> Iterator[Stored]:
         at, last = wanted.start, None
         in_pieces = wanted.stream.counts == "commits"
         while at < wanted.end or (in_pieces and last is not None):
@@ -188,7 +191,7 @@ class IndexedReader:
             for row in page:
                 self._check_order(wanted, row, at, last)
                 at, last = row.stop, row
-                yield self._block(wanted, row)
+                yield row
             if is_last and at < wanted.end:
                 raise self._lost(wanted, at)
             if is_last:
@@ -214,13 +217,20 @@ class IndexedReader:
 
     def _block(self, wanted: _Range, row: Stored) -> Block:
         row = self._with_data(wanted.stream, row)
-        batch = adapt(self._decoded(row, wanted.stream), wanted.target)
-        start, end = max(row.start, wanted.start), min(row.stop, wanted.end)
-        offsets = _offsets(row, wanted.stream)
-        if (start, end) != (row.start, row.stop) and wanted.stream.counts == "events":
-            batch = batch.slice(start - row.start, end - start)
-            offsets = offsets.slice(start - row.start, end - start)
-        return Block(row.partition, start, end, row.number, row.bound_us, row.written_us, batch, offsets)
+        schema = self.schema(wanted.stream, row.stream, row.version)
+        return block_of(row, wanted.stream, schema, (wanted.start, wanted.end), wanted.target, self.database.name)
+
+    def placed(self, stream: Stream, partition: int, start: int, end: int) -> PlacedRange | None:
+        if not isinstance(self.payloads, ElsewherePayloads) or stream.compact_by:
+            return None
+        wanted = _Range(stream, self.ident(stream), partition, start, end, stream.schema, False)
+        rows = list(self._stored(wanted, self.index))
+        places = self.index.places([row.payload for row in rows])
+        if missing := [row for row in rows if row.payload not in places]:
+            raise _gone(stream, f"what stood at {missing[0].start} was removed while it was looked for")
+        versions = {row.version for row in rows}
+        schemas = {version: bytes(self.schema(stream, wanted.ident, version).serialize()) for version in versions}
+        return PlacedRange(start, end, [(row[:13], places[row.payload][1:]) for row in rows], schemas)
 
     def _with_data(self, stream: Stream, row: Stored) -> Stored:
         if row.data is not None:
@@ -229,16 +239,6 @@ class IndexedReader:
         if found is None and not self.index.holds(row):
             raise _gone(stream, f"what stood at {row.start} was removed while it was read")
         return row if found is None else row._replace(data=found[0], offsets=found[1])
-
-    def _decoded(self, row: Stored, stream: Stream) -> pa.RecordBatch:
-        """A stored block's events under the schema they were written with, once the checksum has been verified."""
-        if row.data is None or checksum(row[:11], row.data, row.offsets) != row.checksum:
-            raise CorruptBlockError(
-                f"a block of the stream '{stream.name}' has another checksum than its bytes",
-                detail=f"partition {row.partition}, offsets {row.start} to {row.stop}, in {self.database.name}",
-                hint="the disk returned something else than was written; restore the log from a copy",
-            )
-        return pa.ipc.read_record_batch(pa.py_buffer(row.data), self.schema(stream, row.stream, row.version))
 
     # Memory and change
 
@@ -249,6 +249,57 @@ class IndexedReader:
 
     def revision(self) -> int:
         return self.database.revision()
+
+
+# Blocks
+
+
+class PlacedRange(msgspec.Struct, frozen=True, array_like=True):
+    """A range of a partition with all that is known of its blocks, so that whoever has no index can read them."""
+
+    start: int
+    end: int
+    blocks: list[tuple[tuple[Any, ...], tuple[Any, ...]]]
+    """Of each the fields of `Stored` without its bytes, and where these lie."""
+    schemas: dict[int, bytes]
+    """By version, those that the blocks were written with."""
+
+    def read(
+        self, stream: Stream, columns: Sequence[str] | None, fetch: Callable[..., tuple[Any, bytes | None] | None]
+    ) -> Iterator[Block]:
+        """`fetch` gives the bytes and offsets at a place, or None where they are gone."""
+        schemas = {version: pa.ipc.read_schema(pa.py_buffer(arrow)) for version, arrow in self.schemas.items()}
+        target = _target(stream, columns)
+        for facts, place in self.blocks:
+            row, found = Stored(*facts), fetch(*place)
+            if found is None:
+                raise _gone(stream, f"what stood at {row.start} is not where it was any more")
+            row = row._replace(data=found[0], offsets=found[1])
+            yield block_of(row, stream, schemas[row.version], (self.start, self.end), target, str(place))
+
+
+def block_of(
+    row: Stored, stream: Stream, schema: pa.Schema, wanted: tuple[int, int], target: pa.Schema, where: str
+) -> Block:
+    """A stored block, which has its bytes, cut to a range and to some columns."""
+    batch = adapt(_decoded(row, stream, schema, where), target)
+    start, end = max(row.start, wanted[0]), min(row.stop, wanted[1])
+    offsets = _offsets(row, stream)
+    if (start, end) != (row.start, row.stop) and stream.counts == "events":
+        batch = batch.slice(start - row.start, end - start)
+        offsets = offsets.slice(start - row.start, end - start)
+    return Block(row.partition, start, end, row.number, row.bound_us, row.written_us, batch, offsets)
+
+
+def _decoded(row: Stored, stream: Stream, schema: pa.Schema, where: str) -> pa.RecordBatch:
+    """A stored block's events under the schema they were written with, once the checksum has been verified."""
+    if row.data is None or checksum(row[:11], row.data, row.offsets) != row.checksum:
+        raise CorruptBlockError(
+            f"a block of the stream '{stream.name}' has another checksum than its bytes",
+            detail=f"partition {row.partition}, offsets {row.start} to {row.stop}, in {where}",
+            hint="the disk returned something else than was written; restore the log from a copy",
+        )
+    return pa.ipc.read_record_batch(pa.py_buffer(row.data), schema)
 
 
 def _page(wanted: _Range, index: Index, at: int, last: Stored | None) -> tuple[list[Stored], bool]:

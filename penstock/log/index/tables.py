@@ -21,7 +21,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -113,6 +113,14 @@ class Payloads(Protocol):
         """Inside a transaction of the index, and undone with it."""
 
 
+@runtime_checkable
+class ElsewherePayloads(Payloads, Protocol):
+    """Those that any process can read that knows where they lie."""
+
+    def fetch(self, *place: Any) -> tuple[Any, bytes | None] | None:
+        """The bytes and offsets at a place, as `Index.places` gives it; None: they are gone."""
+
+
 class Look(Protocol):
     """The tables as of one moment, or as they are at each question."""
 
@@ -184,6 +192,10 @@ SELECT s.id, s.starts, s.removed_bytes, (SELECT min(number) FROM commits WHERE s
 FROM streams s LEFT JOIN commits c ON c.stream = s.id
      AND c.number = (SELECT max(number) FROM commits WHERE stream = s.id)
 WHERE s.name = ? AND s.epoch = ? AND s.dropped = 0"""
+
+
+_ASKED_AT_ONCE = 500
+"""Values in one question: SQLite takes 999."""
 
 
 class Index:
@@ -297,6 +309,18 @@ class Index:
         """Where the bytes of a payload lie; None: they are gone, or in the index itself."""
         rows = self._rows("SELECT payload, topic, partition, position FROM places WHERE payload = ?", (payload,))
         return BlockPlace._make(rows[0]) if rows else None
+
+    def places(self, payloads: Sequence[int]) -> dict[int, BlockPlace]:
+        """The same for many, by number; without those that are gone, or in the index itself."""
+        found: dict[int, BlockPlace] = {}
+        for at in range(0, len(payloads), _ASKED_AT_ONCE):
+            some = payloads[at : at + _ASKED_AT_ONCE]
+            asked = ", ".join("?" * len(some))
+            rows = self._rows(
+                f"SELECT payload, topic, partition, position FROM places WHERE payload IN ({asked})", some
+            )
+            found |= {row[0]: BlockPlace._make(row) for row in rows}
+        return found
 
     def first_position(self, topic: str, partition: int) -> int | None:
         """The first position of a topic's partition at which something lies that is still wanted."""

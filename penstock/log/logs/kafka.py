@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
@@ -37,10 +38,10 @@ from penstock.clock import Clock
 from penstock.errors import CorruptBlockError, FolderMismatchError, LogUnavailableError, StaleTermError
 from penstock.log.index import file
 from penstock.log.index.file import BUSY_S, IndexFile, failures
-from penstock.log.index.reader import IndexedReader
+from penstock.log.index.reader import IndexedReader, PlacedRange
 from penstock.log.index.tables import BlockPlace, Index, Look, Stored, Tables, Values
 from penstock.log.index.writer import IndexedLog
-from penstock.log.log import CONTROL, Stream
+from penstock.log.log import CONTROL, Block, Stream
 from penstock.log.logs.kafka_cluster import Cluster, DoubtError
 from penstock.log.logs.kafka_journal import Record, State, TableCall, decode, encode, recording, replay
 
@@ -473,9 +474,10 @@ class TopicPayloads:
 
     def get(self, block: Stored) -> tuple[Any, bytes | None] | None:
         place = self._index.place(block.payload)
-        if place is None:
-            return None
-        found = self._database.journal.cluster.get(place.topic, place.partition, place.position)
+        return None if place is None else self.fetch(*place[1:])
+
+    def fetch(self, topic: str, partition: int, position: int) -> tuple[Any, bytes | None] | None:
+        found = self._database.journal.cluster.get(topic, partition, position)
         return None if found is None else (found.value, found.key)
 
     def remove(self, numbers: Sequence[int]) -> None:
@@ -499,6 +501,22 @@ def open_reader(place: str) -> IndexedReader:
     where = parse(place)
     database = JournalIndex(LogJournal(where))
     return IndexedReader(place, database, TopicPayloads(where, database))
+
+
+def read_placed(stream: Stream, placed: PlacedRange, columns: Sequence[str] | None) -> Iterator[Block]:
+    cluster = _readers_cluster(parse(stream.place).servers)
+
+    def fetch(topic: str, partition: int, position: int) -> tuple[Any, bytes | None] | None:
+        found = cluster.get(topic, partition, position)
+        return None if found is None else (found.value, found.key)
+
+    return placed.read(stream, columns, fetch)
+
+
+@cache
+def _readers_cluster(servers: str) -> Cluster:
+    """One for as long as a process of Spark lives, which reads range after range: a new one is slow to begin."""
+    return Cluster(servers)
 
 
 def check_place(place: str, app: str) -> None:
