@@ -144,7 +144,6 @@ def _run_batches(root: Path, batches: int) -> Figures:
     from bench.apps.one import Reading, app
     from penstock.clock import SystemClock
     from penstock.flows import flow_run
-    from penstock.flows.engine.first_job import run_first_job
     from penstock.flows.plan import Planner
     from penstock.flows.runner import Runner
     from penstock.flows.session import open_session
@@ -155,7 +154,6 @@ def _run_batches(root: Path, batches: int) -> Figures:
 
     folder, application, clock = Folder(root), app.declared(), SystemClock()
     spark = open_session("parts")
-    run_first_job(spark)
     stream = application.streams[0]
     edge, flows = (open_log(place, app=application.name) for place in (folder.edge_log, folder.flows_log))
     target = edge.create(StreamSpec(stream.name, stream.stored))

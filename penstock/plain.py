@@ -26,7 +26,6 @@ SPARK = (
     "one_task",
     "eviction",
     "ml",
-    "first_job",
     "notes",
     "nursery",
     "unix_sockets",

@@ -22,7 +22,6 @@ from penstock.errors import DeclarationError, PenstockError, PlanError, StaleTer
 from penstock.flows.build_cleanup import BuildCleanup
 from penstock.flows.cluster_session import check_workers, look_at_cluster
 from penstock.flows.engine import jvm
-from penstock.flows.engine.first_job import run_first_job
 from penstock.flows.flow_run import Flow, Surroundings
 from penstock.flows.hang import EXIT_HUNG, HangWatch
 from penstock.flows.plan import Planner, served_columns
@@ -70,7 +69,6 @@ def run(
     if master := spark_master.cluster():
         check_workers(spark, master, folder.checkpoints)
     _log.info("Spark is up after %.1f s, engine: %s", clock.monotonic() - began, plain.mode(plain.SPARK))
-    run_first_job(spark)
     log = open_log(folder.flows_log, app=application.name, clock=clock)
     edge = open_reader(folder.edge_log)
     group = GroupCommit(log, give_up_s=_COMMIT_S)

@@ -104,7 +104,6 @@ BACKENDS = {"client/processing/stores", "collect/pulling/sources", "log/logs"}
 CONCEPTS = {
     "cli/demo.py": "a verb of the command line",
     "cli/stream_tail.py": "a verb of the command line",
-    "flows/engine/first_job.py": "a part that the switch turns off",
     "flows/engine/hadoop_notes.py": "a part that the switch turns off",
     "flows/engine/session_without_ml.py": "a part that the switch turns off",
     "flows/hang.py": "how a query that hangs is found",
