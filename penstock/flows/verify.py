@@ -210,6 +210,10 @@ class Verifier:
 
     # The two sides
 
+    def recomputed(self, made: Planned, output: Stream, meta: BatchMeta) -> pa.Table:
+        """What the function gives as a batch query at the frontier of this commit."""
+        return self._computed(made, {name: self._ground(name, meta) for name in made.inputs}, output, meta)
+
     def _choice(
         self, made: Planned, ground: Mapping[str, Ground], output: Stream, commit: Commit, meta: BatchMeta
     ) -> tuple[UnitChoice | None, list[str]]:

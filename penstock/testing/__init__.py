@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.testing.flow import rows
+    from penstock.testing.trial import Trial, run
 
-__all__ = ["rows"]
+__all__ = ["Trial", "rows", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """`rows` needs pyspark; the contracts, which the log's tests import, do without."""
+    """These need pyspark; the contracts, which the log's tests import, do without."""
     if name == "rows":
         from penstock.testing.flow import rows
 
         return rows
+    if name in ("Trial", "run"):
+        from penstock.testing import trial
+
+        return getattr(trial, name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
