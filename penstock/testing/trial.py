@@ -31,7 +31,7 @@ from penstock.log.log import LogReader, Stream
 from penstock.log.logs.memory import temporary_place
 from penstock.testing.batch_twin import Twin, view_rows
 from penstock.testing.real_queries import Moment, Queries
-from penstock.testing.trial_door import HandClock, Sent, TrialDoor, moment_of, span_us
+from penstock.testing.trial_door import HandClock, SendOutcome, TrialDoor, moment_of, span_us
 from penstock.views.read_query import evaluate, key_of, parse_query
 from penstock.views.unpack import dicts_of
 
@@ -93,14 +93,14 @@ class Trial:
 
     # Doing
 
-    def send(self, name: str, *events: Any) -> Sent:
+    def send(self, name: str, *events: Any) -> SendOutcome:
         """Events of a stream, or rows of a table, in one commit: instances of its class, dicts, or raw JSON."""
         many = list(events[0]) if len(events) == 1 and isinstance(events[0], (list, tuple)) else list(events)
         sent = self._door.send(name, many)
         self._flows.sent()
         return sent
 
-    def delete(self, table: str, *keys: Any) -> Sent:
+    def delete(self, table: str, *keys: Any) -> SendOutcome:
         """Rows of a table by their keys, in one commit; a key of several columns is a tuple."""
         sent = self._door.delete(table, keys)
         self._flows.sent()

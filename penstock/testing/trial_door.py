@@ -65,7 +65,7 @@ class HandClock:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SendOutcome:
     """What became of the events of one `send`."""
 
     accepted: int
@@ -95,7 +95,7 @@ class TrialDoor:
         self.group.close()
         self.log.close()
 
-    def send(self, name: str, events: Sequence[Any]) -> Sent:
+    def send(self, name: str, events: Sequence[Any]) -> SendOutcome:
         """Events of a stream, or rows of a table."""
         stream, table = self.application.stream(name), self.application.table(name)
         if stream is not None:
@@ -105,7 +105,7 @@ class TrialDoor:
         known = ", ".join(entry.name for entry in self.application.entries)
         raise UnknownStreamError(f"the app has no stream or table '{name}'", hint=f"it has: {known}")
 
-    def delete(self, name: str, keys: Iterable[Any]) -> Sent:
+    def delete(self, name: str, keys: Iterable[Any]) -> SendOutcome:
         """Rows of a table by their keys: a value, or a tuple of them."""
         judge = self._row_judges.get(name)
         if judge is None:
@@ -113,7 +113,7 @@ class TrialDoor:
         tuples = [key if isinstance(key, tuple) else (key,) for key in keys]
         return self._commit(name, judge.deleted(tuples).batch, [])
 
-    def _take(self, stream: StreamDef, raws: list[bytes]) -> Sent:
+    def _take(self, stream: StreamDef, raws: list[bytes]) -> SendOutcome:
         judge = self._judges[stream.name]
         decoded = judge.decode_each(raws)
         self._meet(stream, decoded)
@@ -140,12 +140,12 @@ class TrialDoor:
         if newest is not None:
             self.clock.meet(newest)
 
-    def _set(self, table: TableDef, raws: list[bytes]) -> Sent:
+    def _set(self, table: TableDef, raws: list[bytes]) -> SendOutcome:
         judge = self._row_judges[table.name]
         changes = judge.rows_read(judge.events.decode_each(raws))
         return self._commit(table.name, changes.batch, changes.rejections)
 
-    def _commit(self, name: str, batch: pa.RecordBatch, rejections: Sequence[Rejection]) -> Sent:
+    def _commit(self, name: str, batch: pa.RecordBatch, rejections: Sequence[Rejection]) -> SendOutcome:
         letters = [Letter(name, rejection, _SENDER) for rejection in rejections]
         appends = [Append(self.streams[name], batch)] if batch.num_rows else []
         if letters:
@@ -155,7 +155,7 @@ class TrialDoor:
             if isinstance(result, Exception):
                 raise result
         taken = results[0] if batch.num_rows and isinstance(results[0], Appended) else None
-        return Sent(
+        return SendOutcome(
             accepted=taken.accepted if taken else 0,
             duplicates=len(taken.duplicates) if taken else 0,
             rejected=[f"{rejection.reason}: {rejection.detail}" for rejection in rejections],
