@@ -62,13 +62,18 @@ def penstock_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def compare(rows: Sequence[Any], name: str = "") -> None:
         file = test.parent / "golden" / test.stem / f"{plain}{f'.{name}' if name else ''}.json"
-        now = [json.loads(json.dumps(wire(row))) for row in rows]
-        if update:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text("".join(["[\n", ",\n".join(f"  {json.dumps(row)}" for row in now), "\n]\n"]))
-            return
-        if not file.exists():
-            pytest.fail(f"{file} is not there: look at the rows, then run pytest with {_UPDATE}")
-        assert now == json.loads(file.read_text()), f"not as in {file}; if that is meant: {_UPDATE}"
+        match(file, rows, update=update)
 
     return compare
+
+
+def match(file: Path, rows: Sequence[Any], *, update: bool) -> None:
+    """Fails the test where rows, as JSON shows them, are not those of the file; or writes it."""
+    now = [json.loads(json.dumps(wire(row))) for row in rows]
+    if update:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(["[\n", ",\n".join(f"  {json.dumps(row)}" for row in now), "\n]\n"]))
+    elif not file.exists():
+        pytest.fail(f"{file} is not there: look at the rows, then run pytest with {_UPDATE}")
+    elif now != json.loads(file.read_text()):
+        pytest.fail(f"the rows are not as in {file}: {now}\nif that is meant, run pytest with {_UPDATE}")

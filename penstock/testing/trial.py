@@ -1,8 +1,10 @@
 """`run(app)`: an app for the length of a test, with the log in memory and the clock in the test's hand.
 
->>> with run(app) as t:                                                          # doctest: +SKIP
-...     t.send("orders", Order(order_id=1, country="NL", amount=12.5))
-...     assert t.rows("countries") == [{"country": "NL", "orders": 1, "turnover": 12.5}]
+```python
+with run(app) as t:
+    t.send("orders", Order(order_id=1, country="NL", amount=12.5))
+    assert t.rows("countries") == [{"country": "NL", "orders": 1, "turnover": 12.5}]
+```
 
 Rows are computed by the batch twin of each function, which `penstock verify` compares running apps with: they are what
 a running app shows once it has absorbed what was sent. With `real=True` the real queries run instead.

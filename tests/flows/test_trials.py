@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from penstock import App, Event, Struct
 from penstock.errors import DeclarationError, UnknownStreamError, UnknownViewError
 from penstock.testing import Trial, run
+from penstock.testing.pytest_plugin import match
 from tests.docs.pages import ROOT, blocks
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -230,14 +231,14 @@ def test_the_page_about_testing_runs_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_rows_are_compared_with_a_golden_file_that_is_written_when_asked(tmp_path: Path) -> None:
-    test = "def test_rows(penstock_golden):\n    penstock_golden([{'n': NUMBER}])\n"
-    (tmp_path / "test_it.py").write_text(test.replace("NUMBER", "2**60"))
-    assert "is not there: look at the rows" in pytest_of(tmp_path)
-    assert "1 passed" in pytest_of(tmp_path, "--penstock-update")
-    assert json.loads((tmp_path / "golden/test_it/test_rows.json").read_text()) == [{"n": str(2**60)}]
-    assert "1 passed" in pytest_of(tmp_path)
-    (tmp_path / "test_it.py").write_text(test.replace("NUMBER", "2"))
-    assert "not as in" in pytest_of(tmp_path)
+    file = tmp_path / "golden" / "rows.json"
+    with pytest.raises(pytest.fail.Exception, match="is not there: look at the rows"):
+        match(file, [{"n": 2**60}], update=False)
+    match(file, [{"n": 2**60, "at": START}], update=True)
+    assert json.loads(file.read_text()) == [{"n": str(2**60), "at": "2026-03-01T12:00:00.000Z"}]
+    match(file, [{"n": 2**60, "at": START}], update=False)
+    with pytest.raises(pytest.fail.Exception, match="not as in"):
+        match(file, [{"n": 2, "at": START}], update=False)
 
 
 def pytest_of(folder: Path, *options: str) -> str:
