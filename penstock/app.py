@@ -6,8 +6,7 @@ Declaring runs nothing. `App` notes frozen definitions with the user's file and 
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar, get_args, overload
 
@@ -29,8 +28,14 @@ from penstock.declaration import (
     Unknown,
     ViewDef,
 )
-from penstock.errors import DeclarationError, PenstockError
+from penstock.errors import DeclarationError
 from penstock.horizon import parse_horizon
+from penstock.option_checks import Names
+from penstock.option_checks import at as _at
+from penstock.option_checks import at_least as _at_least
+from penstock.option_checks import caller as _caller
+from penstock.option_checks import names as _names
+from penstock.ordered_flows import OrderedFlows
 from penstock.overload import parse_max_lag, parse_rate, parse_shed
 from penstock.pull_origin import origin, table_origin
 from penstock.schema import EventSchema
@@ -38,10 +43,9 @@ from penstock.signed import Signed
 from penstock.view_query import ViewQuery
 
 F = TypeVar("F", bound=Callable[..., Any])
-Names = str | Sequence[str] | None
 
 
-class App:
+class App(OrderedFlows):
     """One application: streams, flows and views that belong together.
 
     >>> from penstock import App, Event
@@ -512,51 +516,11 @@ class App:
         )
 
 
-class _at:
-    """Puts the user's line before the message of an error in a declaration."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, PenstockError):
-            raise DeclarationError(f"{self.place}: {error.message}", detail=error.detail, hint=error.hint) from None
-
-
-def _caller() -> Place:
-    """The nearest line outside this file."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back
-    return Place(frame.f_code.co_filename, frame.f_lineno)
-
-
 def _of(function: Callable[..., Any]) -> Place:
     if isinstance(function, ViewQuery):
         return function.place
     code = inspect.unwrap(function).__code__
     return Place(code.co_filename, code.co_firstlineno)
-
-
-def _names(names: Names) -> tuple[str, ...]:
-    if names is None:
-        return ()
-    try:
-        columns: tuple[Any, ...] = (names,) if isinstance(names, str) else tuple(names)
-    except TypeError:  # a number, or a column of Spark's
-        columns = (None,)
-    if not all(isinstance(name, str) for name in columns):
-        raise DeclarationError(f"{names!r} names no columns", hint="write their names as texts: 'a', or ['a', 'b']")
-    if twice := next((name for name in columns if columns.count(name) > 1), None):
-        raise DeclarationError(f"{names!r} names '{twice}' twice", hint="name it once")
-    return columns
-
-
-def _at_least(least: int, option: str, number: int) -> None:
-    if not isinstance(number, int) or number < least:
-        raise DeclarationError(option, hint=f"use a whole number, {least} or more")
 
 
 def _doc(function: Callable[..., Any]) -> str:

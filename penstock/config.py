@@ -173,6 +173,7 @@ class Folder:
         "index",
         "inbox",
         "logs",
+        "ordered",
         "run",
         "scratch",
         "tls",
@@ -216,6 +217,11 @@ class Folder:
     def held(self) -> Path:
         """Rows that regrouped views are computed from: derived from the log, and filled again where it is missing."""
         return self.root / "held.db"
+
+    @property
+    def ordered(self) -> Path:
+        """The states of ordered flows, a file each: derived from the log, and filled again where one is missing."""
+        return self.root / "ordered"
 
     @property
     def logs(self) -> Path:

@@ -17,9 +17,13 @@ from penstock.overload import MaxLag, Rate, Shed
 from penstock.pull_origin import Origin
 from penstock.schema import EventSchema
 from penstock.signed import Signed
+from penstock.stateful import Script
 
-How = Literal["folded", "regrouped", "whole"]
-"""How a view is kept current: by Spark's streaming state, by computing its changed units again, or all of it."""
+How = Literal["folded", "regrouped", "whole", "ordered"]
+"""How a view is kept current: by Spark's streaming state, by computing its changed units again, or all of it; or it is
+the state of a flow that sees the events of a key one after the other."""
+Order = Literal["log", "time"]
+"""In which order such a flow sees them: as they came, or as they happened, once nothing older is taken any more."""
 Unknown = Literal["ignore", "keep", "reject"]
 Policy = Literal["conflate", "every_change"]
 """What a subscriber that cannot keep up gets: batches merged into one, or a cut and then every batch from there."""
@@ -105,6 +109,19 @@ class StreamDef:
 
 
 @dataclass(frozen=True)
+class OrderedDef:
+    """How a flow sees the events of a key one after the other."""
+
+    script: Script = field(repr=False, compare=False)
+    key: tuple[str, ...]
+    """Columns that all of its inputs have: events of equal values are those of one key."""
+    order: Order
+    keep_us: int | None
+    state: str
+    """The name of the changelog that holds its state: that of a view, or one that nobody is shown."""
+
+
+@dataclass(frozen=True)
 class FlowDef:
     """A function from DataFrames to a DataFrame whose rows are appended to a stream."""
 
@@ -119,6 +136,7 @@ class FlowDef:
     place: Place
     doc: str
     visible_where: str | None = None
+    ordered: OrderedDef | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -151,6 +169,8 @@ class ViewDef:
     """How far behind the newest event of its stream an event counts that it reads beside rows that change."""
     correct_us: int | None = None
     """How far behind an event may come and still change a window that is closed."""
+    state_of: str | None = None
+    """The ordered flow whose state it is."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -159,6 +179,11 @@ class ViewDef:
 
 Node = FlowDef | ViewDef
 """What runs as one Spark query."""
+
+
+def is_state(node: Node) -> bool:
+    """Whether a view is the state of an ordered flow, which keeps it."""
+    return isinstance(node, ViewDef) and node.state_of is not None
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,10 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
         why = f": {', '.join(made.proof_reasons)}" if made.proof_reasons else ""
         yield Problem("note", f"proof_{made.proof}", f"'{node.name}' is {made.proof}{why}", node.place)
         yield Problem("note", f"kept_{made.how}", f"'{node.name}' is {made.how}: {price(made)}", node.place)
-        if made.how != "folded" and node.within_us is not None:
+        if made.units is not None and node.within_us is not None:
             yield from _cut_into(application, node, node.within_us)
             yield from _forgotten(application, made, node.within_us)
-        elif not made.event_time and node.keep_us is None:
+        elif not made.event_time and node.keep_us is None and made.how != "ordered":
             yield from _unbounded(application, made)
     elif isinstance(node, FlowDef) and node.late_after_us and (len(made.inputs) > 1 or flow_time(made) != TIME):
         text = f"lateness in '{node.name}' is judged on its own stream, so a rebuild may change it"
@@ -60,6 +60,8 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
 
 def price(made: Planned) -> str:
     """What keeping a view current costs, in words."""
+    if made.how == "ordered":
+        return "events of a key go through Python one after the other"
     if made.units is None:
         return "each event costs the same"
     inputs = " and ".join(f"'{name}'" for name in made.inputs)
@@ -142,7 +144,7 @@ def _against_folder(application: Application, planned: dict[str, Planned], folde
         memory = flows.memory()
         for name, made in planned.items():
             stored = memory.get(control_keys.build(name))
-            inputs = {i: epochs.get(i, "") for i in made.inputs} if made.how == "folded" else {}
+            inputs = {i: epochs.get(i, "") for i in made.inputs} if made.how in ("folded", "ordered") else {}
             why = flow_build.why_rebuilt(memory, made, inputs)
             if why:
                 yield Problem("note", "will_rebuild", f"'{name}' will be rebuilt: {why}", made.node.place)

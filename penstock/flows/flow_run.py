@@ -92,6 +92,11 @@ class Flow:
         self.lost = False
         """The checkpoint is gone: the runner rebuilds this flow and what is downstream of it."""
 
+    @property
+    def changelogs(self) -> list[Stream]:
+        """What it writes that is compacted."""
+        return [self.output] if self.output is not None and isinstance(self.made.node, ViewDef) else []
+
     # Beginning
 
     def prepare(self, streams: Mapping[str, Stream], *, anew: bool = False) -> Stream:

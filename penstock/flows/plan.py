@@ -26,6 +26,8 @@ from penstock.declaration import Application, FlowDef, How, Node, Place, Problem
 from penstock.errors import PlanError
 from penstock.flows import plan_tree, proof, rules
 from penstock.flows.fingerprint import fingerprint
+from penstock.flows.ordered.fold import FoldSpec
+from penstock.flows.ordered.ordered_plan import ordered_facts, state_facts
 from penstock.flows.plan_nodes import node_kind
 from penstock.flows.regroup.hidden_views import cut, shown_name
 from penstock.flows.regroup.table_versions import attached, input_of, versions_name, versions_schema
@@ -96,6 +98,8 @@ class Planned:
     how: How = "folded"
     units: Units | None = None
     """How a view that is not folded is computed, unit by unit."""
+    fold: FoldSpec | None = None
+    """How an ordered flow folds."""
 
     @property
     def arrow(self) -> pa.Schema:
@@ -153,6 +157,13 @@ class Planner:
         return self._with_lateness(planned), problems
 
     def _plan(self, node: Node, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
+        if isinstance(node, FlowDef) and node.ordered is not None:
+            upstream = {name: made.fingerprint for name, made in planned.items()}
+            facts, problems = ordered_facts(node, {n: self.input(n, planned) for n in node.inputs}, upstream)
+            return Planned(**facts) if facts is not None else None, problems
+        if isinstance(node, ViewDef) and node.state_of is not None:
+            flow = planned.get(node.state_of)
+            return replace(flow, node=node, **state_facts(flow.fold)) if flow and flow.fold else None, []
         changing = any(self._changes(name, planned) for name in node.inputs)
         if isinstance(node, ViewDef) and node.correct_us is not None and (changing or node.within_us is not None):
             return None, [rules.no_correction(node, "it is not folded by Spark")]
@@ -358,7 +369,7 @@ class Planner:
         for name, made in planned.items():
             reading = {n.name for n in self.application.downstream(name)}
             below = [other for other in planned.values() if shown_name(other.node.name) in reading]
-            flows = isinstance(made.node, FlowDef)  # of a view's rows none is late
+            flows = isinstance(made.node, FlowDef) and made.how != "ordered"  # of a view's rows none is late
             drops = made.event_time or (flows and any(p.event_time for p in below))
             meant = hashlib.sha256(f"{made.fingerprint} {drops}".encode()).hexdigest()
             marked[name] = dataclasses.replace(made, drops_late=drops, fingerprint=meant)

@@ -17,13 +17,14 @@ from concurrent.futures import Future
 from penstock import plain, spark_master
 from penstock.clock import Clock, SystemClock
 from penstock.config import Folder
-from penstock.declaration import Application, Problem, ViewDef
+from penstock.declaration import Application, Problem, is_state
 from penstock.errors import DeclarationError, PenstockError, PlanError, StaleTermError
 from penstock.flows.build_cleanup import BuildCleanup
 from penstock.flows.cluster_session import check_workers, look_at_cluster
 from penstock.flows.engine import jvm
 from penstock.flows.flow_run import Flow, Surroundings
 from penstock.flows.hang import EXIT_HUNG, HangWatch
+from penstock.flows.ordered.ordered_flow import OrderedFlow
 from penstock.flows.plan import Planner, served_columns
 from penstock.flows.regroup.hidden_views import shown_name
 from penstock.flows.regroup.meetings import shared_cuts
@@ -160,10 +161,12 @@ class Runner:
             random=random.Random(),
             cuts=shared_cuts(
                 {name: made.node.inputs for name, made in planned.items()},
-                [name for name, made in planned.items() if made.how != "folded"],
+                [name for name, made in planned.items() if made.how not in ("folded", "ordered")],
             ),
         )
-        self.flows = {name: Flow(made, around) for name, made in planned.items() if made.how == "folded"}
+        kinds = {"folded": Flow, "ordered": OrderedFlow}
+        kept = {name: made for name, made in planned.items() if made.how in kinds and not is_state(made.node)}
+        self.flows = {name: kinds[made.how](made, around) for name, made in kept.items()}
         for flow in self.flows.values():
             flow.tell("starting")
         self.regrouped = RegroupedViews(planned, around)
@@ -260,7 +263,7 @@ class Runner:
         settled = all(self._settled(flow) for flow in self.flows.values())
         if self.cleaned_at is None or (settled and any(f.switched_at > self.cleaned_at for f in self.flows.values())):
             self._clean()
-        folded = [f.output for f in self.flows.values() if isinstance(f.made.node, ViewDef) and f.output is not None]
+        folded = [changelog for flow in self.flows.values() for changelog in flow.changelogs]
         for changelog in (*folded, *self.regrouped.outputs.values()):
             self._compact(changelog)
 

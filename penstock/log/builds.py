@@ -59,6 +59,20 @@ class FlowState(msgspec.Struct, frozen=True, kw_only=True):
     """Which run of the supervisor this was said in: a state from an earlier run says nothing of now."""
 
 
+class OrderedMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one commit of an ordered flow's stream says beside its positions."""
+
+    commits: dict[str, int]
+    """By input the number of the first commit that it has not read."""
+    complete_us: int | None = None
+    """What was complete at its last commit: timers up to it have fired, and in the order of time events before it
+    were handed over."""
+    waiting: dict[str, int] = {}
+    """In the order of time: by input the first commit with an event that still waits."""
+    fired: list[Any] = []
+    """Timers by the clock that fired before the batch: keys and names. A clock is not repeatable; this is."""
+
+
 class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What one commit of a changelog or flow stream absorbed: stored as the commit's `meta`."""
 
@@ -81,13 +95,15 @@ class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
     """When Spark had computed the batch."""
     corrected: list[Any] | None = None
     """A view with `correct=`: the keys, as objects, of what it changed in windows that had closed before the batch."""
+    ordered: OrderedMeta | None = None
+    """Of an ordered flow."""
 
     @property
     def frontier(self) -> Frontier:
         return frontier_from_json(self.end)
 
 
-for _kind in (Build, FlowState, BatchMeta):
+for _kind in (Build, FlowState, OrderedMeta, BatchMeta):
     # msgspec looks at a class when it first meets it, and crashes the process (0.22) if a second thread meets a class
     # within a class meanwhile. Views are loaded in threads, so that this must have happened before.
     msgspec.json.Decoder(_kind)

@@ -172,10 +172,20 @@ def test_every_column_that_a_function_sees_is_documented() -> None:
     assert documented == {UNKNOWN, SENT, *(field.name for field in (*SYSTEM, *PLACE))}
 
 
+ORDERED = "flows/ordered/ordered_plan.py"
+
+
 def problem_codes() -> set[str]:
     """Literal codes of every `Problem(...)` and of the `_error(...)` that make one, grades of a proof, ways to keep."""
     found = {f"proof_{grade}" for grade in get_args(Proof)} | {f"kept_{how}" for how in get_args(How)} | {"bad_plan"}
-    for file in ("declaration_problems.py", "flows/rules.py", "flows/plan.py", "flows/check.py", "views/read_rule.py"):
+    for file in (
+        "declaration_problems.py",
+        "flows/rules.py",
+        "flows/plan.py",
+        "flows/check.py",
+        "views/read_rule.py",
+        ORDERED,
+    ):
         tree = ast.parse((PACKAGE / file).read_text())
         names = {n.targets[0].id: n.value.value for n in tree.body if _is_text(n)}  # type: ignore[attr-defined]
         for call in ast.walk(tree):

@@ -38,7 +38,7 @@ class RegroupedViews:
     def __init__(self, planned: Mapping[str, Planned], around: Surroundings) -> None:
         self._planned = planned
         self._around = around
-        self.names = [name for name, made in planned.items() if made.how != "folded"]
+        self.names = [name for name, made in planned.items() if made.how not in ("folded", "ordered")]
         self._builds: dict[str, Build] = {}
         self._states: dict[str, State] = {}
         self.outputs: dict[str, Stream] = {}
@@ -161,7 +161,7 @@ class RegroupedViews:
 
     def _looking_back(self, within_us: int | None, stream: str) -> list[Planned]:
         """Views that hold the events of a stream equally long."""
-        views = [made for made in self._planned.values() if made.how != "folded" and stream in made.inputs]
+        views = [self._planned[name] for name in self.names if stream in self._planned[name].inputs]
         return [made for made in views if isinstance(made.node, ViewDef) and made.node.within_us == within_us]
 
     def _live_stream(self, name: str) -> Stream | None:

@@ -1,0 +1,153 @@
+"""Declares what sees the events of a key one after the other: classes with state, and what is built on the same way."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar, get_args
+
+from penstock.config import duration_us
+from penstock.declaration import FlowDef, Order, OrderedDef, Place, ViewDef
+from penstock.errors import DeclarationError
+from penstock.option_checks import Names, at, at_least, names
+from penstock.stateful import script_of
+
+C = TypeVar("C", bound=type)
+
+
+class OrderedFlows:
+    """The part of `App` that declares ordered flows."""
+
+    _flows: list[FlowDef]
+    _views: list[ViewDef]
+
+    def stateful(
+        self,
+        *,
+        reads: Any,
+        key: Names,
+        name: str | None = None,
+        order: Order = "log",
+        keep: str | timedelta | None = None,
+        state: bool = False,
+        time: str | None = None,
+        partitions: int = 1,
+        late_after: str | timedelta | None = None,
+        visible_where: str | None = None,
+    ) -> Callable[[C], C]:
+        """A class that sees the events of each `key` one after the other, with a state in Python; what it emits makes a
+        new stream. `reads` names the streams and flows, all of which have the key's columns.
+
+        `order="log"` hands events over as they came, late ones too (`event.late`); `order="time"` as they happened,
+        once nothing older is taken any more. `keep` lets the state of a key go when it has had no event for so long.
+        With `state=True` its states are the view `NAME_state`. `time`, `partitions`, `late_after` and
+        `visible_where` are those of a flow's stream.
+
+        >>> from penstock import App, Event, Struct
+        >>> app = App("bank")
+        >>> class Payment(Event):
+        ...     card: str
+        ...     amount: float
+        >>> payments = app.stream("payments", Payment, key="card")
+        >>> @app.stateful(reads=payments, key="card", state=True)
+        ... class large:
+        ...     class State(Struct):
+        ...         n: int = 0
+        ...         mean: float = 0.0
+        ...     class Output(Struct):
+        ...         card: str
+        ...         amount: float
+        ...     def on_event(self, state, event, out):
+        ...         if state.n >= 10 and event.amount > 5 * state.mean:
+        ...             out.emit(amount=event.amount)
+        ...         state.n += 1
+        ...         state.mean += (event.amount - state.mean) / state.n
+        """
+
+        def declare(cls: C) -> C:
+            place = _line_of(cls)
+            with at(place):
+                called = name or cls.__name__
+                at_least(1, f"partitions={partitions!r} of '{called}'", partitions)
+                if order not in get_args(Order):
+                    raise DeclarationError(f"order={order!r} of '{called}'", hint="use 'log' or 'time'")
+                columns = names(key)
+                if not columns:
+                    raise DeclarationError(
+                        f"'{called}' needs a key", hint="name the columns whose events belong together: key="
+                    )
+                script = script_of(cls, called, columns)
+                rows = [] if script.rows is None else script.rows.names
+                flow = FlowDef(
+                    name=called,
+                    function=cls.on_event,  # type: ignore[attr-defined]
+                    parameters=input_names(reads),
+                    key=columns if all(column in rows for column in columns) else (),
+                    time=time,
+                    partitions=partitions,
+                    late_after_us=None if late_after is None else duration_us(late_after),
+                    deterministic=False,
+                    place=place,
+                    doc=inspect.cleandoc(cls.__doc__ or ""),
+                    visible_where=visible_where,
+                    ordered=OrderedDef(
+                        script=script,
+                        key=columns,
+                        order=order,
+                        keep_us=None if keep is None else duration_us(keep),
+                        state=f"{called}_state" if state else f"{called}.state",
+                    ),
+                )
+                self._flows.append(flow)
+                if state:
+                    self._views.append(state_view(flow))
+            return cls
+
+        return declare
+
+
+def state_view(flow: FlowDef) -> ViewDef:
+    """The view of an ordered flow's states."""
+    assert flow.ordered is not None
+    return ViewDef(
+        name=flow.ordered.state,
+        function=flow.function,
+        parameters=flow.parameters,
+        key=flow.ordered.key,
+        where=None,
+        order_by=(),
+        limit=None,
+        keep_us=None,
+        deterministic=False,
+        place=flow.place,
+        doc=f"The state of {flow.name}, key by key.",
+        visible_where=flow.visible_where,
+        how="ordered",
+        state_of=flow.name,
+    )
+
+
+def input_names(reads: Any) -> tuple[str, ...]:
+    """The names of streams and flows, given as such, as functions or classes, or as texts."""
+    many = reads if isinstance(reads, list | tuple) else [reads]
+    found = tuple(one if isinstance(one, str) else getattr(one, "name", getattr(one, "__name__", "")) for one in many)
+    if not found or not all(isinstance(one, str) and one for one in found):
+        raise DeclarationError(f"reads={reads!r} names no stream or flow", hint="give what app.stream returned")
+    if len(set(found)) != len(found):
+        raise DeclarationError(f"reads={reads!r} names one stream twice", hint="name it once")
+    return found
+
+
+def _line_of(cls: type) -> Place:
+    """Where the class begins; a method's line serves where the source is not to be had."""
+    function = getattr(cls, "on_event", None)
+    if not inspect.isfunction(function):
+        function = next((part for part in vars(cls).values() if inspect.isfunction(part)), None)
+    if function is None:
+        return Place(getattr(inspect.getmodule(cls), "__file__", None) or "", 1)
+    file = function.__code__.co_filename
+    try:
+        return Place(file, inspect.getsourcelines(cls)[1])
+    except (OSError, TypeError):
+        return Place(file, function.__code__.co_firstlineno)
