@@ -87,7 +87,9 @@ def open_session(name: str, *, cores: int | None = None, optimised: bool = False
     cores = cores or spark_master.local_cores() or os.cpu_count() or 2
     settings = {
         "spark.app.name": name,
-        "spark.master": f"local[{cores}]",
+        # One more than there are cores: views beside the steps may hang, and take no core then.
+        "spark.master": f"local[{cores + 1}]",
+        "spark.default.parallelism": str(cores),
         # The default of 200 costs seconds per batch; `query.py` has its own for what keeps state.
         "spark.sql.shuffle.partitions": str(min(cores, 8)),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(folders),

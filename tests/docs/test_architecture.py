@@ -106,7 +106,6 @@ CONCEPTS = {
     "cli/stream_tail.py": "a verb of the command line",
     "flows/engine/hadoop_notes.py": "a part that the switch turns off",
     "flows/engine/session_without_ml.py": "a part that the switch turns off",
-    "flows/hang.py": "how a query that hangs is found",
     "flows/ordered/ordered_replay.py": "an ordered flow as verify plays it",
     "flows/proof.py": "what verify can prove",
     "flows/regroup/ties.py": "where a query chooses among equal rows",

@@ -5,6 +5,8 @@ Everything here is derived from the log. The file may be lost, damaged or older 
 1. What a step changes here, it changes in one transaction, together with how far each table has followed the log.
 2. The log comes first: a step is committed there before it is committed here. So this file may be behind, never ahead.
 3. Values by which rows are found are bytes that are equal when Spark calls the values equal (`cells.py`).
+4. A `HeldSnapshot` shows the file as one transaction left it, however many follow. What is computed on it lies over its
+   tables, and nobody else sees that.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from penstock.flows.keep import row_times
 from penstock.flows.regroup.cells import array_of, cells_of, values_of, width
 
 _CACHE_KIB = 64 * 1024
+_SNAPSHOT_CACHE_KIB = 16 * 1024
+_WAL_BYTES = 64 * 1024**2
+"""What is left of the WAL when a snapshot that has kept it from being taken over has ended."""
 _VALUES_AT_ONCE = 30_000
 """SQLite takes 32,766 values in one statement."""
 
@@ -86,13 +91,14 @@ class HeldFile:
         self.tables[shape.name] = Table(shape, self._connection)
         return self.tables[shape.name]
 
+    def snapshot(self) -> HeldSnapshot:
+        """All tables as the last transaction has left them; called between two."""
+        return HeldSnapshot(self.path, {name: table.shape for name, table in self.tables.items()})
+
     def _make(self, shape: Shape) -> None:
         name = _quoted(shape.name)
-        cells = [f"c{i}" for i in range(sum(width(field.type) for field in shape.schema))]
-        found = [f"x{i} BLOB" for i in range(len(shape.indexes))]
         self._connection.execute(f"DROP TABLE IF EXISTS {name}")
-        columns = ", ".join(["k BLOB PRIMARY KEY", "t INTEGER", *found, *cells])
-        self._connection.execute(f"CREATE TABLE {name} ({columns}) WITHOUT ROWID")
+        self._connection.execute(f"CREATE TABLE {name} ({_columns_of(shape)}) WITHOUT ROWID")
         if shape.expires:
             self._connection.execute(f"CREATE INDEX {_quoted(f'{shape.name}.t')} ON {name} (t)")
         for i in range(len(shape.indexes)):
@@ -156,6 +162,7 @@ class Table:
         self.shape = shape
         self._connection = connection
         self._name = _quoted(shape.name)
+        self._written = self._name
         self._cells = [f"c{i}" for i in range(sum(width(field.type) for field in shape.schema))]
 
     def __len__(self) -> int:
@@ -170,7 +177,7 @@ class Table:
         cells = [c for name in self.shape.schema.names for c in cells_of(table.column(name).combine_chunks())]
         times = self._times(table).to_pylist() if self.shape.expires else [None] * table.num_rows
         marks = ", ".join("?" * (2 + len(rows.found) + len(cells)))
-        statement = f"INSERT OR REPLACE INTO {self._name} VALUES ({marks})"
+        statement = f"INSERT OR REPLACE INTO {self._written} VALUES ({marks})"
         self._connection.executemany(statement, zip(self.keys_of(table), times, *rows.found, *cells, strict=True))
 
     def _times(self, rows: pa.Table) -> pa.Array:
@@ -182,7 +189,7 @@ class Table:
         self.put(new)
 
     def remove(self, keys: Iterable[bytes]) -> None:
-        self._connection.executemany(f"DELETE FROM {self._name} WHERE k = ?", ((key,) for key in keys))
+        self._connection.executemany(f"DELETE FROM {self._written} WHERE k = ?", ((key,) for key in keys))
 
     def clear(self) -> None:
         self._connection.execute(f"DELETE FROM {self._name}")
@@ -245,6 +252,56 @@ class Table:
         return HeldRows(pa.Table.from_arrays(arrays, schema=self.shape.schema), found)
 
 
+class HeldSnapshot:
+    """The file as one transaction has left it, until it is closed. Used by one thread at a time."""
+
+    def __init__(self, path: Path, shapes: Mapping[str, Shape]) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._connection.execute(f"PRAGMA cache_size = -{_SNAPSHOT_CACHE_KIB}")
+        self._connection.execute("BEGIN")
+        self._connection.execute("SELECT count(*) FROM facts").fetchone()  # a transaction begins with its first look
+        self.tables = {name: Table(shape, self._connection) for name, shape in shapes.items()}
+
+    def lay_over(self, name: str) -> None:
+        """From now on changes of a table are possible, for this snapshot alone."""
+        self.tables[name] = _LaidOver(self.tables[name].shape, self._connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _LaidOver(Table):
+    """A table with changes that only its own connection sees: SQLite looks for a name among temporary ones first."""
+
+    def __init__(self, shape: Shape, connection: sqlite3.Connection) -> None:
+        super().__init__(shape, connection)
+        self._written, self._gone = f"temp.{_quoted(f'{shape.name}/new')}", f"temp.{_quoted(f'{shape.name}/gone')}"
+        connection.execute(f"CREATE TEMP TABLE {_quoted(f'{shape.name}/gone')} (k BLOB PRIMARY KEY) WITHOUT ROWID")
+        connection.execute(f"CREATE TEMP TABLE {_quoted(f'{shape.name}/new')} ({_columns_of(shape)}) WITHOUT ROWID")
+        for i in range(len(shape.indexes)):
+            index = _quoted(f"{shape.name}/new.{i}")
+            connection.execute(f"CREATE INDEX temp.{index} ON {_quoted(f'{shape.name}/new')} (x{i})")
+        connection.execute(
+            f"CREATE TEMP VIEW {self._name} AS SELECT * FROM main.{self._name} "
+            f"WHERE k NOT IN (SELECT k FROM {self._gone}) UNION ALL SELECT * FROM {self._written}"
+        )
+
+    def put(self, rows: HeldRows) -> None:
+        self.remove(self.keys_of(rows.table))
+        super().put(rows)
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        gone = list(keys)
+        super().remove(gone)
+        self._connection.executemany(f"INSERT OR IGNORE INTO {self._gone} VALUES (?)", ((key,) for key in gone))
+
+
+def _columns_of(shape: Shape) -> str:
+    cells = [f"c{i}" for i in range(sum(width(field.type) for field in shape.schema))]
+    found = [f"x{i} BLOB" for i in range(len(shape.indexes))]
+    return ", ".join(["k BLOB PRIMARY KEY", "t INTEGER", *found, *cells])
+
+
 def _opened(path: Path) -> sqlite3.Connection:
     """A file that is no database, or a damaged one, is replaced by an empty one."""
     try:
@@ -266,6 +323,7 @@ def _connected(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = OFF")  # derived: what a power cut takes is filled again
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     connection.execute("CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value BLOB)")
     connection.execute(
         "CREATE TABLE IF NOT EXISTS dirty (view TEXT, unit BLOB, PRIMARY KEY (view, unit)) WITHOUT ROWID"

@@ -125,7 +125,7 @@ class Meetings:
     """The inputs that meet, as they commit. Used by the thread of the steps."""
 
     def __init__(self, inputs: Inputs, regrouped: Collection[str], log: LogReader) -> None:
-        self._inputs = inputs
+        self.inputs = inputs
         self._log = log
         self.groups = groups_of(inputs, regrouped)
         self._trails: dict[tuple[str, str], _Trail] = {}
@@ -161,8 +161,8 @@ class Meetings:
         ends: Mapping[str, tuple[int, ...]],
         now_s: float,
     ) -> dict[str, tuple[int, ...]]:
-        known = {n: self._since(n, streams[n], reached[n], ends) for n in group if n in self._inputs}
-        door = {n: _within(n, reached[n], ends.get(n, ()), known) for n in group if n not in self._inputs}
+        known = {n: self._since(n, streams[n], reached[n], ends) for n in group if n in self.inputs}
+        door = {n: _within(n, reached[n], ends.get(n, ()), known) for n in group if n not in self.inputs}
         found = newest_level(known | door)
         here = {name: (s.epoch, ends[name]) for name in group if (s := streams[name]) is not None}
         moved_s = [self._moved_s(name, here.get(name), now_s) for name in group]
@@ -201,7 +201,7 @@ class Meetings:
         if stream.counts == "commits":  # those that are merged cannot be read in part
             start = max(start, self._log.bounds(stream).first_commit + 1)
         if not any(ends[name]):
-            return [Standing(ends[name], dict.fromkeys(roots_of(name, self._inputs)))]
+            return [Standing(ends[name], dict.fromkeys(roots_of(name, self.inputs)))]
         found = [at for at in self._trail(stream).metas if start <= sum(at) <= sum(ends[name])]
         return [s for at in found for s in self._at(name, (stream.epoch, at))]
 
@@ -213,13 +213,13 @@ class Meetings:
 
     def _behind(self, name: str, place: tuple[str, tuple[int, ...]]) -> list[Frontier]:
         epoch, ends = place
-        if name not in self._inputs:
+        if name not in self.inputs:
             return [{name: place if any(ends) else None}]
         stream = self._log.find(name, epoch)
         metas = self._trail(stream).metas.get(ends, ()) if stream is not None and stream.epoch == epoch else ()
         found = [frontier for end in metas for frontier in self._absorbed(end)]
         if not any(ends):
-            found.insert(0, dict.fromkeys(roots_of(name, self._inputs)))
+            found.insert(0, dict.fromkeys(roots_of(name, self.inputs)))
         return found
 
     def _absorbed(self, end: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[Frontier]:

@@ -17,10 +17,12 @@ from penstock.errors import DiskFullError, StaleTermError
 from penstock.flows import failure, flow_build
 from penstock.flows.flow_run import Surroundings
 from penstock.flows.plan import Planned, plain_columns, whole
+from penstock.flows.regroup.input_follower import InputChangelog, Source
 from penstock.flows.regroup.input_streams import InputStream, table_name
+from penstock.flows.regroup.kept_view import Kept
 from penstock.flows.regroup.meetings import Meetings
 from penstock.flows.regroup.regrouping import Regrouping
-from penstock.flows.regroup.steps import InputChangelog, Kept, Steps
+from penstock.flows.regroup.steps import Steps
 from penstock.flows.regroup.table_versions import InputVersions, input_of, versions_schema
 from penstock.flows.regroup.unit_poison import skipped_units
 from penstock.flows.regroup.units import Units
@@ -128,7 +130,7 @@ class RegroupedViews:
 
         return Regrouping(node, replace(units, leaves=leaves), call, made.arrow, planner.spark)
 
-    def _sources(self, kept: Sequence[Kept]) -> list[InputChangelog | InputStream | InputVersions]:
+    def _sources(self, kept: Sequence[Kept]) -> list[Source]:
         """What regrouped views read that is not one of them."""
         streams = {source.name: source for view in kept for source in view.streams.values()}
         read = {leaf.input for view in kept for leaf in view.regrouping.units.leaves} - set(self.names)

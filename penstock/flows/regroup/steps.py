@@ -4,8 +4,8 @@
    of views three deep is one step. A view never shows part of one.
 2. The log first, `held.db` after it. If the process ends in between, the next start computes the same units again,
    finds no difference, and writes nothing twice.
-3. A view that fails holds up itself and what reads it. Its units stay dirty, its frontier stays where it is, and it
-   catches up with one computation later.
+3. A view that fails or takes too long holds up itself and what reads it. Its units stay dirty, its frontier stays where
+   it is, and it catches up beside the steps (`stragglers.py`), as views without units always do.
 4. Inputs that meet in a view are read at one common position (`meetings.py`); a view whose inputs are not level waits.
 5. Restart, recovery and repair are one path: rows that `held.db` lacks are read from changelogs, and units that changed
    meanwhile are dirty; if nothing is known, all of them are.
@@ -24,26 +24,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.change import OP, UPSERT
 from penstock.clock import Clock
-from penstock.errors import PenstockError, PositionGoneError, StaleTermError, TooMuchError
-from penstock.flows.keep import row_times, too_old
+from penstock.errors import PenstockError, PositionGoneError, StaleTermError
 from penstock.flows.late import late_events
-from penstock.flows.regroup.cells import ALL
-from penstock.flows.regroup.held import HeldFile, Index, Shape, Table, discard
-from penstock.flows.regroup.input_streams import InputStream, arrived, commit_behind
+from penstock.flows.regroup.held import HeldFile, Shape, Table, discard
+from penstock.flows.regroup.input_follower import InputFollower, Reached, Source, Taken, changes_between, replaced, take
+from penstock.flows.regroup.input_streams import commit_behind
+from penstock.flows.regroup.kept_view import Kept, TimeLimit
 from penstock.flows.regroup.meetings import Meetings, Place
-from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, difference, joined, without
-from penstock.flows.regroup.table_versions import InputVersions, input_of
-from penstock.flows.regroup.unit_poison import FunctionFailsError, compute_units, letters, skip_list
-from penstock.flows.sink import latest_by_key
+from penstock.flows.regroup.regrouping import Delta, changelog
+from penstock.flows.regroup.stragglers import Job, Straggler, Stragglers
+from penstock.flows.regroup.unit_poison import FunctionFailsError, TooSlowError, letters, skip_list
 from penstock.log import control_keys
-from penstock.log.builds import BatchMeta, State, batch_meta
+from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.group_commit import GroupCommit
-from penstock.log.log import Append, Count, Log, LogReader, Share, Stream
+from penstock.log.log import Append, Count, Log, Share, Stream
 
 _log = logging.getLogger(__name__)
 
@@ -51,83 +47,32 @@ _LOOK_S = 0.005
 _BACKOFF_MOST_S = 30.0
 _WAIT_S = 1.0
 """Before a step is tried again that the log refused, because the disk was full for example."""
+STEP_S = 5.0
+"""What a view has for a step."""
+_LEAST_STEP_S = 0.5
+"""What is left of that for one that has overrun it often."""
+_QUICK_S = 1.0
+"""A view that has taken less by itself comes back to the steps."""
+_STOP_S = 1.0
+"""What a step has to end by itself when the process stops."""
 
-Reached = tuple[str, list[int]]
-"""Epoch and offsets."""
 
-
-@dataclass(frozen=True)
-class InputChangelog:
-    """A view or table that regrouped views read, and where its changelog is."""
-
-    name: str
-    schema: pa.Schema
-    key: tuple[str, ...]
-    log: LogReader
-    live: Callable[[], Stream | None]
-    """The stream that is served now; None: there is none yet."""
-
-    @property
-    def input(self) -> str:
-        """Whose table it is."""
-        return self.name
-
-    def shape(self, indexes: tuple[Index, ...]) -> Shape:
-        return Shape(self.name, self.schema, self.key, indexes)
+class _TogetherError(Exception):
+    """Two builds must go live in one commit, and one of them is too slow for this step."""
 
 
 @dataclass
-class Kept:
-    """One regrouped view while it is kept current."""
-
-    regrouping: Regrouping
-    output: Stream
-    last: BatchMeta | None
-    tell: Callable[[State, BaseException | None], None]
-    """Called with how it is after each step that concerns it."""
-    places: Mapping[str, Place] | None = None
-    """Where what it is made from stood when it was computed; None: its commits say."""
-    failures: int = 0
-    retry_at: float = 0.0
-    building: bool = False
-    """All of its units are to be computed, and it goes live when they are."""
-    waits: bool = False
-    """What it reads is not there yet, or not level."""
-    streams: Mapping[str, InputStream] = field(default_factory=dict)
-    """Those of its inputs that are streams or flows."""
-    poisoned: Mapping[bytes, str] = field(default_factory=dict)
-    """Units that it leaves out, because each alone makes it fail, and why."""
-
-    @property
-    def name(self) -> str:
-        return self.regrouping.view.name
-
-    @property
-    def tables(self) -> dict[str, str]:
-        """The tables that it is computed from, and the input that each is of."""
-        streams = {source.name: name for name, source in self.streams.items()}
-        return {t: streams.get(t) or input_of(t) for t in {leaf.input: None for leaf in self.regrouping.units.leaves}}
-
-
-@dataclass
-class _Move:
+class _Move(Taken):
     """What one step has found and made so far."""
 
-    deltas: dict[str, Delta] = field(default_factory=dict)
-    reached: dict[str, Reached] = field(default_factory=dict)
-    places: dict[str, Mapping[str, Place]] = field(default_factory=dict)
-    """For each table where the inputs stand that it is made from; of an input, itself."""
-    filling: set[str] = field(default_factory=set)
-    """Tables that are filled anew and not level yet."""
-    newest_us: dict[str, int] = field(default_factory=dict)
-    """The largest event time behind each table that has one; `keep=` is measured by it."""
-    accepted_us: int | None = None
     appends: list[Append] = field(default_factory=list)
     metas: dict[str, BatchMeta] = field(default_factory=dict)
     moved: list[Kept] = field(default_factory=list)
     """Views that are level with their inputs now; those in `metas` by a commit."""
     poisoned: dict[str, Mapping[bytes, str]] = field(default_factory=dict)
     """Units that views leave out, where that has changed."""
+    alone: list[str] = field(default_factory=list)
+    """Views that could be computed now, and go alone."""
 
 
 def _is_due(view: Kept, now: float) -> bool:
@@ -136,12 +81,12 @@ def _is_due(view: Kept, now: float) -> bool:
 
 
 class Steps:
-    """The thread that makes them. It alone uses `held.db`."""
+    """The thread that makes them. It alone writes `held.db`."""
 
     def __init__(
         self,
         path: Path,
-        sources: Sequence[InputChangelog | InputStream | InputVersions],
+        sources: Sequence[Source],
         kept: Sequence[Kept],
         meetings: Meetings,
         log: Log,
@@ -153,7 +98,6 @@ class Steps:
         dead: Stream,
     ) -> None:
         self._path = path
-        self._sources = {source.name: source for source in sources}
         self.kept = list(kept)
         """In the order of the graph: a view comes after what it reads."""
         self._meetings = meetings
@@ -167,9 +111,13 @@ class Steps:
         self._late = late
         self._dead = dead
         self._more = False
-        """A stream has events that the last step had no room for."""
+        """The last step has left something that is there already."""
         self._stop = threading.Event()
         self._held = HeldFile(path)
+        self._inputs = InputFollower(self._held, sources, meetings, self._spark)
+        self._limit = TimeLimit(self._spark.sparkContext, "penstock-steps")
+        order = [view.name for view in kept]
+        self._stragglers = Stragglers(order, meetings.inputs, self._spark.sparkContext, clock)
         self._thread = threading.Thread(target=self._work, name="steps", daemon=True)
         self.failure: BaseException | None = None
         self.steps = 0
@@ -180,13 +128,17 @@ class Steps:
     def stop(self) -> None:
         self._stop.set()
         if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+            self._limit.cut()
             self._thread.join()
+        self._stragglers.drop()
         self._held.close()
 
     # The thread
 
     def _work(self) -> None:
         try:
+            self._limit.begin()
             self._open_tables()
             seen: Any = object()
             while not self._stop.is_set():
@@ -209,30 +161,31 @@ class Steps:
 
     def _due(self) -> bool:
         now = self._clock.monotonic()
-        if any(_is_due(view, now) for view in self.kept):
+        if any(_is_due(view, now) and not self._stragglers.waits(view.name) for view in self.kept):
             return True
-        return self._more or self._meetings.due(now)
+        return self._stragglers.due() or self._more or self._meetings.due(now)
 
     def _step_or_repair(self) -> None:
         try:
             self.step()
         except (sqlite3.DatabaseError, PositionGoneError) as error:
             _log.warning("held.db is filled again: %s", error)
+            self._stragglers.drop()
             self._held.close()
             discard(self._path)
-            self._held = HeldFile(self._path)
+            self._held = self._inputs.held = HeldFile(self._path)
             self._open_tables()
 
     # Tables
 
     def _open_tables(self) -> None:
         """Tables of all inputs and of all views, with the indexes that somebody needs; brought up to the log."""
-        wanted: dict[str, set[tuple[str, ...]]] = {name: set() for name in self._sources}
+        wanted: dict[str, set[tuple[str, ...]]] = {name: set() for name in self._inputs.sources}
         for view in self.kept:
             wanted.setdefault(view.name, set()).add(view.regrouping.own_index)
             for name, indexes in view.regrouping.indexes().items():
                 wanted.setdefault(name, set()).update(indexes)
-        for name, source in self._sources.items():
+        for name, source in self._inputs.sources.items():
             self._held.table(source.shape(tuple(sorted(wanted[name]))))
         for view in self.kept:
             node, found_by = view.regrouping.view, tuple(sorted(wanted[view.name]))
@@ -255,22 +208,14 @@ class Steps:
         start = reached[1][0] if reached is not None and follows else -1
         follows = follows and bounds.starts[0] <= start <= bounds.ends[0]
         key = view.regrouping.view.key
-        changed = _changes(self._log, view.output, key, start if follows else bounds.starts[0], bounds.ends[0])
+        changed = changes_between(self._log, view.output, key, start if follows else bounds.starts[0], bounds.ends[0])
         if follows:
-            delta = self._take(table, changed) if changed is not None else None
+            delta = take(self._spark, table, changed) if changed is not None else None
         else:  # another build: what readers were made from is told as gone
-            delta = self._replaced(table, changed)
+            delta = replaced(self._spark, table, changed)
             self._held.remember({f"building/{view.name}": True})
         self._held.remember({f"reached/{view.name}": [view.output.epoch, list(bounds.ends)]})
         view.building = self._held.building(view.name)
-        return delta
-
-    def _take(self, table: Table, changed: pa.Table) -> Delta:
-        """Changes of a changelog into a table; gives what they did."""
-        rows = changed.filter(pc.equal(changed.column(OP), UPSERT)).select(table.shape.schema.names)
-        delta = difference(self._spark, table, table.by_key(table.keys_of(changed)), rows.cast(table.shape.schema))
-        assert delta is not None
-        table.apply(delta.old, delta.new)
         return delta
 
     @property
@@ -281,194 +226,157 @@ class Steps:
 
     def step(self) -> bool:
         """Take what has changed; whether anything was committed."""
-        move, self._more = _Move(), False
-        with self._held.transaction():
-            self._follow_all(move)
-            for view in self.kept:
-                self._move(view, move)
-            if move.appends:
-                self._commit(move)
+        move, arrived = _Move(), self._stragglers.arrived()
+        try:
+            with self._held.transaction():
+                self._inputs.follow_all(move, self._clock.monotonic())
+                for view in self.kept:
+                    if view.name in arrived:
+                        self._take_back(view, arrived[view.name], move)
+                    else:
+                        self._move(view, move)
+                if move.appends:
+                    self._commit(move)
+        except _TogetherError:
+            self._more = True
+            return False
+        self._more = move.more or bool(arrived)  # those that were handed back have something to catch up with
         for view in move.moved:
             view.last = move.metas.get(view.name, view.last)
             view.places = move.places[view.name]
             view.failures, view.building = 0, False
             view.poisoned = move.poisoned.get(view.name, view.poisoned)
             view.tell("running", None)
+        self._stragglers.settle(arrived)
+        self._send_off(move)
         self.steps += bool(move.appends)
         return bool(move.appends)
 
-    def _follow_all(self, move: _Move) -> None:
-        """Take over what inputs have changed: those that meet up to a common position, the others up to their ends."""
-        streams = {source.input: source.live() for source in self._sources.values()}
-        logs = {source.input: source.log for source in self._sources.values()}
-        ends = {name: logs[name].bounds(stream).ends for name, stream in streams.items() if stream is not None}
-        met = {name for group in self._meetings.groups for name in group}
-        targets = self._meetings.targets(streams, self._input_place, ends, self._clock.monotonic())
-        for table, source in self._sources.items():
-            name = source.input
-            stream, end = streams[name], targets.get(name) if name in met else ends.get(name)
-            if end is None and (place := self._place(table)) is not None:
-                stream, end = source.log.find(name, place[0]), place[1]
-            if stream is None or end is None:
-                continue
-            if isinstance(source, InputStream):
-                self._take_events(source, stream, end, move)
-            elif isinstance(source, InputVersions):
-                self._take_versions(source, stream, end[0], move)
-            else:
-                self._follow(source, stream, end, move)
-
-    def _input_place(self, name: str) -> Place:
-        """Where an input stands; of a stream that has several tables, the one that is furthest."""
-        places = [self._place(table) for table, source in self._sources.items() if source.input == name]
-        return max(places, key=lambda place: 0 if place is None else sum(place[1]), default=None)
-
-    def _place(self, table: str) -> Place:
-        reached = self._held.reached(table)
-        return None if reached is None else (reached[0], tuple(reached[1]))
-
-    def _follow(self, source: InputChangelog, stream: Stream, end: tuple[int, ...], move: _Move) -> None:
-        """Take over what a source has changed since the last step, up to this end."""
-        table, reached = self._held.tables[source.name], self._held.reached(source.name)
-        bounds = source.log.bounds(stream)
-        if reached is not None and reached[0] == stream.epoch and bounds.starts[0] <= reached[1][0]:
-            changed = _changes(source.log, stream, source.key, reached[1][0], end[0])
-            delta = self._take(table, changed) if changed is not None else None
-        else:  # another build, or compacted past: what differs is the change
-            changed = _changes(source.log, stream, source.key, bounds.starts[0], end[0])
-            delta = self._replaced(table, changed)
-        if delta is not None and not delta.empty:
-            move.deltas[source.name] = delta
-        self._note_times(source, stream, end[0], move)
-        move.reached[source.name] = (stream.epoch, list(end))
-        move.places[source.name] = {source.name: (stream.epoch, end)}
-        if reached != move.reached[source.name]:
-            self._held.remember({f"reached/{source.name}": [stream.epoch, list(end)]})
-
-    def _take_versions(self, source: InputVersions, stream: Stream, end: int, move: _Move) -> None:
-        """Take over the changes of a table as rows of their own: a version never changes."""
-        table, reached = self._held.tables[source.name], self._held.reached(source.name)
-        start = source.log.bounds(stream).starts[0]
-        follows = reached is not None and reached[0] == stream.epoch and start <= reached[1][0]
-        rows = source.rows(stream, reached[1][0] if reached is not None and follows else start, end)
-        old = table.by_key(()) if follows else table.everything()
-        delta = difference(self._spark, table, old, rows)
-        assert delta is not None
-        table.apply(delta.old, delta.new)
-        if not delta.empty:
-            move.deltas[source.name] = delta
-        move.reached[source.name] = (stream.epoch, [end])
-        move.places[source.name] = {source.input: (stream.epoch, (end,))}
-        if reached != move.reached[source.name]:
-            self._held.remember({f"reached/{source.name}": [stream.epoch, [end]]})
-
-    def _take_events(self, source: InputStream, stream: Stream, end: tuple[int, ...], move: _Move) -> None:
-        """Take over what has come to a stream since the last step, and let go of what no longer counts."""
-        name, table = source.name, self._held.tables[source.name]
-        reached, was_filling = self._held.reached(name), self._held.is_filling(name)
-        follows = reached is not None and reached[0] == stream.epoch and source.has(stream, reached[1])
-        start = reached[1] if reached is not None and follows else None
-        new = arrived(source, stream, start, end, table, self._spark)
-        table.apply(new.delta.old, new.delta.new)
-        if not new.delta.empty:
-            move.deltas[name] = new.delta
-        filling = not new.level and (not follows or was_filling)
-        if filling:
-            move.filling.add(name)
-        self._more = self._more or not new.level
-        if new.newest_us is not None:
-            move.newest_us[name] = new.newest_us
-        move.accepted_us = max(new.written_us or 0, move.accepted_us or 0) or None
-        move.reached[name] = (new.epoch, new.ends)
-        move.places[name] = {source.input: (new.epoch, tuple(new.ends))}
-        if (reached, was_filling) != (move.reached[name], filling):
-            self._held.remember({f"reached/{name}": list(move.reached[name]), f"filling/{name}": filling})
-
-    def _note_times(self, source: InputChangelog, stream: Stream, below: int, move: _Move) -> None:
-        last = source.log.last_commit(stream, below)
-        if last is None:
-            return
-        meta = batch_meta(last.meta) if last.meta else None
-        move.accepted_us = max((meta and meta.accepted_us) or last.written_us, move.accepted_us or 0)
-        if meta is not None and meta.max_us is not None:
-            move.newest_us[source.name] = meta.max_us
-
-    def _replaced(self, table: Table, changed: pa.Table | None) -> Delta:
-        names = table.shape.schema.names
-        rows = table.shape.schema.empty_table()
-        if changed is not None:
-            rows = changed.filter(pc.equal(changed.column(OP), UPSERT)).select(names).cast(table.shape.schema)
-        delta = difference(self._spark, table, table.everything(), rows)
-        assert delta is not None
-        table.apply(delta.old, delta.new)
-        return delta
-
     def _move(self, view: Kept, move: _Move) -> None:
         """Compute what a view's inputs have changed of it, or note it for later."""
-        grouping, tables = view.regrouping, self._held.tables
-        inputs = set(view.tables)
-        units = grouping.touched({n: d for n, d in move.deltas.items() if n in inputs}, tables)
-        places = None if inputs & move.filling else self._level_places(view, move)
+        job = self._stragglers.job_of(view.name)
+        units = self._touched(view, move, job)
+        if job is not None:
+            self._held.mark(view.name, units)
+            self._stand(view, move)
+            return
+        places = None if view.tables.keys() & move.filling else self._level_places(view, move.places)
         view.waits = places is None
         if places is None or (view.failures and self._clock.monotonic() < view.retry_at):
             self._held.mark(view.name, units)
             self._stand(view, move)
             return
-        units |= self._all_units(view) if view.building else self._held.dirty(view.name)
-        newest = [move.newest_us[name] for name in inputs if name in move.newest_us]
-        if newest:
-            before = view.last.max_us if view.last else None
-            move.newest_us[view.name] = max(min(newest), before or min(newest))  # what has gone stays gone
+        dirty = self._held.dirty(view.name)
+        if view.goes_alone and (units or dirty or view.building):
+            self._leave(view, units, move)
+            return
+        self._move_within(view, units | dirty, places, move)
+
+    def _move_within(self, view: Kept, units: set[bytes], places: Mapping[str, Place], move: _Move) -> None:
+        """Compute a view as part of the step, if that does not take too long."""
+        if view.building:
+            units |= view.all_units(self._held.tables)
+        newest_us = view.newest_us(move.newest_us)
+        self._limit.restart(max(_LEAST_STEP_S, STEP_S / 2**view.overruns))
         try:
-            delta, failed = self._computed(view, units, move.newest_us.get(view.name))
+            delta, failed = view.computed(units, newest_us, self._held.tables, self._limit.query, most_slices=1)
+        except TooSlowError as error:
+            self._overrun(view, units, error, move)
+            return
         except Exception as error:
             self._failed(view, units, error)
             self._stand(view, move)
             return
         self._held.clean(view.name, units)
-        if view.building:
-            self._held.remember({f"building/{view.name}": None})
         move.places[view.name] = places
-        self._append(view, delta, move)
+        self._append(view, delta, newest_us, move.reached, move.accepted_us, move)
         self._leave_out(view, units, failed, move)
 
-    def _level_places(self, view: Kept, move: _Move) -> Mapping[str, Place] | None:
+    def _touched(self, view: Kept, move: _Move, job: Job | None) -> set[bytes]:
+        """The units that this step changes. Of a view that is with a job, what that job does not know is noted."""
+        deltas = {name: delta for name, delta in move.deltas.items() if name in view.tables}
+        if job is None:
+            return view.regrouping.touched(deltas, self._held.tables)
+        known = {name: delta for name, delta in deltas.items() if name in job.members and name in job.arrived()}
+        news = {name: delta for name, delta in deltas.items() if name not in known}
+        units = view.regrouping.touched(news, self._held.tables)
+        job.members[view.name].touched |= units
+        return units | view.regrouping.touched(known, self._held.tables)
+
+    # Views that go alone
+
+    def _overrun(self, view: Kept, units: set[bytes], error: TooSlowError, move: _Move) -> None:
+        """It has held up the others: it goes on beside them."""
+        _log.warning("the view '%s' takes too long for a step and goes on beside the others: %s", view.name, error)
+        view.slow = True
+        view.overruns += self._limit.passed
+        before = [other for other in move.moved if other.building and self._reads(view, other.name)]
+        if view.building and before:
+            for other in before:
+                other.slow = True
+            raise _TogetherError
+        self._leave(view, units, move)
+
+    def _reads(self, view: Kept, name: str) -> bool:
+        """Whether a view reads another one, at any depth."""
+        below = {other.name: other for other in self.kept}
+        return name in view.tables or any(self._reads(below[t], name) for t in view.tables if t in below)
+
+    def _leave(self, view: Kept, units: set[bytes], move: _Move) -> None:
+        self._held.mark(view.name, units)
+        self._stand(view, move)
+        move.alone.append(view.name)
+
+    def _send_off(self, move: _Move) -> None:
+        """Let those go that go alone, with the others of their company."""
+        along = {view.name for view in self.kept if view.building or view.goes_alone}
+        for company in self._stragglers.ready(move.alone, along):
+            members = self._members(company, move)
+            if members:
+                self._stragglers.send(members, self._held.snapshot(), move.reached, move.accepted_us)
+            for member in members:
+                if member.building:
+                    member.view.tell("rebuilding", None)
+
+    def _members(self, company: Sequence[str], move: _Move) -> list[Straggler]:
+        """Those of a company that are level, once those before them are computed."""
+        places, newest, members = dict(move.places), dict(move.newest_us), []
+        for view in (view for view in self.kept if view.name in company):
+            found = None if view.tables.keys() & move.filling else self._level_places(view, places)
+            if found is None or (view.failures and self._clock.monotonic() < view.retry_at):
+                continue
+            newest_us = view.newest_us(newest)
+            members.append(Straggler(view, self._held.dirty(view.name), newest_us, found, view.building))
+            places[view.name] = found
+            newest |= {view.name: newest_us} if newest_us is not None else {}
+        return members
+
+    def _take_back(self, view: Kept, job: Job, move: _Move) -> None:
+        """What became of a view in a job, at the place where the job's snapshot stood."""
+        member, outcome = job.members[view.name], job.outcomes[view.name]
+        units = self._touched(view, move, job)
+        if isinstance(outcome, Exception):
+            self._failed(view, units, outcome)
+            self._stand(view, move)
+            return
+        self._held.clean(view.name, outcome.units - member.touched)
+        self._held.mark(view.name, units & member.touched)
+        view.slow = view.slow and outcome.took_s >= _QUICK_S
+        move.places[view.name] = member.places
+        self._append(view, outcome.delta, member.newest_us, job.reached, job.accepted_us, move)
+        job.reached[view.name] = move.reached[view.name]
+        self._leave_out(view, outcome.units, outcome.failed, move)
+
+    # What a step makes of a view
+
+    def _level_places(self, view: Kept, at: Mapping[str, Mapping[str, Place]]) -> Mapping[str, Place] | None:
         """Where all that a view is made from stands; None: something is not there yet, or is not level."""
         places: dict[str, Place] = {}
         for table, name in view.tables.items():
-            for source, place in move.places.get(table, {name: None}).items():
+            for source, place in at.get(table, {name: None}).items():
                 if place is None or places.setdefault(source, place) != place:
                     return None
         return places if self._meetings.level(places) else None
-
-    def _all_units(self, view: Kept) -> set[bytes]:
-        grouping, tables = view.regrouping, self._held.tables
-        own = tables[view.name]
-        units = own.values(own.index(grouping.own_index)) | (set() if grouping.units.columns else {ALL})
-        for leaf, home in grouping.units.homes.items():
-            table = tables[grouping.units.leaves[leaf].input]
-            units |= table.values(table.index(home))
-        return units
-
-    def _computed(self, view: Kept, units: set[bytes], newest_us: int | None) -> tuple[Delta, dict[bytes, str]]:
-        """What became of these units, and why those failed that did so alone."""
-        own, grouping = self._held.tables[view.name], view.regrouping
-        if units and not grouping.units.columns:
-            _refuse_too_much(view, self._held.tables)
-        keep_us = grouping.view.keep_us
-        limit_us = None if keep_us is None or newest_us is None else newest_us - keep_us
-
-        def compute(some: set[bytes]) -> pa.Table:
-            result = grouping.computed(grouping.needed(some, self._held.tables), some)
-            return result if limit_us is None else result.filter(pc.invert(too_old(row_times(result), limit_us)))
-
-        suspects = units & view.poisoned.keys()
-        slices = grouping.slices(units - suspects, self._held.tables)
-        results = compute_units(compute, slices, suspects, view.failures)
-        gone = [(set(results.failed), own.shape.schema.empty_table())] if results.failed else []
-        delta = joined(grouping.differences([*results.parts, *gone], own), own)
-        delta = delta if limit_us is None else without(delta, own.before(limit_us), own)
-        return delta, results.failed
 
     def _leave_out(self, view: Kept, units: set[bytes], failed: dict[bytes, str], move: _Move) -> None:
         """Note which units fail now, and which fail no more."""
@@ -483,14 +391,26 @@ class Steps:
             dead = letters(view.name, view.output.epoch, columns, new, self._clock.now_us())
             move.appends.append(Append(self._dead, dead))
 
-    def _append(self, view: Kept, delta: Delta, move: _Move) -> None:
-        """A commit of the view, if it has changed or its frontier has moved."""
+    def _append(
+        self,
+        view: Kept,
+        delta: Delta,
+        newest_us: int | None,
+        reached: Mapping[str, Reached],
+        accepted_us: int | None,
+        move: _Move,
+    ) -> None:
+        """A commit of the view, if it has changed or its frontier has moved. `reached` says how far the tables had
+        come that it was computed from."""
         own = self._held.tables[view.name]
         own.apply(delta.old, delta.new)
-        end = {name: [move.reached[table][0], list(move.reached[table][1])] for table, name in view.tables.items()}
+        if view.building:
+            self._held.remember({f"building/{view.name}": None})
+        end = {name: [reached[table][0], list(reached[table][1])] for table, name in view.tables.items()}
         last = view.last
         offset = self._log.bounds(view.output).ends[0]
         move.reached[view.name] = (view.output.epoch, [offset])
+        move.newest_us |= {view.name: newest_us} if newest_us is not None else {}
         move.moved.append(view)
         if delta.empty and last is not None and last.end == end and not view.building:
             return
@@ -499,8 +419,8 @@ class Steps:
             batch=0 if last is None else last.batch + 1,
             start=last.end if last is not None else end,
             end=end,
-            max_us=move.newest_us.get(view.name),
-            accepted_us=move.accepted_us,
+            max_us=newest_us,
+            accepted_us=accepted_us,
             planned_us=now_us,
             done_us=now_us,
         )
@@ -530,12 +450,14 @@ class Steps:
         if view.last is not None:
             move.reached[view.name] = (view.output.epoch, list(self._log.bounds(view.output).ends))
             move.places[view.name] = self._places_of(view.last) if view.places is None else view.places
+            if view.last.max_us is not None:
+                move.newest_us[view.name] = view.last.max_us
 
     def _places_of(self, last: BatchMeta) -> dict[str, Place]:
         """Where the inputs stood that a commit was made from, through the commits of views between."""
         places: dict[str, Place] = {}
         for name, (epoch, offsets) in last.end.items():
-            if any(source.input == name for source in self._sources.values()):
+            if any(source.input == name for source in self._inputs.sources.values()):
                 places[name] = (epoch, tuple(offsets))
                 continue
             stream = self._log.find(name, epoch)
@@ -567,20 +489,3 @@ class Steps:
             view.tell("stopped", error.__cause__)
         else:
             view.tell("retrying", error)
-
-
-def _refuse_too_much(kept: Kept, tables: Mapping[str, Table]) -> None:
-    view, rows = kept.regrouping.view, sum(len(tables[name]) for name in kept.tables)
-    if rows > view.whole_rows:
-        raise TooMuchError(
-            f"'{view.name}' has no units: any change computes all of it, and its inputs have {rows:,} rows",
-            detail=f"it may be computed from {view.whole_rows:,}",
-            hint='give its rows a column that leads to what they are made from, or allow more: whole="1 million rows"',
-        )
-
-
-def _changes(log: LogReader, stream: Stream, key: tuple[str, ...], start: int, end: int) -> pa.Table | None:
-    """The last change of each key between two offsets of a changelog; None: there is none."""
-    blocks = log.read(stream, 0, start, end) if start < end else ()
-    batches = [block.batch for block in blocks if block.batch.num_rows]
-    return latest_by_key(pa.Table.from_batches(batches, schema=stream.schema), key) if batches else None

@@ -33,6 +33,10 @@ class FunctionFailsError(Exception):
     """All units fail, or so many that it is the function; its cause is what Spark said."""
 
 
+class TooSlowError(Exception):
+    """The computation was cut off, which says nothing of its units."""
+
+
 @dataclass(frozen=True)
 class UnitResults:
     """Rows of units that were computed together, and those that fail alone with the reason."""
@@ -66,7 +70,7 @@ def _halved(
     try:
         result = compute(units)
     except Exception as error:
-        if isinstance(error, PenstockError) or failure.no_worker(error):
+        if isinstance(error, PenstockError | TooSlowError) or failure.no_worker(error):
             raise
         if len(units) == 1:
             failed |= dict.fromkeys(units, error)
