@@ -110,6 +110,10 @@ class FolderHeldError(PenstockError, code="folder_held", retry=True):
     """Another process works on this data folder."""
 
 
+class LogHeldError(PenstockError, code="log_held"):
+    """A process of another data folder, perhaps on another machine, writes this log on Kafka."""
+
+
 class FolderMismatchError(PenstockError, code="wrong_folder"):
     """The data folder belongs to another app, was written by a newer format, or cannot be used."""
 
@@ -454,6 +458,10 @@ class OverBudgetError(PenstockError, code="over_budget", status=507):
 
 class PlanError(PenstockError, code="bad_plan"):
     """A flow's function returns a plan that cannot be run or trusted as a stream."""
+
+
+class FlowsSilentError(PenstockError, code="flows_silent", retry=True):
+    """The process that runs the flows, perhaps on another machine, has not been heard of for a while."""
 
 
 class FlowError(PenstockError, code="flow_failed", retry=True):

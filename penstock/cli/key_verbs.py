@@ -17,8 +17,9 @@ from penstock.cli.options import AppArgument, DataOption, JsonOption, LogOption
 from penstock.clock import SystemClock, rfc3339
 from penstock.config import Folder, duration_us
 from penstock.declaration import LEDGERS, Application
-from penstock.errors import BadRequestError, KeyMissingError, NotTakenError
+from penstock.errors import BadRequestError, KeyMissingError, LogHeldError, NotTakenError, PenstockError
 from penstock.log.control import ControlMap
+from penstock.log.log import Log
 from penstock.log.opening import open_log, open_reader
 from penstock.rights.inbox import Inbox, Instruction
 from penstock.rights.keys import KeyBook, KeyRecord, make_key
@@ -125,8 +126,12 @@ def hand_over(folder: Folder, name: str, instruction: Instruction, wait_s: float
     path = inbox.post(instruction)
     deadline = time.monotonic() + wait_s
     while path.exists():
-        if _took(folder, name, inbox):
-            break
+        try:
+            if _took(folder, name, inbox):
+                break
+        except PenstockError:
+            path.unlink(missing_ok=True)  # nobody else is to do what was refused
+            raise
         if time.monotonic() > deadline:
             if instruction.do == "create":
                 path.unlink(missing_ok=True)
@@ -141,13 +146,23 @@ def _took(folder: Folder, name: str, inbox: Inbox) -> bool:
     with folder.edge_lock.open("a+") as lock:
         if not flock(lock):
             return False
-        with closing(open_log(folder.edge_log, app=name)) as log:
+        with closing(_opened(folder, name)) as log:
 
             async def remember(values: Mapping[str, Any]) -> None:
                 log.append([], values)
 
             asyncio.run(Rights(log.memory(), inbox=inbox, remember=remember).tick())
     return True
+
+
+def _opened(folder: Folder, name: str) -> Log:
+    """Never in the place of an edge: one that works on another folder has an inbox there."""
+    try:
+        return open_log(folder.edge_log, app=name, turn="free")
+    except LogHeldError as error:
+        raise LogHeldError(
+            error.message, detail=error.detail, hint="run `penstock keys` on that machine, with its --data folder"
+        ) from None
 
 
 def _not_taken(folder: Folder, instruction: Instruction) -> NotTakenError:

@@ -28,6 +28,7 @@ from penstock.cli.options import (
     ParentOption,
     PortOption,
     ReadOnlyOption,
+    StandbyOption,
     UrlOption,
     WhereOption,
     secured,
@@ -83,6 +84,7 @@ def edge(
     data: DataOption = None,
     read_only: ReadOnlyOption = False,
     log: LogOption = "sqlite",
+    standby: StandbyOption = False,
     parent: ParentOption = None,
     *,
     security: Security,
@@ -96,7 +98,8 @@ def edge(
         leave_pandas_out()
         from penstock.run import edge as process
 
-        process.run(loaded.application, loaded.folder(data, log), host, port, security, read_only=read_only)
+        folder = loaded.folder(data, log)
+        process.run(loaded.application, folder, host, port, security, read_only=read_only, standby=standby)
 
     _exit(live("reading-edge" if read_only else "edge", parent, data, body))
 
@@ -108,6 +111,7 @@ def flows(
     log: LogOption = "sqlite",
     master: MasterOption = None,
     checkpoint: CheckpointOption = None,
+    standby: StandbyOption = False,
     parent: ParentOption = None,
 ) -> None:
     """Run only the flows of an app: the Spark driver. `run` does this for you."""
@@ -122,7 +126,7 @@ def flows(
             check_java()
         jvm.begun()  # boots while the app file is loaded
         loaded = load(target, process.session)
-        process.run(loaded, loaded.folder(data, log, checkpoint))
+        process.run(loaded, loaded.folder(data, log, checkpoint), standby=standby)
 
     _exit(live("flows", parent, data, body))
 
@@ -282,7 +286,7 @@ def verify(
     loaded = load(target, _session)
     folder = loaded.folder(data, log)
     _known(loaded.application, names or ())
-    if not folder.root.exists():
+    if folder.log is None and not folder.root.exists():
         raise FolderMismatchError(
             f"there is no data folder '{folder.root}'", hint="run the app, or name it with --data"
         )

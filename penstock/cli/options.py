@@ -23,6 +23,10 @@ PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port 
 ReadOnlyOption = Annotated[
     bool, typer.Option("--read-only", help="Write nothing: serve readers beside the edge that writes this data folder.")
 ]
+StandbyOption = Annotated[
+    bool,
+    typer.Option("--standby", help="Where another process writes the log on Kafka, wait until it is silent."),
+]
 LogOption = Annotated[
     str,
     typer.Option(

@@ -10,6 +10,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +24,8 @@ from penstock.config import Folder
 from penstock.declaration import ViewDef
 from penstock.errors import (
     CheckpointError,
-    DiskFullError,
-    OutcomeUnknownError,
+    LogUnavailableError,
+    OverloadedError,
     PenstockError,
     PositionGoneError,
     StaleTermError,
@@ -88,6 +89,12 @@ class Flow:
         self.restarts = 0
         self.retry_at: float | None = None
         self.switched_at = float("-inf")
+        self._switching: Future[Any] | None = None
+        self._telling: Future[Any] | None = None
+        self._untold: dict[str, Any] = {}
+        self._said: dict[str, Any] = {}
+        self._told: dict[str, Any] = {}
+        """What is to be told of its state, what is on its way to the log, and what the log has."""
         """When this build took over from another one."""
         self.lost = False
         """The checkpoint is gone: the runner rebuilds this flow and what is downstream of it."""
@@ -227,6 +234,7 @@ class Flow:
 
     def look(self, now: float) -> None:
         """See whether the query has failed, is due for another try, or has become level."""
+        self._say()
         if self.query is not None and not self.query.isActive:
             error = self.sink.error if self.sink and self.sink.error else self.query.exception()
             self.query = None
@@ -242,9 +250,8 @@ class Flow:
         """A build can become level without a batch of its own, when what it reads does."""
         if self.sink is not None and self.sink.last is not None and not self._live():
             learned = self.sink.switch(self.sink.last.end)
-            if learned:
-                with suppress(DiskFullError, OutcomeUnknownError):  # the next look tries again
-                    self.around.group.submit([], learned).result()
+            if learned and (self._switching is None or self._switching.done()):  # a later look tries again
+                self._switching = self.around.group.submit([], learned)
 
     def _seen(self) -> State:
         """How the query is now: it has started when Spark has opened the log, and recovered when a batch passed."""
@@ -357,10 +364,26 @@ class Flow:
             restarts=self.restarts,
             run=self.around.run,
         )
-        try:
-            self.around.group.submit([], {control_keys.flow(self.name): msgspec.to_builtins(told)}).result()
-        except (DiskFullError, OutcomeUnknownError) as error:
-            _log.error("the state of '%s' could not be written: %s", self.name, error)
+        self._untold = {control_keys.flow(self.name): msgspec.to_builtins(told)}
+        self._say()
+
+    def _say(self) -> None:
+        """Write down what is to be told, without waiting: the loop that looks after all flows calls this. What could
+        not be written is written at a later look, the newest state alone."""
+        if self._telling is not None:
+            if not self._telling.done():
+                return
+            if (error := self._telling.exception()) is None:
+                self._told = self._said
+            elif isinstance(error, StaleTermError):
+                raise error
+            else:
+                _log.error("the state of '%s' could not be written: %s", self.name, error)
+            self._telling = None
+        if self._untold != self._told:
+            self._said = self._untold
+            with suppress(LogUnavailableError, OverloadedError):  # it is being closed, or much waits
+                self._telling = self.around.group.submit([], self._untold)
 
     def stop(self) -> None:
         """End the query; a batch that is under way will replay."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 from penstock import plain, spark_master
 from penstock.clock import Clock, SystemClock
@@ -33,7 +34,7 @@ from penstock.flows.session import hold, open_session
 from penstock.log import control_keys
 from penstock.log.folder_log import DEAD, LATE
 from penstock.log.group_commit import GroupCommit
-from penstock.log.log import Log, LogReader, Stream, StreamSpec
+from penstock.log.log import Log, LogReader, Stream, StreamSpec, Turn
 from penstock.log.opening import open_log, open_reader
 from penstock.log.retention import compact_before
 from penstock.views.read_rule import rule_problems
@@ -58,6 +59,7 @@ def run(
     stop: threading.Event,
     beat: Callable[[], None] = lambda: None,
     run: str = "",
+    turn: Turn = "free",
 ) -> None:
     """Run until `stop` is set; `beat` is called whenever the flows are looked at, `run` names this run in their states.
 
@@ -70,12 +72,14 @@ def run(
     if master := spark_master.cluster():
         check_workers(spark, master, folder.checkpoints)
     _log.info("Spark is up after %.1f s, engine: %s", clock.monotonic() - began, plain.mode(plain.SPARK))
-    log = open_log(folder.flows_log, app=application.name, clock=clock)
-    edge = open_reader(folder.edge_log)
+    log = open_log(folder.flows_log, app=application.name, clock=clock, turn=turn)
+    edge = open_reader(folder.edge_log, keep=True)
+    writer = log.writer()
+    named = run if writer is None else writer.name  # an edge on another machine knows no run
     group = GroupCommit(log, give_up_s=_COMMIT_S)
     try:
         planner = Planner(spark, application, folder)
-        Runner(planner, log, group, edge, clock, stop, beat, run).run()
+        Runner(planner, log, group, edge, clock, stop, beat, named).run()
     finally:
         group.close()
         log.close()
@@ -115,6 +119,8 @@ class Runner:
         self.chores_at = 0.0
         self.cleaned_at: float | None = None
         self.cleaning: Future[int] | None = None
+        self.granting: tuple[dict[str, int], Future[Any]] | None = None
+        self.compacting: dict[str, Future[int]] = {}
         self.waiting: dict[str, tuple[float, bool]] = {}
         """When a flow that could not begin is tried again, and whether it begins anew."""
 
@@ -128,6 +134,9 @@ class Runner:
         while not self.stop.wait(_LOOK_S):
             now = self.clock.monotonic()
             self.beat()
+            self.log.check_turn()
+            if self.group.problem is not None:
+                watch.excuse()
             for flow in self.flows.values():
                 flow.look(now)
                 watch.look(flow, now)
@@ -190,9 +199,7 @@ class Runner:
     def _rebuild_what_must(self) -> None:
         """Rebuild flows whose checkpoint is lost or for which `penstock rebuild` asked, with the hidden views of a cut
         one, and what is downstream."""
-        asked = self._asked()
-        if asked:
-            self.group.submit([], {control_keys.rebuilt(name): number for name, number in asked.items()}).result()
+        asked = self._granted()
         for name in asked:
             if name in self.regrouped.names:
                 self.regrouped.rebuild(name)
@@ -236,6 +243,24 @@ class Runner:
                 del self.waiting[name]
                 below = {n.name for n in self.application.downstream(name)}
                 self._begin([f for f in self.flows.values() if f.name == name or f.name in below], anew=anew)
+
+    def _granted(self) -> dict[str, int]:
+        """What was asked for and is noted in the log as done: it is done now. The note is not waited for."""
+        if self.granting is None:
+            if asked := self._asked():
+                note = {control_keys.rebuilt(name): number for name, number in asked.items()}
+                self.granting = (asked, self.group.submit([], note))
+            return {}
+        asked, noted = self.granting
+        if not noted.done():
+            return {}
+        self.granting = None
+        if (error := noted.exception()) is not None:
+            if isinstance(error, StaleTermError):
+                raise error
+            _log.warning("a rebuild could not be noted, and is tried again: %s", error)
+            return {}
+        return asked
 
     def _asked(self) -> dict[str, int]:
         done = self.log.memory()
@@ -285,15 +310,20 @@ class Runner:
             _log.warning("what builds have left behind could not be removed: %s", error)
 
     def _compact(self, changelog: Stream) -> None:
-        before = compact_before(self.log, changelog, self.clock.now_us())
-        if before is None:
+        """Begin to compact a changelog, unless that is under way: it is not waited for."""
+        last = self.compacting.get(changelog.name)
+        if last is not None and not last.done():
             return
-        try:
-            self.group.sliced(self.log.compacting(changelog, before)).result()
-        except StaleTermError:
-            raise
-        except PenstockError as error:
+        if last is not None and (error := last.exception()) is not None:
             _log.warning("the changelog of '%s' could not be compacted: %s", changelog.name, error)
+        try:
+            before = compact_before(self.log, changelog, self.clock.now_us())
+            if before is not None:
+                self.compacting[changelog.name] = self.group.sliced(self.log.compacting(changelog, before))
+            else:
+                self.compacting.pop(changelog.name, None)
+        except PenstockError as failure:
+            _log.warning("the changelog of '%s' could not be compacted: %s", changelog.name, failure)
 
 
 def problems_error(problems: list[Problem]) -> DeclarationError:

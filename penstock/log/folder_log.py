@@ -107,9 +107,9 @@ class FolderStream:
 class FolderLog:
     """The streams of an app by name; any process, any thread."""
 
-    def __init__(self, folder: Folder) -> None:
-        self.edge: LogReader = open_reader(folder.edge_log)
-        self.flows: LogReader = open_reader(folder.flows_log)
+    def __init__(self, folder: Folder, *, keep: bool = False) -> None:
+        self.edge: LogReader = open_reader(folder.edge_log, keep=keep)
+        self.flows: LogReader = open_reader(folder.flows_log, keep=keep)
 
     def close(self) -> None:
         self.edge.close()
@@ -163,6 +163,10 @@ class FolderLog:
         and its blocks, read as they are asked for."""
         stream = self.find(name)
         bounds = stream.bounds()
+        if position is not None and not _is_within(position, bounds):  # it may have been given on another machine
+            for part in stream.parts:
+                part.log.see_all()
+            bounds = stream.bounds()
         offsets = list(bounds.starts) if position is None else _offsets(stream, position, bounds)
         return stream, offsets, _merged(stream, list(offsets))
 
@@ -171,15 +175,18 @@ def _offsets(stream: FolderStream, position: Position, bounds: Bounds) -> list[i
     """Where to go on; a side of `dead` that was not there when the position was given begins at its beginning."""
     theirs, ours = position.epoch.split("."), stream.epoch.split(".")
     known = len(theirs) == len(ours) and all(t in (o, _ABSENT) for t, o in zip(theirs, ours, strict=True))
-    within = len(position.offsets) == len(bounds.ends) and all(
-        offset <= end for offset, end in zip(position.offsets, bounds.ends, strict=True)
-    )
-    if known and within:
+    if known and _is_within(position, bounds):
         return list(position.offsets)
     raise PositionGoneError(
         f"the stream '{stream.name}' no longer holds this position",
         detail=f"it is of epoch '{position.epoch}' and the stream of '{stream.epoch}'" if not known else None,
         hint="begin again from the start of the stream",
+    )
+
+
+def _is_within(position: Position, bounds: Bounds) -> bool:
+    return len(position.offsets) == len(bounds.ends) and all(
+        offset <= end for offset, end in zip(position.offsets, bounds.ends, strict=True)
     )
 
 

@@ -7,7 +7,8 @@
 4. What waits is bounded: above it `OverloadedError` is raised at once, and nothing was taken.
 5. Housekeeping runs on the same thread, one slice between two commits, so it never holds up more than one.
 6. Nobody waits for ever: after `give_up_s` a caller gets `OutcomeUnknownError`, and its append goes on. What such a
-   caller does again must be of a kind that is taken once, or require that the first was not taken.
+   caller does again must be of a kind that is taken once, or require that the first was not taken. With `withdraw` an
+   append that still waits for its turn is taken back then, and its caller gets `LogUnavailableError`.
 7. `problem` says whether the log can be written to. A log that refused a commit is tried again while nobody asks for
    anything: whoever keeps senders away until it is well would otherwise wait for ever.
 """
@@ -89,8 +90,11 @@ class GroupCommit:
         unwritten_bytes: int = UNWRITTEN_BYTES,
         commit_bytes: int = COMMIT_BYTES,
         give_up_s: float = GIVE_UP_S,
+        withdraw: bool = False,
     ) -> None:
         self._log = log
+        self._withdraw = withdraw
+        self._stalled_s = min(STALLED_S, give_up_s)
         self._give_up_s = give_up_s
         self._unwritten_bytes = unwritten_bytes
         self._commit_bytes = commit_bytes
@@ -118,9 +122,10 @@ class GroupCommit:
     def problem(self) -> PenstockError | None:
         """Why the log cannot be written to now; None: as far as is known it can."""
         began = self._began
-        if began is not None and time.monotonic() - began > STALLED_S:
+        if began is not None and time.monotonic() - began > self._stalled_s:
             return LogUnavailableError(
-                f"a commit has taken more than {STALLED_S:g} s", hint="see whether the disk of the data folder hangs"
+                f"a commit has taken more than {self._stalled_s:g} s",
+                hint="see whether the disk of the data folder hangs, or Kafka does not answer",
             )
         return self._failure
 
@@ -289,6 +294,8 @@ class GroupCommit:
 
     def _give_up(self, due_s: float) -> None:
         """Let those go who wait since then or longer."""
+        if self._withdraw:
+            self._take_back(due_s)
         with self._wake:
             late = [each for each in (*self._writing, *self._queue) if each.since_s <= due_s and not each.told]
             for each in late:
@@ -296,6 +303,20 @@ class GroupCommit:
         if late:
             _logger.error("%d callers were told after %g s that their outcome is unknown", len(late), self._give_up_s)
         _tell([(each, None, _unknown(self._give_up_s)) for each in late])
+
+    def _take_back(self, due_s: float) -> None:
+        """What nobody has begun to write is not written, and its callers know that."""
+        with self._wake:
+            old = [each for each in self._queue if each.since_s <= due_s]
+            for each in old:
+                self._queue.remove(each)
+        why = self.problem
+        refused = LogUnavailableError(
+            "the log takes nothing now, and nothing of this was taken",
+            detail=why.message if why else None,
+            hint="send the same again in a while",
+        )
+        self._settle([(each, None, refused) for each in old])
 
 
 _Outcome = tuple[_Waiting, Results | None, Exception | None]

@@ -274,6 +274,31 @@ class Bounds:
     max_us: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who writes a log, where a log tells that across machines."""
+
+    name: str
+    """Another one for each opening."""
+    by: str
+    """For people: which process on which machine."""
+    since_us: int
+    silent_s: float | None
+    """For how long nothing was heard of it; None: nothing yet, since there was somebody here to hear it."""
+
+    @property
+    def lives(self) -> bool:
+        return self.silent_s is not None and self.silent_s < SILENT_S
+
+
+Turn = Literal["now", "free", "standby"]
+"""Whether one becomes the writer at once, only where nobody else writes, or waits until nobody does; where one folder
+has one log its locks say that."""
+
+SILENT_S = 10.0
+"""A writer of which nothing was heard for so long is taken for dead: it is heard once a second."""
+
+
 class LogReader(Protocol):
     """Reading; any process, any thread, any number of times."""
 
@@ -324,6 +349,13 @@ class LogReader(Protocol):
         """A number that differs when anything was committed since the last call in this thread. Cheap enough to ask
         every 5 ms, and asked no harder than that."""
 
+    def writer(self) -> Writer | None:
+        """Who writes this log, or wrote it last; None: nobody has, or its kind tells only by locks of its folder."""
+
+    def see_all(self) -> None:
+        """See that what is asked from now on finds all that was committed before this call, also on other machines.
+        A reader that follows may be behind by some milliseconds."""
+
     def close(self) -> None: ...
 
 
@@ -333,6 +365,14 @@ class Log(LogReader, Protocol):
     @property
     def term(self) -> int:
         """The number of this writer; raised by each opening for writing."""
+
+    @property
+    def answer_s(self) -> float:
+        """How long whoever asks for a commit waits for it at most, before it is told that nobody knows."""
+
+    def check_turn(self) -> None:
+        """Raises `StaleTermError` when it is known that another writer has taken over. Any thread may ask, and waits
+        for nothing."""
 
     def memory(self) -> ControlMap:
         """The same map at each call, which each commit changes before `append` returns."""

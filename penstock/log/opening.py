@@ -17,22 +17,23 @@ import msgspec
 
 from penstock.clock import Clock, SystemClock
 from penstock.log.index.reader import IndexedReader, PlacedRange
-from penstock.log.log import Block, Log, LogReader, Stream
+from penstock.log.log import Block, Log, LogReader, Stream, Turn
 
 _BACKENDS = ("sqlite", "memory", "kafka")
 """Schemes, each of which is the name of a module in `log/logs`; it is imported only if such a log is opened."""
 
 
-def open_log(place: str, *, app: str, clock: Clock | None = None) -> Log:
+def open_log(place: str, *, app: str, clock: Clock | None = None, turn: Turn = "now") -> Log:
     """Become the writer of a log, which is made if need be: any other writer's next append fails. Raises
-    `FolderMismatchError` when it is another app's."""
-    log: Log = _backend(place).open_log(place, app, clock or SystemClock())
+    `FolderMismatchError` when it is another app's, and `LogHeldError` when it is another writer's turn."""
+    log: Log = _backend(place).open_log(place, app, clock or SystemClock(), turn)
     return log
 
 
-def open_reader(place: str) -> LogReader:
-    """A reader of a log, which need not exist yet."""
-    reader: LogReader = _backend(place).open_reader(place)
+def open_reader(place: str, *, keep: bool = False) -> LogReader:
+    """A reader of a log, which need not exist yet. `keep`: for a process that stays and asks often; where the log is
+    written on another machine it follows it on behalf of all processes of its folder."""
+    reader: LogReader = _backend(place).open_reader(place, keep=keep)
     return reader
 
 

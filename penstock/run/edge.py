@@ -12,7 +12,7 @@ import logging
 import signal
 import ssl
 import time
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, closing
 from typing import IO, Any
 
 import uvloop
@@ -23,13 +23,15 @@ from penstock.config import Folder
 from penstock.declaration import Application
 from penstock.errors import FolderHeldError
 from penstock.log.folder_log import FolderLog
+from penstock.log.log import Log, Turn
+from penstock.log.opening import open_log
 from penstock.run.announcement import Presence, address, announce
 from penstock.run.edge_log import Setting, WrittenLog
 from penstock.run.edge_memory import collect_garbage_seldom, give_memory_back
 from penstock.run.ownership import WAIT_S, check_folder, flock, holder
 from penstock.run.preflight import port_error
 from penstock.run.reading_edge import FOLLOWED, open_reading_edge
-from penstock.run.reading_half import CONNECTIONS, ReadingHalf
+from penstock.run.reading_half import CONNECTIONS, ReadingHalf, cancelled
 from penstock.run.security import Security
 from penstock.run.writing_half import WritingHalf
 
@@ -49,14 +51,19 @@ def run(
     security: Security | None = None,
     *,
     read_only: bool = False,
+    standby: bool = False,
 ) -> None:
     """Blocks until SIGTERM or SIGINT."""
     give_memory_back()
     check_folder(folder, application.name)
     security = security or Security()
     setting = Setting(application, folder, host, security, security.limits)
-    with nullcontext() if read_only else _held(folder):
-        uvloop.run(_serve(setting, port, read_only=read_only))
+    if read_only:
+        uvloop.run(_serve(setting, port))
+        return
+    turn: Turn = "standby" if standby else "free"
+    with _held(folder), closing(open_log(folder.edge_log, app=application.name, turn=turn)) as log:
+        uvloop.run(_serve(setting, port, log))
 
 
 def _held(folder: Folder) -> IO[str]:
@@ -74,7 +81,7 @@ def _held(folder: Folder) -> IO[str]:
     return file
 
 
-async def _serve(setting: Setting, port: int, *, read_only: bool) -> None:
+async def _serve(setting: Setting, port: int, log: Log | None = None) -> None:
     """Open everything in order, wait, and close it in the opposite order: first the door, last the log."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -83,11 +90,11 @@ async def _serve(setting: Setting, port: int, *, read_only: bool) -> None:
     async with AsyncExitStack() as opened:
         certificate = security.certificate(folder, host)
         tls = certificate.context() if certificate else None
-        web_app = await (open_reading_edge if read_only else open_edge)(setting, opened)
+        web_app = await (open_reading_edge(setting, opened) if log is None else open_edge(setting, opened, log))
         collect_garbage_seldom()
         bound = await _listen(web_app, host, port, opened, tls)
         place = {"scheme": security.scheme, "host": host, "port": bound, "plain": plain.off(plain.AIOHTTP)}
-        if read_only:
+        if log is None:
             opened.callback(Presence(folder, place).close)
         else:
             announce(folder, "edge", place)
@@ -98,15 +105,20 @@ async def _serve(setting: Setting, port: int, *, read_only: bool) -> None:
         _log.info("stopping")
 
 
-async def open_edge(setting: Setting, opened: AsyncExitStack) -> web.Application:
-    """What answers requests, with everything behind it, which `opened` closes in the opposite order."""
-    edge_log, log = WrittenLog(setting, opened), FolderLog(setting.folder)
+async def open_edge(setting: Setting, opened: AsyncExitStack, written: Log | None = None) -> web.Application:
+    """What answers requests, with everything behind it, which `opened` closes in the opposite order; a log that was
+    opened already is the caller's to close."""
+    if written is None:
+        written = opened.enter_context(closing(open_log(setting.folder.edge_log, app=setting.application.name)))
+    edge_log, log = WrittenLog(setting, opened, written), FolderLog(setting.folder, keep=True)
     opened.callback(log.close)
     reading = ReadingHalf(setting, log, edge_log)
     writing = WritingHalf(edge_log, reading)  # makes the tables that the other half follows
     await reading.open(opened)
     await writing.open(opened)
     web_app, guard = reading.application(opened)
+    web_app[FOLLOWED] = asyncio.create_task(edge_log.until_replaced(), name="whose turn it is")
+    opened.push_async_callback(cancelled, web_app[FOLLOWED])
     writing.add_routes(web_app, guard)
     reading.serving.add_routes(web_app)
     return web_app

@@ -17,9 +17,8 @@ from penstock.config import Folder, Limits
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError
 from penstock.log.control import ControlFollower
-from penstock.log.group_commit import GroupCommit
-from penstock.log.log import LogReader
-from penstock.log.opening import open_log
+from penstock.log.group_commit import GIVE_UP_S, GroupCommit
+from penstock.log.log import Log, LogReader
 from penstock.observe.metrics import Observer
 from penstock.rights.guard import refused_with
 from penstock.rights.inbox import Inbox
@@ -47,10 +46,14 @@ class Setting:
 class WrittenLog:
     """In the hands of the one process that writes it."""
 
-    def __init__(self, setting: Setting, opened: AsyncExitStack) -> None:
-        self.log = open_log(setting.folder.edge_log, app=setting.application.name, clock=setting.clock)
-        opened.callback(self.log.close)
-        self.group = GroupCommit(self.log, unwritten_bytes=setting.limits.unwritten_bytes)
+    def __init__(self, setting: Setting, opened: AsyncExitStack, log: Log) -> None:
+        self.log = log
+        self.group = GroupCommit(
+            self.log,
+            unwritten_bytes=setting.limits.unwritten_bytes,
+            give_up_s=log.answer_s,
+            withdraw=log.answer_s < GIVE_UP_S,
+        )
         opened.push_async_callback(asyncio.to_thread, self.group.close)
         self.memory = self.log.memory()
         self.inbox = Inbox(setting.folder.inbox)
@@ -58,6 +61,12 @@ class WrittenLog:
     async def remember(self, values: Mapping[str, Any]) -> None:
         """Let others keep a word in the log's control stream; durable on return."""
         await asyncio.wrap_future(self.group.submit([], values))
+
+    async def until_replaced(self) -> NoReturn:
+        """Raises `StaleTermError` when another process writes the log."""
+        while True:
+            self.log.check_turn()
+            await asyncio.sleep(LOOK_S)
 
     @property
     def checks(self) -> Checks:

@@ -21,6 +21,7 @@ from typing import Any
 from penstock import plain
 from penstock.config import Folder
 from penstock.declaration import Application
+from penstock.log.log import Turn
 from penstock.run.announcement import announce
 from penstock.run.app_file import Loaded
 from penstock.run.exit_codes import FAILED, OK
@@ -52,9 +53,9 @@ def session() -> Iterator[None]:
     yield
 
 
-def run(loaded: Loaded, folder: Folder) -> None:
+def run(loaded: Loaded, folder: Folder, *, standby: bool = False) -> None:
     """Blocks until SIGTERM or SIGINT. Raises what ended the flows."""
-    flows = _Flows(loaded.application, folder)
+    flows = _Flows(loaded.application, folder, "standby" if standby else "free")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, flows.on_signal)
     check_folder(folder, loaded.application.name)
@@ -62,7 +63,8 @@ def run(loaded: Loaded, folder: Folder) -> None:
 
 
 class _Flows:
-    def __init__(self, application: Application, folder: Folder) -> None:
+    def __init__(self, application: Application, folder: Folder, turn: Turn) -> None:
+        self._turn = turn
         self._application = application
         self._folder = folder
         self._bell = Bell()
@@ -109,7 +111,7 @@ class _Flows:
 
         try:
             named = os.environ.get("PENSTOCK_RUN", "")
-            run(self._application, self._folder, stop=self._stop, beat=self._look, run=named)
+            run(self._application, self._folder, stop=self._stop, beat=self._look, run=named, turn=self._turn)
         except BaseException as error:
             self._failure = error
         finally:

@@ -23,12 +23,12 @@ from penstock.serve.describe.serve_routes import ROUTES as SERVE_ROUTES
 from penstock.serve.webhooks.webhook_routes import ROUTES as WEBHOOK_ROUTES
 
 FOLLOWED: web.AppKey[asyncio.Task[None]] = web.AppKey("followed", asyncio.Task)
-"""The task that ends, with an error, when the data folder is gone."""
+"""The task that ends, with an error, when the data folder is gone, or another edge writes."""
 
 
 async def open_reading_edge(setting: Setting, opened: AsyncExitStack) -> web.Application:
     """What answers requests, with everything behind it, which `opened` closes in the opposite order."""
-    log = FolderLog(setting.folder)
+    log = FolderLog(setting.folder, keep=True)
     opened.callback(log.close)
     edge_log = await asyncio.to_thread(FollowedLog, setting.folder, log.edge, opened)
     reading = ReadingHalf(setting, log, edge_log)

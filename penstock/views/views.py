@@ -27,12 +27,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.change import Key, Row
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, SystemClock, rfc3339
 from penstock.config import Limits
 from penstock.declaration import Application, FlowDef, Shown, TableDef, ViewDef
 from penstock.errors import (
     BadRequestError,
     FlowError,
+    FlowsSilentError,
     ForbiddenError,
     NotYetError,
     OverBudgetError,
@@ -43,7 +44,7 @@ from penstock.errors import (
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, FlowState, state_of
 from penstock.log.follower import Follower
-from penstock.log.log import LogReader
+from penstock.log.log import LogReader, Writer
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import BatchApplied, FollowFailed, ViewLoaded, ViewOverBudget
 from penstock.position import Frontier, Position, frontier_body
@@ -129,7 +130,13 @@ class Views:
     def _told_state(self, name: str) -> FlowState:
         stored = self.memory.get(control_keys.flow(name))
         state = FlowState(state="starting") if stored is None else state_of(stored)
-        return FlowState(state="starting") if self._run is not None and state.run != self._run else state
+        writer = self._log.writer()
+        run = self._run if writer is None else writer.name
+        if run is not None and state.run != run:
+            return FlowState(state="starting")
+        if writer is not None and not writer.lives:
+            return FlowState(state="starting", error=_silent_error(writer).body())
+        return state
 
     @property
     def ready(self) -> bool:
@@ -402,6 +409,15 @@ def covers(frontier: Frontier, position: Position) -> bool:
     """Whether everything before `position` of its stream has been absorbed."""
     reached = frontier.get(position.name)
     return reached is not None and reached.covers(position)
+
+
+def _silent_error(writer: Writer) -> FlowsSilentError:
+    silent = "yet" if writer.silent_s is None else f"for {writer.silent_s:.0f} s"
+    return FlowsSilentError(
+        f"nothing was heard of the flows {silent}",
+        detail=f"{writer.by} wrote their log last, since {rfc3339(writer.since_us)}",
+        hint="see whether that process runs, and start it there or elsewhere: penstock flows",
+    )
 
 
 def _follow_error(view: str, error: Exception) -> PenstockError:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +18,20 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.errors import BadLogError, LogUnavailableError, StaleTermError
-from penstock.log.log import Log, StreamSpec
+from penstock.errors import BadLogError, LogHeldError, LogUnavailableError, StaleTermError
+from penstock.log.log import Log, StreamSpec, Turn
 from penstock.log.logs import kafka as kafka_log
-from penstock.log.logs.kafka import LogJournal, open_log, open_reader, parse, place_of
+from penstock.log.logs import kafka_turn
+from penstock.log.logs.kafka import open_log, open_reader, parse, place_of
 from penstock.log.logs.kafka_cluster import Cluster
+from penstock.log.logs.kafka_index import LogJournal
 from penstock.log.opening import placed, read_placed
 from penstock.testing.contracts.log_backends import BACKENDS, KafkaBackend
 from penstock.testing.contracts.log_events import SCHEMA, everything, put
 from tests.kafka_broker import Broker
 
 DEADLINE_S = 60.0
+SILENT_S = 4.0
 
 
 @pytest.fixture
@@ -41,8 +49,8 @@ def index_lock(place: str) -> Path:
     return index.with_name(f"{index.name}.writers")
 
 
-def opened(place: str) -> Log:
-    return open_log(place, parse(place).app, SystemClock())
+def opened(place: str, turn: Turn = "now") -> Log:
+    return open_log(place, parse(place).app, SystemClock(), turn)
 
 
 def test_while_the_broker_stands_still_nothing_is_taken_and_then_it_goes_on(
@@ -147,7 +155,7 @@ def test_readers_do_not_take_each_other_for_a_writer(machine: Callable[[str], st
     with closing(opened(place)) as log:
         stream = log.create(StreamSpec("numbers", SCHEMA))
         journals = [LogJournal(parse(place)) for _ in range(2)]
-        assert all(journal.is_written_here() for journal in journals)
+        assert all(journal.is_kept_here() for journal in journals)
     with closing(opened(machine("b"))) as elsewhere, ExitStack() as looking:
         put(elsewhere, stream, [1])
         handle = looking.enter_context(index_lock(place).open("rb"))
@@ -169,3 +177,118 @@ def test_whoever_knows_where_its_blocks_lie_reads_a_range_without_an_index(machi
         assert [n for block in found for n in block.offsets.to_pylist()] == list(range(4, 26))
         assert [b.commit for b in found] == [b.commit for b in log.read(stream, 0, 4, 26)]
         assert not parse(far.place).index.parent.exists()
+
+
+# Two machines
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_second_writer_elsewhere_is_told_who_writes(machine: Callable[[str], str]) -> None:
+    with closing(opened(machine("a"))) as log:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        began = time.monotonic()
+        with pytest.raises(LogHeldError, match=f"process {os.getpid()} on {socket.gethostname()}"):
+            opened(machine("b"), "free")
+        assert time.monotonic() - began < 5, "it beats once a second"
+        put(log, stream, [1])
+    with closing(opened(machine("b"), "free")) as log:  # it has ended in order: nobody waits
+        put(log, stream, [2])
+        assert everything(log, stream) == [1, 2]
+
+
+def test_who_stands_by_takes_over_when_the_writer_is_silent_and_not_before(
+    machine: Callable[[str], str],
+    writer: Callable[[str], subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_turn, "SILENT_S", SILENT_S)
+    first = writer(machine("a"))
+    taken: list[Log] = []
+    waiting = threading.Thread(target=lambda: taken.append(opened(machine("b"), "standby")))
+    waiting.start()
+    time.sleep(SILENT_S + 2)
+    assert not taken, "it beats all the time"
+    first.send_signal(signal.SIGSTOP)
+    stopped = time.monotonic()
+    until(lambda: bool(taken))
+    assert time.monotonic() - stopped > SILENT_S - 1
+    with closing(taken[0]) as log:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        put(log, stream, [1])
+        with closing(open_reader(machine("a"))) as beside:  # the stopped one still has its lock
+            until(lambda: beside.find("numbers") is not None)
+            assert everything(beside, stream) == [1]
+        first.send_signal(signal.SIGCONT)
+        said, _ = first.communicate("write\n", timeout=DEADLINE_S)
+        assert "StaleTermError" in said, "a zombie takes nothing"
+
+
+def test_a_writer_of_the_same_folder_does_not_wait_for_a_dead_one(
+    machine: Callable[[str], str], writer: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    first = writer(machine("a"))
+    first.kill()
+    first.wait()
+    began = time.monotonic()
+    opened(machine("a"), "free").close()
+    assert time.monotonic() - began < 4, "as long as a newcomer would look for beats is 5 s"
+
+
+def test_an_index_is_kept_for_all_processes_of_a_folder_and_beats_wake_nobody(
+    machine: Callable[[str], str],
+) -> None:
+    with closing(opened(machine("a"))) as log, closing(open_reader(machine("b"), keep=True)) as reader:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        beside = LogJournal(parse(machine("b")))
+        until(beside.is_kept_here)
+        put(log, stream, [1])
+        until(lambda: reader.find("numbers") is not None and everything(reader, stream) == [1])
+        writer = reader.writer()
+        assert writer is not None
+        assert writer.by.startswith(f"process {os.getpid()} on")
+        until(lambda: (found := reader.writer()) is not None and found.lives)
+        revision, end = reader.revision(), beside.end()
+        until(lambda: beside.end() >= end + 2)
+        assert reader.revision() == revision
+        put(log, stream, [2])
+        until(lambda: everything(reader, stream) == [1, 2])
+        beside.close()
+
+
+WRITER = """
+import sys
+from penstock.clock import SystemClock
+from penstock.log.logs.kafka import open_log, parse
+log = open_log(sys.argv[1], parse(sys.argv[1]).app, SystemClock())
+print("open", flush=True)
+sys.stdin.readline()
+try:
+    log.append([], {"key": 1})
+except Exception as error:
+    print(type(error).__name__, flush=True)
+"""
+
+
+@pytest.fixture
+def writer() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts a process that opens a log, and writes to it when it is told."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(place: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", WRITER, place]
+        started.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        output = started[-1].stdout
+        assert output is not None
+        assert output.readline() == "open\n"
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

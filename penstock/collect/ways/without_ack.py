@@ -20,6 +20,7 @@ from penstock.collect.ways.request_body import RequestBody
 from penstock.errors import (
     BadBodyError,
     LaggingError,
+    LogUnavailableError,
     OutcomeUnknownError,
     OverloadedError,
     PenstockError,
@@ -151,7 +152,7 @@ class Unanswered:
                     intake, judged, raw, sender, None, note, unread, lambda: _set(gone_on), anyway
                 )
                 return
-            except _TOO_MUCH as error:
+            except (*_TOO_MUCH, LogUnavailableError) as error:
                 left_s = until_s - loop.time()
                 if anyway or left_s <= 0:
                     raise

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.declaration import TableDef, ViewDef
-from penstock.errors import DiskFullError, StaleTermError
+from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, StaleTermError
 from penstock.flows import failure, flow_build
 from penstock.flows.flow_run import Surroundings
 from penstock.flows.plan import Planned, plain_columns, whole
@@ -196,5 +196,5 @@ class RegroupedViews:
         body = FlowState(state=state, error=told.body() if told else None, run=self._around.run)
         try:
             self._around.group.submit([], {control_keys.flow(name): msgspec.to_builtins(body)})
-        except DiskFullError as full:
+        except (DiskFullError, LogUnavailableError, OverloadedError) as full:
             _log.error("the state of '%s' could not be written: %s", name, full)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from penstock.clock import Clock
 from penstock.errors import CorruptBlockError, DiskFullError, FolderMismatchError, LogUnavailableError, PenstockError
 from penstock.log.index.tables import Index, Look, Tables, Values, refuse_newer
+from penstock.log.log import Writer
 
 T = TypeVar("T")
 
@@ -85,6 +86,13 @@ class IndexFile:
             look.execute("BEGIN")
             yield from work(look)
 
+    def writer(self) -> Writer | None:
+        """The locks of the folder tell."""
+        return None
+
+    def see_all(self) -> None:
+        """Every question does."""
+
     def close(self) -> None:
         """Lets all connections go, which closes them; one that a thread is using at this moment is closed when it has
         done so: SQLite does not survive the other way."""
@@ -102,6 +110,13 @@ class IndexFile:
 
 class IndexFileWriter(IndexFile):
     """The file as its one writer has it."""
+
+    answer_s = 20.0
+    """Less than most clients wait, so that they hear what is the matter, and longer than any commit that a disk takes
+    which works."""
+
+    def check_turn(self) -> None:
+        """Every transaction does."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         super().__init__(path)

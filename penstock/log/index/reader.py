@@ -22,7 +22,7 @@ from penstock.errors import CorruptBlockError, PositionGoneError
 from penstock.evolution import adapt
 from penstock.log.control import Recall
 from penstock.log.index.tables import Database, ElsewherePayloads, Index, Payloads, Stored, checksum
-from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream, Version
+from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream, Version, Writer
 
 _PAGE_BLOCKS = 64
 _PAGE_BYTES = 4 * 1024**2
@@ -249,6 +249,12 @@ class IndexedReader:
 
     def revision(self) -> int:
         return self.database.revision()
+
+    def writer(self) -> Writer | None:
+        return self.database.writer()
+
+    def see_all(self) -> None:
+        self.database.see_all()
 
 
 # Blocks

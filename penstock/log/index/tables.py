@@ -27,7 +27,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import FolderMismatchError, StaleTermError
-from penstock.log.log import Bounds, Commit, Stream, StreamSpec
+from penstock.log.log import Bounds, Commit, Stream, StreamSpec, Writer
 
 T = TypeVar("T")
 Values = Sequence[Any] | Mapping[str, Any]
@@ -145,11 +145,23 @@ class Database(Look, Protocol):
     def at_one_moment(self, work: Callable[[Look], Iterator[T]]) -> Iterator[T]:
         """What `work` gives for the tables as they are when the first of it is asked for."""
 
+    def writer(self) -> Writer | None:
+        """See `LogReader.writer`."""
+
+    def see_all(self) -> None:
+        """See `LogReader.see_all`."""
+
     def close(self) -> None: ...
 
 
 class WritableDatabase(Database, Protocol):
     """The same for the one writer: called from one thread at a time."""
+
+    answer_s: float
+    """See `Log.answer_s`."""
+
+    def check_turn(self) -> None:
+        """See `Log.check_turn`."""
 
     def claim(self, app: str) -> int:
         """Become the writer of this app's index, which is made if need be: gives the new term."""

@@ -60,6 +60,13 @@ class IndexedLog(IndexedReader):
     def term(self) -> int:
         return self._term
 
+    @property
+    def answer_s(self) -> float:
+        return self._writable.answer_s
+
+    def check_turn(self) -> None:
+        self._writable.check_turn()
+
     def memory(self) -> ControlMap:
         return self._memory
 

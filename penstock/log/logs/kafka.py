@@ -10,21 +10,20 @@ no record of the journal names does not exist. The keys of the control stream st
    has judged what stands before it. So whoever reads the journal finds the commit.
 3. The index is an SQLite file that all processes of a data folder share. It is derived: whoever finds it behind the
    journal applies what is missing, each record with the offset behind it in one transaction, and one that is lost or
-   damaged is made anew. While a writer lives on this machine nobody else needs to ask Kafka: the writer applies its
-   record before it acknowledges it.
+   damaged is made anew. While a process of the folder keeps it as new as the journal (`kafka_keeper.py`) nobody else
+   asks Kafka.
+4. A writer beats in the journal while it is idle, and looks for another's beats before it claims (`kafka_turn.py`).
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
 import socket
-import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -35,43 +34,28 @@ import msgspec
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.errors import CorruptBlockError, FolderMismatchError, LogUnavailableError, StaleTermError
-from penstock.log.index import file
-from penstock.log.index.file import BUSY_S, IndexFile, failures
+from penstock.errors import FolderMismatchError, LogUnavailableError, StaleTermError
+from penstock.log.index.file import failures
 from penstock.log.index.reader import IndexedReader, PlacedRange
-from penstock.log.index.tables import BlockPlace, Index, Look, Stored, Tables, Values
+from penstock.log.index.tables import BlockPlace, Index, Stored, Tables
 from penstock.log.index.writer import IndexedLog
-from penstock.log.log import CONTROL, Block, Stream
+from penstock.log.log import CONTROL, Block, Stream, Turn, Writer
 from penstock.log.logs.kafka_cluster import Cluster, DoubtError
-from penstock.log.logs.kafka_journal import Record, State, TableCall, decode, encode, recording, replay
+from penstock.log.logs.kafka_index import IndexApplier, JournalIndex, KafkaPlace, LogJournal, note_state
+from penstock.log.logs.kafka_journal import Record, State, TableCall, recording
+from penstock.log.logs.kafka_keeper import PULSE_S
+from penstock.log.logs.kafka_turn import BEAT_S, Heart, await_turn
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_STATE = "journal"
-"""The key of `meta` under which an index keeps how far in the journal it is."""
-_APPLIED_AT_ONCE = 1_000
-_HOLD_TRIES = 100
-_HOLD_S = 0.001
+_FAREWELL_S = 1.0
+_AGAIN_S = 0.2
+_CLAIM_S = 20.0
+"""A topic that was just made may have no leader for a while."""
 KEPT_S = 600.0
 """How long bytes stay in Kafka that nobody refers to any more, so that whoever reads them is not robbed."""
-
-
-class KafkaPlace(msgspec.Struct, frozen=True):
-    """A place of a log on Kafka, taken apart."""
-
-    servers: str
-    app: str
-    log: str
-    index: Path
-
-    @property
-    def journal(self) -> str:
-        return f"{self.app}.{self.log}.journal"
-
-    def topic(self, stream: str, epoch: str) -> str:
-        return f"{self.app}.{stream}.{epoch}"
 
 
 def place_of(servers: str, app: str, log: str, index: Path) -> str:
@@ -89,209 +73,43 @@ def parse(place: str) -> KafkaPlace:
     return KafkaPlace(parts.netloc, app, log, Path(parse_qs(parts.query)["index"][0]))
 
 
-# The journal
-
-
-class LogJournal:
-    """The journal of one log, and the index that follows it."""
-
-    def __init__(self, where: KafkaPlace) -> None:
-        self.where = where
-        self.cluster = Cluster(where.servers)
-        self._writers = where.index.with_name(where.index.name + ".writers")
-        self._held: int | None = None
-
-    def close(self) -> None:
-        self.cluster.close()
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
-
-    def end(self) -> int:
-        return self.cluster.end(self.where.journal)
-
-    def records(self, start: int, end: int) -> Iterator[tuple[int, Record | None]]:
-        for message in self.cluster.read(self.where.journal, 0, start, end):
-            yield message.offset, decode(message.value)
-
-    def write(self, record: Record) -> int:
-        return self.cluster.write([(self.where.journal, 0, None, encode(record))])[0]
-
-    # Whether a writer lives on this machine
-
-    def hold(self) -> None:
-        """Tell readers that the index is as new as any acknowledgement. Where an older writer of the folder still does,
-        it is left to that one: both apply to the same index."""
-        held = os.open(self._writers, os.O_RDWR | os.O_CREAT, 0o600)
-        for _ in range(_HOLD_TRIES):
-            with suppress(BlockingIOError):  # a reader is just looking, or an older writer is there
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._held = held
-                return
-            time.sleep(_HOLD_S)
-        os.close(held)
-
-    def is_written_here(self) -> bool:
-        """Readers share their look, so that none takes another for a writer."""
-        try:
-            handle = os.open(self._writers, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(handle)
-        return False
-
-    # The index
-
-    def open_index(self) -> sqlite3.Connection:
-        """A connection that writes the index; one that is missing, damaged or ahead of the journal is made anew."""
-        path = self.where.index
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for _ in range(2):
-            try:
-                connection = _opened(path)
-                known, end = state_of(connection).offset, self.end()
-                if known <= end:
-                    return connection
-                connection.close()
-                _log.error(
-                    "the journal '%s' ends at %d and the index knows it up to %d: what stood between is lost, or it is"
-                    " another cluster's; the index is set aside beside '%s'", self.where.journal, end, known, path
-                )  # fmt: skip
-            except sqlite3.OperationalError:
-                raise
-            except sqlite3.DatabaseError as error:
-                _log.warning("the index '%s' is damaged and made anew: %s", path, error)
-            _set_aside(path)
-        raise LogUnavailableError("the index of the log cannot be made", detail=str(path), hint="try again")
-
-    def catch_up(self, connection: sqlite3.Connection, end: int) -> None:
-        """Apply what the journal has up to an offset."""
-        tables = Tables(connection, str(self.where.index))
-        while True:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                state = state_of(connection)
-                if state.offset >= end:
-                    connection.execute("ROLLBACK")
-                    return
-                last = min(end, state.offset + _APPLIED_AT_ONCE)
-                begun = state.offset
-                for offset, record in self.records(begun, last):
-                    if record is not None and state.counts(record):
-                        replay(record, tables)
-                    state = state.behind(offset, record)
-                if state.offset < last:
-                    raise _lost(self.where, begun, last)
-                tables.note(_STATE, msgspec.json.encode(state).decode())
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute(f"PRAGMA page_size = {file.PAGE_BYTES}")
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        connection.execute("PRAGMA synchronous = NORMAL")  # what is lost is in the journal
-        connection.execute(f"PRAGMA cache_size = -{file.CACHE_KIB}")
-        connection.execute("BEGIN IMMEDIATE")
-        Tables(connection, str(path)).make()
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _set_aside(path: Path) -> None:
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-        with suppress(FileNotFoundError):
-            path.with_name(name).rename(path.with_name(f"{name}.aside"))
-
-
-def state_of(connection: sqlite3.Connection) -> State:
-    rows = connection.execute("SELECT value FROM meta WHERE key = ?", (_STATE,)).fetchall()
-    return msgspec.json.decode(rows[0][0], type=State) if rows else State()
-
-
-def _lost(where: KafkaPlace, start: int, end: int) -> CorruptBlockError:
-    return CorruptBlockError(
-        f"the journal '{where.journal}' has lost records between {start} and {end}",
-        detail=where.servers,
-        hint="restore the topic, or begin with an empty Kafka",
-    )
+def _folder_id(folder: Path) -> str:
+    """What tells this data folder from every other one, also from a copy of it on another machine."""
+    path = folder / "folder.id"
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError), path.open("x") as file:
+        file.write(secrets.token_hex(8))
+    return f"{socket.gethostname()}/{path.read_text()}"
 
 
 # The database
 
 
-class JournalIndex(IndexFile):
-    """The index as a process reads it."""
-
-    def __init__(self, journal: LogJournal) -> None:
-        super().__init__(journal.where.index)
-        self.journal = journal
-        self._catching_up = threading.Lock()
-        self._applier: sqlite3.Connection | None = None
-        self._applied = -1
-        self._pid = os.getpid()
-
-    def rows(self, sql: str, values: Values = ()) -> list[Any]:
-        self.refresh()
-        return super().rows(sql, values)
-
-    def some(self, sql: str, values: Values, take: Callable[[Iterable[Any]], list[T]]) -> list[T]:
-        self.refresh()
-        return super().some(sql, values, take)
-
-    def at_one_moment(self, work: Callable[[Look], Iterator[T]]) -> Iterator[T]:
-        self.refresh()
-        return super().at_one_moment(work)
-
-    def refresh(self) -> None:
-        """See that the index has all that was acknowledged before this call."""
-        if self.journal.is_written_here():
-            return
-        end = self.journal.end()
-        with self._catching_up:
-            if self._pid != os.getpid():
-                self._applier, self._applied, self._pid = None, -1, os.getpid()
-            if end <= self._applied or (end == 0 and not self.path.exists()):
-                return
-            if self._applier is None:
-                self._applier = self.journal.open_index()
-            with failures(self.path):
-                self.journal.catch_up(self._applier, end)
-            self._applied = end
-
-    def close(self) -> None:
-        super().close()
-        if self._applier is not None and self._pid == os.getpid():
-            self._applier.close()
-            self._applier = None
-        self.journal.close()
-
-
 class JournalIndexWriter(JournalIndex):
     """The index as the log's writer has it: every transaction is a record of the journal first."""
 
-    def __init__(self, journal: LogJournal, clock: Clock) -> None:
+    answer_s = 4.5
+    """A little longer than a record may take: a healthy cluster answers in milliseconds."""
+
+    def __init__(
+        self, journal: LogJournal, clock: Clock, turn: Turn = "now", tell: Callable[[str], None] = _log.warning
+    ) -> None:
         super().__init__(journal)
         self._clock = clock
         self._writer = secrets.token_hex(8)
-        self._by = f"process {os.getpid()} on {socket.gethostname()}"
+        self._folder = _folder_id(journal.where.index.parent)
+        self._by = f"process {os.getpid()} on {socket.gethostname()}, data folder {journal.where.index.parent.parent},"
+        self._turn, self._tell = turn, tell
         journal.cluster.make_topic(journal.where.journal, 1)
         self.connection = journal.open_index()
         self.tables = self.recorded = Tables(self.connection, self.name)
         """As the index has them; and as a transaction changes them, which is written down."""
+        self._judge = IndexApplier(journal, self.connection)
+        self._busy = threading.Lock()
+        """Held by whoever writes to the journal: a commit, or a beat between two of them."""
+        self._wrote = 0.0
+        self._replaced, self._replaced_by = False, ""
+        self._heart: Heart | None = None
         self._blocks: list[tuple[int, tuple[str, int, bytes | None, Any]]] = []
         self._claimed_again = False
         """The journal has a claim of ours that the index does not know yet."""
@@ -305,45 +123,103 @@ class JournalIndexWriter(JournalIndex):
         """Bytes that are written before the transaction ends."""
         self._blocks.append((payload, (topic, partition, offsets, data)))
 
+    # Whose turn it is
+
     def claim(self, app: str) -> int:
-        journal = self.journal
+        deadline = time.monotonic() + _CLAIM_S
         while True:
-            journal.catch_up(self.connection, journal.end())
-            with self._immediate():
+            await_turn(self._turn, self._folder, self.journal.where.journal, self._newest, self._tell)
+            with self._busy, self._immediate():
                 tables, calls = recording(self.tables)
                 term = tables.claim(app)
-                state = state_of(self.connection)
+                state = self._judge.state()
                 try:
                     record = self._record(state.claim + 1, 0, calls)
-                    offset = journal.write(record)
+                    offset = self._write(record)
                     after = self._judged(state, offset, record)
-                except DoubtError as error:
+                except DoubtError as error:  # one that arrives late is our own, and replaces nobody else
+                    if time.monotonic() < deadline:
+                        continue
                     raise LogUnavailableError(
                         "Kafka does not take the claim of this writer", detail=str(error), hint="see whether it runs"
                     ) from error
                 if after.writer == self._writer:
-                    self._note(after)
+                    note_state(self.tables, after)
                     self.connection.execute("COMMIT")
-                    journal.hold()
+                    self._hold()
                     return term
+
+    def _newest(self) -> State:
+        self._judge.up_to(self.journal.end())
+        return self._judge.state()
+
+    def live(self) -> None:
+        """Show from now on that this writer lives: to the processes of its folder, and in the journal."""
+        self._heart = Heart(self._pulse, PULSE_S)
+
+    def _hold(self) -> None:
+        """Where an older writer of the folder still lives it is left to that one: both apply to the same index."""
+        if not self._replaced and self.journal.written.take():
+            self.journal.written.pulse(time.monotonic_ns())
+
+    def _pulse(self) -> None:
+        if self._replaced:
+            return
+        self._hold()
+        if time.monotonic() - self._wrote >= BEAT_S:
+            self.beat()
+
+    def beat(self, *, left: bool = False) -> None:
+        """Say in the journal that this writer lives, unless it is just writing; and hear whether another claimed."""
+        if not self._busy.acquire(blocking=left, timeout=_FAREWELL_S if left else -1):
+            return
+        try:
+            state = self._judge.state()
+            if state.writer != self._writer:  # one of this folder has claimed
+                self._be_replaced(state)
+            if self._replaced:
+                return
+            record = msgspec.structs.replace(self._record(state.claim, state.number, []), beat=True, left=left)
+            after = self._judged(state, self._write(record, _FAREWELL_S if left else None), record)
+            if after.writer == self._writer:
+                self._judge.remember(after)
+            else:
+                self._be_replaced(after)
+        except (DoubtError, LogUnavailableError):
+            pass  # the next one is as good
+        finally:
+            self._busy.release()
+
+    def _be_replaced(self, newest: State) -> None:
+        """From here on nobody takes this process's word that the index is new."""
+        self._replaced, self._replaced_by = True, newest.by
+        self.journal.written.release()
+
+    def check_turn(self) -> None:
+        if self._replaced:
+            raise self._stale(self._replaced_by)
+
+    # Transactions
 
     @contextmanager
     def transaction(self, term: int | None = None) -> Iterator[Tables]:
-        self._blocks.clear()
-        if self._claimed_again:
-            self.journal.catch_up(self.connection, self.journal.end())
-            self._claimed_again = False
-        with failures(self.path), self._immediate():
-            if term is not None:
-                self.tables.check_term(term)
-            tables, calls = recording(self.tables)
-            self.recorded = tables
-            yield tables
-            self._make_topics(calls)
-            self._write_blocks(tables)
-            if calls:
-                self._write_record(calls)
-            self.connection.execute("COMMIT")
+        with failures(self.path), self._busy:
+            self._blocks.clear()
+            if self._claimed_again:
+                self._judge.up_to(self.journal.end())
+                self._claimed_again = False
+            with self._immediate():
+                self.check_turn()
+                if term is not None:
+                    self.tables.check_term(term)
+                tables, calls = recording(self.tables)
+                self.recorded = tables
+                yield tables
+                self._make_topics(calls)
+                self._write_blocks(tables)
+                if calls:
+                    self._write_record(calls)
+                self.connection.execute("COMMIT")
 
     @contextmanager
     def _immediate(self) -> Iterator[None]:
@@ -374,25 +250,39 @@ class JournalIndexWriter(JournalIndex):
         tables.add_places([BlockPlace(number, to[0], to[1], offset) for (number, to), offset in places])
 
     def _write_record(self, calls: list[TableCall]) -> None:
-        state = state_of(self.connection)
+        state = self._judge.state()
         record = self._record(state.claim, state.number + 1, calls)
         try:
-            after = self._judged(state, self.journal.write(record), record)
-            counted = after.number == record.number and after.claim == record.claim
+            offset = self._write(record)
         except DoubtError:
-            after, counted = self._found_out(state, record)
-        if after.writer != self._writer:
-            raise StaleTermError(
-                f"another writer has taken over '{self.name}'",
-                detail=f"the journal '{self.journal.where.journal}' has a newer claim",
-                hint="stop this process",
-            )
-        if not counted:
+            ours, newest = self._found_out(state, record, self._claim_in_doubt(state))
+        else:
+            behind = state.behind(offset, record)
+            ours, newest = (behind, behind) if offset == state.offset else self._found_out(state, record, offset)
+        if newest.writer != self._writer:
+            self._be_replaced(newest)
+        if ours is not None:
+            note_state(self.tables, ours if self._replaced else newest)
+        elif self._replaced:
+            raise self._stale(newest.by)
+        else:
             self._claimed_again = True
             raise LogUnavailableError(
                 "Kafka has not taken what was sent", detail="it was away for a while", hint="send again"
             )
-        self._note(after)
+
+    def _stale(self, by: str) -> StaleTermError:
+        newer = f"; {by} writes it" if by else ""
+        return StaleTermError(
+            f"another writer has taken over '{self.name}'",
+            detail=f"the journal '{self.journal.where.journal}' has a newer claim{newer}",
+            hint="stop this process",
+        )
+
+    def _write(self, record: Record, within_s: float | None = None) -> int:
+        offset = self.journal.write(record, within_s)
+        self._wrote = time.monotonic()
+        return offset
 
     def _judged(self, state: State, offset: int, record: Record) -> State:
         """The state behind a record of ours, which stands at an offset."""
@@ -404,26 +294,44 @@ class JournalIndexWriter(JournalIndex):
             raise LogUnavailableError("the journal cannot be read back", hint="try again")
         return state
 
-    def _found_out(self, state: State, record: Record) -> tuple[State, bool]:
-        """Whether a record stands in the journal that may have arrived: what stands behind a new claim is void."""
+    def _claim_in_doubt(self, state: State) -> int:
+        """Claim again, so that what stands behind the claim is void; gives where it stands."""
         claim = self._record(state.claim + 1, 0, [])
         while True:
             try:
-                offset = self.journal.write(claim)
-                break
+                return self._write(claim)
             except DoubtError:
-                time.sleep(0.2)
-        counted = False
-        for at, other in self.journal.records(state.offset, offset + 1):
-            counted = counted or (other is not None and other.number == record.number and state.counts(other))
+                time.sleep(_AGAIN_S)
+
+    def _found_out(self, state: State, record: Record, last: int) -> tuple[State | None, State]:
+        """The state right behind a record of ours, None: it does not count; and the state up to and with an offset. It
+        is not given up: whoever asked must not be told that nothing was taken as long as that is not known."""
+        while True:
+            try:
+                found, at = self._found(state, record, last)
+                if at.offset > last:
+                    return found, at
+            except LogUnavailableError:
+                pass
+            time.sleep(_AGAIN_S)
+
+    def _found(self, state: State, record: Record, last: int) -> tuple[State | None, State]:
+        ours = None
+        mine = (record.claim, record.writer, record.number)
+        for at, other in self.journal.records(state.offset, last + 1):
+            counts = other is not None and state.counts(other)
             state = state.behind(at, other)
-        return state, counted
+            if counts and other is not None and (other.claim, other.writer, other.number) == mine:
+                ours = state
+        return ours, state
 
     def _record(self, claim: int, number: int, calls: list[TableCall]) -> Record:
-        return Record(claim, number, self._writer, calls, by=self._by, at_us=self._clock.now_us())
+        by, folder = ("", "") if number else (self._by, self._folder)
+        return Record(claim, number, self._writer, calls, by=by, at_us=self._clock.now_us(), folder=folder)
 
-    def _note(self, state: State) -> None:
-        self.tables.note(_STATE, msgspec.json.encode(state).decode())
+    def writer(self) -> Writer:
+        since_us = self._judge.state().since_us
+        return Writer(self._writer, self._by, since_us, 0.0)
 
     def forget(self, topic: str, partition: int) -> None:
         """Some of the first records of a partition are wanted no more."""
@@ -441,6 +349,9 @@ class JournalIndexWriter(JournalIndex):
                 cluster.drop_topics([topic])
 
     def close(self) -> None:
+        if self._heart is not None:
+            self._heart.close()
+            self.beat(left=True)
         self.connection.close()
         super().close()
 
@@ -487,19 +398,21 @@ class TopicPayloads:
         self._writer.recorded.remove_places(numbers)
 
 
-def open_log(place: str, app: str, clock: Clock) -> IndexedLog:
+def open_log(place: str, app: str, clock: Clock, turn: Turn = "now") -> IndexedLog:
     where = parse(place)
-    database = JournalIndexWriter(LogJournal(where), clock)
+    database = JournalIndexWriter(LogJournal(where), clock, turn)
     try:
-        return IndexedLog(place, database, TopicPayloads(where, database), app, clock)
+        log = IndexedLog(place, database, TopicPayloads(where, database), app, clock)
+        database.live()
+        return log
     except BaseException:
         database.close()
         raise
 
 
-def open_reader(place: str) -> IndexedReader:
+def open_reader(place: str, *, keep: bool = False) -> IndexedReader:
     where = parse(place)
-    database = JournalIndex(LogJournal(where))
+    database = JournalIndex(LogJournal(where), keep=keep)
     return IndexedReader(place, database, TopicPayloads(where, database))
 
 

@@ -28,6 +28,7 @@ WRITE_S = 4.0
 """How long a record may take to be on all replicas that are in sync."""
 ASK_S = 5.0
 _CACHE_BYTES = 32 * 1024**2
+_AT_ONCE = 999
 _FOLLOWED = 8
 """Partitions whose reading goes on where it was; another one begins anew, which takes 4 to 10 ms."""
 _OURS = {
@@ -99,7 +100,7 @@ class Cluster:
 
     # Writing
 
-    def write(self, records: Sequence[tuple[str, int, bytes | None, Any]]) -> list[int]:
+    def write(self, records: Sequence[tuple[str, int, bytes | None, Any]], within_s: float | None = None) -> list[int]:
         """Append records (topic, partition, key, value), all on their way at once; gives their offsets, when all are on
         the replicas that must have them. Raises `DiskFullError` for one that Kafka refuses for its size, and
         `DoubtError` for whatever else is the matter: some of them may be there, or come to be there later."""
@@ -130,7 +131,7 @@ class Cluster:
             except BufferError as error:
                 self._producer = None
                 raise DoubtError(str(error)) from error
-            deadline = time.monotonic() + WRITE_S + 1
+            deadline = time.monotonic() + (WRITE_S + 1 if within_s is None else within_s)
             while waiting and not failures and time.monotonic() < deadline:
                 producer.poll(0.1)
             if failures or waiting:
@@ -164,6 +165,27 @@ class Cluster:
                 return
             yield message
             at = message.offset + 1
+
+    def follow(self, topic: str, partition: int, offset: int, wait_s: float) -> list[TopicRecord]:
+        """The records from an offset on that are there; the first of them is waited for, also where there is no such
+        topic yet. Meanwhile nobody else gets an answer from this object."""
+        with self._lock:
+            self._mine()
+            consumer = self._at(topic, partition, offset)
+            first = consumer.poll(wait_s)
+            messages = [] if first is None else [first, *consumer.consume(_AT_ONCE, 0)]
+            records: list[TopicRecord] = []
+            for message in messages:
+                error = message.error()
+                if error is not None:
+                    self._end_reading(topic, partition)
+                    if records or error.code() in _ABSENT:
+                        return records
+                    raise _away(KafkaException(error))
+                records.append(TopicRecord(message.offset(), message.key(), message.value()))
+            if records:
+                self._readers[topic, partition] = (consumer, records[-1].offset + 1)
+            return records
 
     def get(self, topic: str, partition: int, offset: int) -> TopicRecord | None:
         """One record; None: it is not there any more."""

@@ -10,6 +10,8 @@ the records that *count*, in their order, has the same index.
    two claims, what a stranger wrote.
 4. A writer that does not know whether its record arrived claims again, and reads up to its claim: what stands before it
    counts, and what comes later is void.
+5. A *beat* changes nothing and has no number of its own: it says that the writer of the claim that counted last lives,
+   or that it has ended in order. One that comes twice or late is harmless, so that nobody finds out whether it arrived.
 """
 
 from __future__ import annotations
@@ -69,6 +71,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     """The writer for people: where and what it is."""
     at_us: int = 0
+    folder: str = ""
+    """The writer's data folder: two writers of one folder never live at one time."""
+    beat: bool = False
+    left: bool = False
+    """The last beat of a writer that ends in order."""
 
 
 class State(msgspec.Struct, frozen=True):
@@ -82,9 +89,17 @@ class State(msgspec.Struct, frozen=True):
     """Of the last record that counted."""
     void: int = 0
     """Records that did not count."""
+    signs: int = 0
+    """Records by which a writer of its time has shown that it lives: claims and records that count, and beats."""
+    by: str = ""
+    """Of the claim that counted last: whose it is, for people; its data folder; and since when that writer writes."""
+    folder: str = ""
+    since_us: int = 0
+    left: bool = False
+    """It has ended in order."""
 
     def counts(self, record: Record | None) -> bool:
-        if record is None:
+        if record is None or record.beat:
             return False
         if record.number == 0:
             return record.claim > self.claim
@@ -92,9 +107,19 @@ class State(msgspec.Struct, frozen=True):
 
     def behind(self, offset: int, record: Record | None) -> State:
         """The state when the record at this offset was judged; None: what stands there is no record of ours."""
-        if record is None or not self.counts(record):
-            return msgspec.structs.replace(self, offset=offset + 1, void=self.void + 1)
-        return State(offset + 1, record.claim, record.writer, record.number, self.void)
+        changed = msgspec.structs.replace
+        if record is not None and self.counts(record):
+            made = changed(self, offset=offset + 1, number=record.number, signs=self.signs + 1)
+            return made if record.number else self._claimed(made, record)
+        if record is not None and record.beat and (record.claim, record.writer) == (self.claim, self.writer):
+            return changed(self, offset=offset + 1, signs=self.signs + 1, left=record.left)
+        return changed(self, offset=offset + 1, void=self.void + 1)
+
+    def _claimed(self, made: State, record: Record) -> State:
+        """A writer that claims again is the same one."""
+        since_us = self.since_us if record.writer == self.writer else record.at_us
+        facts = {"writer": record.writer, "by": record.by, "folder": record.folder, "since_us": since_us}
+        return msgspec.structs.replace(made, claim=record.claim, left=False, **facts)
 
 
 class Recorder:

@@ -22,7 +22,7 @@ from penstock.errors import DiskFullError, FolderMismatchError
 from penstock.log.index.reader import IndexedReader
 from penstock.log.index.tables import Index, Look, Stored, Tables, Values
 from penstock.log.index.writer import IndexedLog
-from penstock.log.log import Stream
+from penstock.log.log import Stream, Turn
 
 T = TypeVar("T")
 Payload = tuple[Any, bytes | None]
@@ -30,6 +30,8 @@ Payload = tuple[Any, bytes | None]
 
 class Memory:
     """One log's tables and payloads."""
+
+    answer_s = 20.0
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,6 +63,9 @@ class Memory:
             answers = list(work(self))
         yield from answers
 
+    def check_turn(self) -> None:
+        """Every transaction does."""
+
     def claim(self, app: str) -> int:
         with self.transaction() as tables:
             term = tables.claim(app)
@@ -85,6 +90,12 @@ class Memory:
                     self.payloads.pop(number, None)
             finally:
                 self._staged = {}
+
+    def writer(self) -> None:
+        """It is this process."""
+
+    def see_all(self) -> None:
+        """Every question does."""
 
     def tidy(self) -> None:
         """There is nothing that could have grown."""
@@ -135,12 +146,12 @@ def temporary_place() -> Iterator[str]:
         forget(place)
 
 
-def open_log(place: str, app: str, clock: Clock) -> IndexedLog:
+def open_log(place: str, app: str, clock: Clock, turn: Turn = "now") -> IndexedLog:
     memory = memory_of(place)
     return IndexedLog(place, memory, memory, app, clock)
 
 
-def open_reader(place: str) -> IndexedReader:
+def open_reader(place: str, *, keep: bool = False) -> IndexedReader:
     memory = memory_of(place)
     return IndexedReader(place, memory, memory)
 

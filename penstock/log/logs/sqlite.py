@@ -18,7 +18,7 @@ from penstock.log.index import file
 from penstock.log.index.reader import IndexedReader
 from penstock.log.index.tables import Stored, Tables
 from penstock.log.index.writer import IndexedLog
-from penstock.log.log import Stream
+from penstock.log.log import Stream, Turn
 
 
 class TablePayloads:
@@ -48,7 +48,8 @@ def path_of(place: str) -> Path:
     return Path(os.fsdecode(unquote_to_bytes(urlsplit(place).path)))
 
 
-def open_log(place: str, app: str, clock: Clock) -> IndexedLog:
+def open_log(place: str, app: str, clock: Clock, turn: Turn = "now") -> IndexedLog:
+    """The locks of the folder say whose turn it is."""
     database = file.IndexFileWriter(path_of(place), clock)
     try:
         return IndexedLog(place, database, TablePayloads(database.tables), app, clock)
@@ -57,7 +58,7 @@ def open_log(place: str, app: str, clock: Clock) -> IndexedLog:
         raise
 
 
-def open_reader(place: str) -> IndexedReader:
+def open_reader(place: str, *, keep: bool = False) -> IndexedReader:
     return IndexedReader(place, file.IndexFile(path_of(place)), TablePayloads())
 
 

@@ -20,8 +20,9 @@ from penstock.errors import LogUnavailableError, PenstockError, StaleTermError
 from penstock.log.index.reader import IndexedReader
 from penstock.log.index.writer import IndexedLog
 from penstock.log.logs import kafka
-from penstock.log.logs.kafka import JournalIndex, JournalIndexWriter, KafkaPlace, LogJournal, TopicPayloads
+from penstock.log.logs.kafka import JournalIndexWriter, TopicPayloads
 from penstock.log.logs.kafka_cluster import DoubtError, TopicRecord
+from penstock.log.logs.kafka_index import JournalIndex, KafkaPlace, LogJournal
 from penstock.log.logs.kafka_journal import Record, State, decode, encode
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -36,7 +37,7 @@ class PlayedCluster:
         self._flying: list[bytes] = []
         self.calm = False
 
-    def write(self, records: Sequence[tuple[str, int, bytes | None, Any]]) -> list[int]:
+    def write(self, records: Sequence[tuple[str, int, bytes | None, Any]], within_s: float | None = None) -> list[int]:
         ((_, _, _, value),) = records
         self._land()
         fate = "there" if self.calm else self._chance.choice(["there", "there", "late", "lost", "unknown", "twice"])
@@ -116,6 +117,10 @@ def play(folder: Path, chance: Random, steps: int = 30) -> None:
             taken[key] = number
         except (LogUnavailableError, StaleTermError):
             refused.add(key)
+        if chance.random() < 0.3:
+            database = chance.choice(writers).database
+            assert isinstance(database, JournalIndexWriter)
+            database.beat()
         if chance.random() < 0.1:
             early.memory()
     world.cluster.calm = True
@@ -148,10 +153,10 @@ def test_all_readers_find_what_was_acknowledged_and_nothing_else(chance: Random)
 BROKEN = {
     "no reading back": (
         JournalIndexWriter,
-        "_judged",
-        lambda self, state, offset, record: state.behind(offset, record),
+        "_found_out",
+        lambda self, state, record, last: (state.behind(last, record), state.behind(last, record)),
     ),
-    "no claim in doubt": (JournalIndexWriter, "_found_out", lambda self, state, record: (state, False)),
+    "no claim in doubt": (JournalIndexWriter, "_claim_in_doubt", lambda self, state: self.journal.end() - 1),
     "numbers not checked": (
         State,
         "counts",
@@ -182,5 +187,14 @@ def test_what_is_no_record_of_ours_is_void() -> None:
     state = State(5, 2, "a", 7)
     for stranger in (b"", b"hello", b"\x81\xa1x\x01", encode(Record(1, 8, "a")), encode(Record(2, 8, "b"))):
         assert state.behind(5, decode(stranger)) == State(6, 2, "a", 7, 1)
-    assert state.behind(5, decode(encode(Record(2, 8, "a")))) == State(6, 2, "a", 8)
-    assert state.behind(5, decode(encode(Record(3, 0, "b")))) == State(6, 3, "b", 0)
+    assert state.behind(5, decode(encode(Record(2, 8, "a")))) == State(6, 2, "a", 8, signs=1)
+    assert state.behind(5, decode(encode(Record(3, 0, "b")))) == State(6, 3, "b", 0, signs=1)
+
+
+def test_a_beat_changes_nothing_but_says_that_its_writer_lives() -> None:
+    state = State(5, 2, "a", 7)
+    assert state.behind(5, Record(2, 7, "a", beat=True)) == State(6, 2, "a", 7, signs=1)
+    assert state.behind(5, Record(2, 7, "a", beat=True, left=True)) == State(6, 2, "a", 7, signs=1, left=True)
+    assert state.behind(5, Record(1, 7, "a", beat=True)) == State(6, 2, "a", 7, 1), "of an older claim"
+    assert state.behind(5, Record(2, 8, "a", beat=True)).number == 7, "no number is used up"
+    assert not state.counts(Record(2, 8, "a", beat=True))
