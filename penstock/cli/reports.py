@@ -55,6 +55,7 @@ def report_body(report: Report) -> dict[str, Any]:
         "seconds": round(report.seconds, 3),
         "differences": list(report.differences),
         "reasons": list(report.reasons),
+        "missed": list(report.missed),
     }
 
 
@@ -66,6 +67,8 @@ def report_text(report: Report) -> Text:
     text.append(facts, style="dim")
     for line in (*report.differences, *report.reasons):
         text.append(f"\n    {line}", style="red" if report.differences else "dim")
+    for line in report.missed:
+        text.append(f"\n    within chance: {line}", style="dim")
     return text
 
 

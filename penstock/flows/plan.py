@@ -11,6 +11,7 @@ import hashlib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -228,7 +229,9 @@ class Planner:
         batch = self.call(node, {name: self._empty(i) for name, i in inputs.items()})
         needed = plan_tree.needed_columns(batch)
         kinds = plan_tree.kinds(plan_tree.analyzed(frame))
-        grade, reasons = proof.proof_of(node, frame)
+        empty = {name: self._empty(i) for name, i in inputs.items()}
+        again = partial(self.call, node, empty) if isinstance(node, ViewDef) else None
+        grade, reasons = proof.proof_of(node, frame, again=again)
         types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
         if mode == "append" and "Aggregate" in kinds and rules.window_column(types) is None:
             grade, reasons = "unverifiable", (*reasons, "windows that close, without a column that says which")
@@ -266,7 +269,8 @@ class Planner:
             return None, problems
         units = None if node.how == "whole" else find_units(frame, shapes, node.key)
         keys = {plan_tree.analyzed(shape).rdd().id(): self._key(name, planned) for name, shape in shapes.items()}
-        grade, reasons = proof.proof_of(node, frame, keys)
+        called = self.with_versions(inputs, shapes)
+        grade, reasons = proof.proof_of(node, frame, keys, lambda: self.call(node, called))
         kinds = plan_tree.kinds(plan_tree.analyzed(frame))
         made = Planned(
             node=node,

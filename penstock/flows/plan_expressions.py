@@ -74,24 +74,33 @@ EXACT = _listed("""
 """)
 """What gives the same for the same arguments, whenever, wherever and in whatever order it is computed."""
 
-EXACT_AGGREGATES = _listed("""
+_SKETCHES = _listed("""
+    BitmapAndAgg BitmapConstructAgg BitmapOrAgg CountMinSketchAgg HllUnionAgg HyperLogLogPlusPlus ThetaSketchAgg
+    ThetaUnionAgg
+""")
+"""Sketches that are equal to the byte, whatever the order of rows and wherever batches are cut."""
+
+EXACT_AGGREGATES = _SKETCHES | _listed("""
     Average BitAndAgg BitOrAgg BitXorAgg BoolAnd BoolOr Corr Count CountIf CovPopulation CovSample Max Min StddevPop
     StddevSamp Sum VariancePop VarianceSamp
 """)
 """What gives the same for the same rows in any order; but see `FLOATING`."""
 
-FLOATING = EXACT_AGGREGATES - _listed("BitAndAgg BitOrAgg BitXorAgg BoolAnd BoolOr Count CountIf Max Min")
+BOUNDED_AGGREGATES = _listed("ApproximatePercentile ApproxTopK KllSketchAggDouble")
+"""What depends on the order of rows, or on chance, and is within a bound: where `summaries.py` states it."""
+
+FLOATING = EXACT_AGGREGATES - _SKETCHES - _listed("BitAndAgg BitOrAgg BitXorAgg BoolAnd BoolOr Count CountIf Max Min")
 """What adds numbers up: of floating-point numbers the order decides the last digits."""
 
 OTHER_AGGREGATES = _listed("""
     AnyValue ApproxCountDistinctForIntervals ApproxTopK ApproxTopKAccumulate ApproxTopKCombine ApproximatePercentile
-    BitmapAndAgg BitmapConstructAgg BitmapOrAgg CollectFrequentItems CollectList CollectSet CollectTopK CollectUnion
-    CountMinSketchAgg First HistogramNumeric HllSketchAgg HllUnionAgg HyperLogLogPlusPlus KllMergeAggBigint
+    CollectFrequentItems CollectList CollectSet CollectTopK CollectUnion
+    First HistogramNumeric HllSketchAgg KllMergeAggBigint
     KllMergeAggDouble KllMergeAggFloat KllSketchAggBigint KllSketchAggDouble KllSketchAggFloat Kurtosis Last ListAgg
     MaxBy MaxMinByK Median MinBy Mode PandasCovar PandasKurtosis PandasMode PandasProduct PandasSkewness PandasStddev
     PandasVariance Percentile PercentileCont PercentileDisc PivotFirst Product RegrAvgX RegrAvgY RegrCount
     RegrIntercept RegrR2 RegrSXX RegrSXY RegrSYY RegrSlope SchemaOfVariantAgg Skewness ThetaIntersectionAgg
-    ThetaSketchAgg ThetaUnionAgg TupleIntersectionAggDouble TupleIntersectionAggInteger TupleSketchAggDouble
+    TupleIntersectionAggDouble TupleIntersectionAggInteger TupleSketchAggDouble
     TupleSketchAggInteger TupleUnionAggDouble TupleUnionAggInteger VectorAvg VectorSum
 """)
 """What the order of rows may decide, or chance, or what was not looked at closely enough to say more."""

@@ -26,7 +26,7 @@ from penstock.declaration import How
 from penstock.position import Frontier, frontier_from_json, frontier_json
 
 State = Literal["starting", "running", "rebuilding", "retrying", "stopped"]
-Proof = Literal["exact", "tolerance", "unverifiable"]
+Proof = Literal["exact", "tolerance", "bounded", "unverifiable"]
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 from penstock import App, Event
 from penstock.declaration import Problem
 from penstock.flows.check import check
+from penstock.summaries import distinct, quantiles, sample
 
 
 class Order(Event):
@@ -291,7 +293,16 @@ PROOFS: dict[str, tuple[Any, str, str]] = {
     "sum of floats": (F.sum, "proof_tolerance", "sum"),
     "first": (F.first, "proof_unverifiable", "first"),
     "collect_list": (F.collect_list, "proof_unverifiable", "collect_list"),
-    "approximate": (F.approx_count_distinct, "proof_unverifiable", "approx_count_distinct"),
+    "approximate": (partial(F.percentile_approx, percentage=0.5), "proof_unverifiable", "percentile_approx"),
+    "approximately distinct": (F.approx_count_distinct, "proof_exact", "exact"),
+    "within a bound": (quantiles, "proof_bounded", "percentile_approx"),
+    "sampled": (sample, "proof_exact", "exact"),
+    "HLL": (lambda name: distinct(F.col(name).cast("string"), kind="hll"), "proof_exact", "exact"),
+    "HLL not merged": (
+        lambda name: F.hll_sketch_agg(F.col(name).cast("string")),
+        "proof_unverifiable",
+        "hll_sketch_agg",
+    ),
 }
 
 

@@ -16,6 +16,7 @@ import { TablePanel } from "./table";
 const CLASSES: Record<string, string> = {
   exact: "penstock verify can prove every number of this view",
   tolerance: "penstock verify can prove these numbers up to the rounding of floats",
+  bounded: "penstock verify can prove that each estimate of this view is within its bound",
   unverifiable: "This view holds something that a second run cannot reproduce",
 };
 
