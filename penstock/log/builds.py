@@ -97,6 +97,8 @@ class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
     """A view with `correct=`: the keys, as objects, of what it changed in windows that had closed before the batch."""
     ordered: OrderedMeta | None = None
     """Of an ordered flow."""
+    step: dict[str, tuple[str, int]] | None = None
+    """Views that this commit of the log has moved together: where each stands behind it. None: it moved no other."""
 
     @property
     def frontier(self) -> Frontier:

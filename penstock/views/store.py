@@ -192,11 +192,10 @@ class View:
         self.wake()
 
     def apply(self, batch: Batch, rows: dict[Key, Row] | None, frontier: Frontier) -> None:
-        """Make a batch and its frontier visible together."""
+        """Make a batch and its frontier visible together. Who calls it wakes those who wait, in the same turn."""
         if self.content is not None:
             self.content.apply(batch, rows)
             self.frontier = frontier
-            self.wake()
 
     def absorb(self, frontier: Frontier) -> None:
         """The frontier moved without a change: an earlier flow took in events that it left out."""

@@ -7,7 +7,8 @@
     await views.stop()
 
 1. Reading and decoding happen in threads; only the application of a prepared batch happens on the loop.
-2. Each view is followed by its own task: a large or broken one holds up no other.
+2. Each view is followed by its own task: a large or broken one holds up no other. What one commit has changed in
+   several views is shown in one turn of the loop (`shared_turn.py`).
 3. A failure is told (`FollowFailed`) and tried again; what was applied stays applied and served. One that stays is
    the view's state, so that people see why it stands still.
 """
@@ -52,6 +53,7 @@ from penstock.protocol import wire_row
 from penstock.views.changelog import COMMITS_AT_ONCE, Changelog, Decoded, shown_epoch, version_at
 from penstock.views.frontier import FrontierComposer
 from penstock.views.read_rule import Reader, ReadRule, parse_ruled, read_rule
+from penstock.views.shared_turn import Place, SharedTurn
 from penstock.views.store import SWAP_CHANGES, Content, View
 from penstock.views.unpack import frozen
 
@@ -98,6 +100,7 @@ class Views:
         self._news = {name: asyncio.Event() for name in self._views}
         self._failures: dict[str, list[Exception]] = {name: [] for name in self._views}
         """Of each view what went wrong since it was last brought up to date."""
+        self._turn = SharedTurn(self._follows)
         self._tasks: list[asyncio.Task[None]] = []
         self._followers: list[Follower] = []
         self._threads = ThreadPoolExecutor(4, "penstock-views")
@@ -251,8 +254,10 @@ class Views:
                 self._failures[view.name].clear()
             except OverBudgetError:
                 self._over_budget(view)
+                self._turn.look()
             except Exception as error:
                 self._failures[view.name] = [*self._failures[view.name][1 - _STAYS :], error]
+                self._turn.look()
                 self.observer.emit(FollowFailed(view.name, str(error)))
                 news.set()
                 await asyncio.sleep(RETRY_S)
@@ -313,6 +318,7 @@ class Views:
         frontier = await self._frontier(view.definition, content)
         self._changelogs[view.name] = changelog  # with its content or not at all: one is never read on into another
         view.replace(content, frontier)
+        self._turn.look()
         self.observer.emit(ViewLoaded(view.name, epoch, len(content.rows), self._clock.monotonic() - began))
         return changelog
 
@@ -353,13 +359,26 @@ class Views:
         batch = await self._in_thread(content.prepare, *facts) if large else content.prepare(*facts)
         swap = len(batch.changes) > SWAP_CHANGES
         rows = await self._in_thread(content.changed_copy, batch.changes) if swap else None
-        view.apply(batch, rows, frontier)
+        step = commit.meta.step if commit.meta else None
+        await self._turn.show(view.name, step, lambda: view.apply(batch, rows, frontier), view.wake)
         await content.orders.settle()
         accepted = commit.meta.accepted_us if commit.meta else None
         freshness = None if accepted is None else max(0.0, (self._clock.now_us() - accepted) / 1e6)
         if freshness is not None:
             self.freshness_s.append(freshness)
         self.observer.emit(BatchApplied(view.name, len(batch.changes), freshness))
+
+    def _follows(self, name: str, place: Place) -> bool:
+        """Whether a view is on its way to a place of its changelog."""
+        view = self._views.get(name)
+        content = view.content if view is not None else None
+        return (
+            content is not None
+            and not self._failures[name]
+            and content.epoch == place[0]
+            and content.offset < place[1]
+            and self.memory.get(control_keys.live(name)) == place[0]
+        )
 
     async def _frontier(self, definition: Shown, content: Content) -> Frontier:
         return await self._in_thread(self._composed, definition, content.epoch, content.offset, content.meta)

@@ -114,6 +114,7 @@ CONCEPTS = {
     "run/writing_half.py": "the other half of an edge than run/reading_half.py",
     "serve/live_page.py": "the page",
     "testing/contracts/sqlite_tearing.py": "what a power cut does to one backend's files",
+    "views/shared_turn.py": "why two views are never seen a step apart",
     "views/frontier.py": "what a view has absorbed: a word of the vocabulary",
 }
 """Files of fewer than 110 lines that one other file imports: what makes a reader look for each by its name."""

@@ -82,6 +82,10 @@ def test_a_chain_of_views_moves_in_one_commit_and_equals_its_functions(world: Ma
     assert keyed(played.rows("leaders"), "product", "countries") == {("c", 1), ("b", 1)}
     last = [played._flows.last_commit(stream) for name in ("best", "leaders") if (stream := played.stream(name))]
     assert len({commit.written_us for commit in last if commit}) == 1
+    told = [batch_meta(commit.meta).step for commit in last if commit and commit.meta]
+    assert told[0] == told[1], "the edge shows both in one turn"
+    assert told[0] is not None
+    assert set(told[0]) == {"best", "leaders"}
     assert equal(played)
 
 

@@ -67,6 +67,8 @@ class _Move(Taken):
 
     appends: list[Append] = field(default_factory=list)
     metas: dict[str, BatchMeta] = field(default_factory=dict)
+    bodies: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The same as the log gets them."""
     moved: list[Kept] = field(default_factory=list)
     """Views that are level with their inputs now; those in `metas` by a commit."""
     poisoned: dict[str, Mapping[bytes, str]] = field(default_factory=dict)
@@ -427,7 +429,8 @@ class Steps:
         move.deltas[view.name] = delta
         move.reached[view.name] = (view.output.epoch, [offset + 1])
         move.metas[view.name] = meta
-        move.appends.append(Append(view.output, changelog(delta, own), meta=msgspec.to_builtins(meta)))
+        move.bodies[view.name] = msgspec.to_builtins(meta)
+        move.appends.append(Append(view.output, changelog(delta, own), meta=move.bodies[view.name]))
         move.appends += self._late_events(view, end, now_us)
 
     def _late_events(self, view: Kept, end: Mapping[str, Any], now_us: int) -> Iterator[Append]:
@@ -473,6 +476,9 @@ class Steps:
             if view.name in move.poisoned:
                 key = control_keys.skip(view.name, view.output.epoch)
                 learned[key] = skip_list(move.poisoned[view.name])
+        step = {name: (move.reached[name][0], move.reached[name][1][0]) for name in move.metas}
+        for body in move.bodies.values() if len(step) > 1 else ():
+            body["step"] = step
         self._group.submit(move.appends, learned).result()
         facts = {f"reached/{name}": list(move.reached[name]) for name in move.metas}
         self._held.remember(facts)

@@ -106,6 +106,17 @@ class FakeFlows:
         batch = pa.RecordBatch.from_pylist(rows, schema=stream.schema)
         return self.append(stream, batch, end, accepted_us)
 
+    def step(self, upserts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """One commit of several changelogs, as regrouped views make it."""
+        streams = {name: found for name in upserts if (found := self.log.find(name)) is not None}
+        places = {name: (stream.epoch, self.log.bounds(stream).ends[0] + 1) for name, stream in streams.items()}
+        self._batch += 1
+        meta = msgspec.to_builtins(BatchMeta(batch=self._batch, start={}, end={}, step=places))
+        rows = {name: [{**row, OP: UPSERT} for row in some] for name, some in upserts.items()}
+        batches = {name: pa.RecordBatch.from_pylist(rows[name], stream.schema) for name, stream in streams.items()}
+        appends = [Append(stream, batches[name], meta=meta) for name, stream in streams.items()]
+        self.log.append(appends)
+
     def emit(self, stream: Stream, topics: Sequence[str], end: Mapping[str, Any]) -> int:
         """One batch into a flow's stream."""
         return self.append(
