@@ -161,7 +161,7 @@ fuzz-openapi: .venv-fuzz/.installed
 # The jars of a Kafka broker, once for this user; without them its tests are skipped, and say so.
 .PHONY: kafka
 kafka: $(INSTALLED)
-	@$(BIN)/python -m tests.kafka_broker fetch
+	@$(BIN)/python -m tests.kafka_broker
 
 # Kills at random moments: make chaos KILLS=100 SEED=1
 KILLS ?= 100

@@ -172,6 +172,7 @@ class Folder:
         "checkpoints",
         "index",
         "inbox",
+        "kafka",
         "logs",
         "ordered",
         "run",
@@ -208,6 +209,16 @@ class Folder:
     def index(self) -> Path:
         """Where a log that lies elsewhere keeps what it knows of itself; derived, and made anew where it is missing."""
         return self.root / "index"
+
+    @property
+    def kafka(self) -> Path:
+        """What a broker of this folder's own keeps (`--log kafka`): the log itself, not derived from anything."""
+        return self.root / "kafka"
+
+    @property
+    def kafka_lock(self) -> Path:
+        """Held by Kafka itself."""
+        return self.kafka / "log" / ".lock"
 
     @property
     def checkpoints(self) -> Path:

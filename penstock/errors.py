@@ -122,6 +122,10 @@ class BadLogError(PenstockError, code="bad_log"):
     """`--log` names no log that there is."""
 
 
+class BrokerError(PenstockError, code="no_broker"):
+    """The Kafka broker of Penstock's own cannot be started."""
+
+
 class PortInUseError(PenstockError, code="port_in_use"):
     """The address to listen on is taken."""
 
@@ -229,6 +233,10 @@ class DiskFullError(PenstockError, code="disk_full", status=507, retry=True):
 
 class LogUnavailableError(PenstockError, code="log_unavailable", status=503, retry=True):
     """The log cannot take appends now."""
+
+
+class LogRefusedError(LogUnavailableError, code="log_refused"):
+    """Kafka does not let this client in, or not do what the log needs."""
 
 
 class OutcomeUnknownError(PenstockError, code="outcome_unknown", status=503, retry=True):

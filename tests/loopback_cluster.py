@@ -24,9 +24,9 @@ from pathlib import Path
 
 import pyspark
 
+from penstock.run.broker_jars import folder as jars
 from penstock.run.child import family
 from penstock.run.ownership import command_of
-from tests.kafka_broker import jars
 
 ROOT = Path(__file__).resolve().parents[1]
 SPARK = Path(pyspark.__file__).parent

@@ -17,26 +17,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.config import Folder
 from penstock.errors import AppFileError
 from penstock.run.app_file import load
 from penstock.run.child import Lifeline
 from penstock.run.launch import Request, run
 from penstock.run.preflight import check_java
+from penstock.run.security import Security
 from penstock.run.terminal import Terminal
 
 EXAMPLE = Path(__file__).parent / "meetup"
 
 
-def demo(terminal: Terminal, *, host: str, port: int, rate: float, data: Path | None) -> int:
+def demo(terminal: Terminal, *, host: str, port: int, rate: float, data: Path | None, log: str) -> int:
     """Run the example until asked to stop; returns the exit code."""
     check_java()
-    with _feed(rate) as feed, _folder(data) as folder:
+    with _feed(rate) as feed, _folder(data) as root:
         os.environ["MEETUP_FEED"] = feed.url
         loaded = load(str(EXAMPLE / "app.py"))
         feed.check()
         terminal.note(f"a simulated Meetup feed sends {rate:g} RSVPs a second at {feed.url}")
-        return run(Request(loaded, folder, host, port), terminal)
+        return run(Request.of(loaded, root, log, host, port, Security()), terminal)
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class _Feed:
 
 
 @contextmanager
-def _folder(data: Path | None) -> Iterator[Folder]:
+def _folder(data: Path | None) -> Iterator[Path]:
     if data is not None:
-        yield Folder(data.absolute())
+        yield data
         return
     with tempfile.TemporaryDirectory(prefix="penstock-demo-", ignore_cleanup_errors=True) as fresh:
-        yield Folder(Path(fresh) / "meetup")
+        yield Path(fresh) / "meetup"
 
 
 @contextmanager

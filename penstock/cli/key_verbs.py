@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +26,7 @@ from penstock.rights.keys import KeyBook, KeyRecord, make_key
 from penstock.rights.rights import Rights
 from penstock.rights.scope import parse_scope
 from penstock.run.app_file import Loaded, load
+from penstock.run.broker import log_folder
 from penstock.run.ownership import check_folder, flock, holder
 from penstock.run.security import request_rate
 from penstock.run.terminal import Terminal
@@ -62,15 +63,15 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Create a key and print it, once: only a hash of it is kept. A running server knows it within a second."""
-    loaded, folder = _folder(target, data, log)
     now_us = SystemClock().now_us()
     given = tuple(str(parse_scope(scope)) for scope in scopes)
     ends_us = None if expires is None else now_us + duration_us(expires)
     request_rate(rate)
     key, record = make_key(name, given, claims_of(claims or ()), now_us, ends_us, rate=rate, connections=connections)
-    _check_columns(loaded.application, scopes)
-    _warn_of_unknown(loaded.application, given)
-    hand_over(folder, loaded.application.name, Instruction("create", record.id, record))
+    with _folder(target, data, log) as (loaded, folder):
+        _check_columns(loaded.application, scopes)
+        _warn_of_unknown(loaded.application, given)
+        hand_over(folder, loaded.application.name, Instruction("create", record.id, record))
     if as_json:
         terminal.data(json.dumps(_body(record, now_us) | {"key": key}))
         return
@@ -84,9 +85,9 @@ def list_keys(
     target: AppArgument, data: DataOption = None, log: LogOption = "sqlite", as_json: JsonOption = False
 ) -> None:
     """Show what keys there are and what they may do, without the keys themselves."""
-    _, folder = _folder(target, data, log)
     now_us = SystemClock().now_us()
-    bodies = [_body(record, now_us) for record in _records(folder)]
+    with _folder(target, data, log) as (_, folder):
+        bodies = [_body(record, now_us) for record in _records(folder)]
     if as_json:
         terminal.data(json.dumps({"keys": bodies}))
         return
@@ -106,11 +107,11 @@ def revoke(
     log: LogOption = "sqlite",
 ) -> None:
     """End a key for good; subscriptions under it are closed within a second."""
-    loaded, folder = _folder(target, data, log)
-    record = _find(_records(folder), key)
-    if record.revoked_us is None:
-        instruction = Instruction("revoke", record.id, at_us=SystemClock().now_us())
-        hand_over(folder, loaded.application.name, instruction)
+    with _folder(target, data, log) as (loaded, folder):
+        record = _find(_records(folder), key)
+        if record.revoked_us is None:
+            instruction = Instruction("revoke", record.id, at_us=SystemClock().now_us())
+            hand_over(folder, loaded.application.name, instruction)
     terminal.note(f"key {record.id} ('{record.name}') is revoked")
 
 
@@ -174,11 +175,12 @@ def _not_taken(folder: Folder, instruction: Instruction) -> NotTakenError:
     )
 
 
-def _folder(target: str, data: Path | None, log: str) -> tuple[Loaded, Folder]:
+@contextmanager
+def _folder(target: str, data: Path | None, log: str) -> Iterator[tuple[Loaded, Folder]]:
     loaded = load(target)
-    folder = loaded.folder(data, log)
-    check_folder(folder, loaded.application.name)
-    return loaded, folder
+    with log_folder(loaded, data, log) as folder:
+        check_folder(folder, loaded.application.name)
+        yield loaded, folder
 
 
 def _records(folder: Folder) -> list[KeyRecord]:

@@ -6,14 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from penstock import spark_master
-from penstock.cli import dead, key_verbs, reports
+from penstock.cli import dead, kafka_verbs, key_verbs, reports
 from penstock.cli.options import (
     AppArgument,
     CaOption,
@@ -37,6 +37,7 @@ from penstock.cli.remote import DEFAULT_URL, Remote, path_of
 from penstock.declaration import Application
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
 from penstock.run.app_file import load
+from penstock.run.broker import OWN, log_folder
 from penstock.run.exit_codes import FAILED, INTERRUPTED, OK, UNREAD
 from penstock.run.lifecycle import live
 from penstock.run.security import Security
@@ -49,6 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(dead.app, name="dead")
+app.add_typer(kafka_verbs.app, name="kafka")
 app.add_typer(key_verbs.app, name="keys")
 terminal = Terminal()
 
@@ -71,8 +73,7 @@ def run(
 
     spark_master.choose(master, checkpoint)
     loaded = load(target)
-    folder = loaded.folder(data, log, checkpoint)
-    _exit(launch.run(launch.Request(loaded, folder, host, port, security), terminal))
+    _exit(launch.run(launch.Request.of(loaded, data, log, host, port, security, checkpoint), terminal))
 
 
 @app.command()
@@ -98,8 +99,8 @@ def edge(
         leave_pandas_out()
         from penstock.run import edge as process
 
-        folder = loaded.folder(data, log)
-        process.run(loaded.application, folder, host, port, security, read_only=read_only, standby=standby)
+        with log_folder(loaded, data, log) as folder:
+            process.run(loaded.application, folder, host, port, security, read_only=read_only, standby=standby)
 
     _exit(live("reading-edge" if read_only else "edge", parent, data, body))
 
@@ -126,7 +127,8 @@ def flows(
             check_java()
         jvm.begun()  # boots while the app file is loaded
         loaded = load(target, process.session)
-        process.run(loaded, loaded.folder(data, log, checkpoint), standby=standby)
+        with log_folder(loaded, data, log, checkpoint) as folder:
+            process.run(loaded, folder, standby=standby)
 
     _exit(live("flows", parent, data, body))
 
@@ -138,13 +140,16 @@ def check(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
 
     loaded = load(target, _session)
     problems = loaded.application.problems()
-    folder = loaded.folder(data, log)
+    is_new = not loaded.root(data).exists()
     if not any(problem.level == "error" for problem in problems):
         check_java()
         from penstock.flows.check import check as check_plans
 
-        with quietly(terminal, "asking Spark what it makes of the app"):
-            problems = check_plans(loaded.application, folder if folder.root.exists() else None)
+        with (
+            nullcontext() if is_new else log_folder(loaded, data, log, makes=False) as folder,
+            quietly(terminal, "asking Spark what it makes of the app"),
+        ):
+            problems = check_plans(loaded.application, folder)
     if as_json:
         terminal.data(json.dumps({"problems": [reports.problem_body(problem) for problem in problems]}))
     else:
@@ -284,16 +289,13 @@ def verify(
 
     spark_master.choose(master)
     loaded = load(target, _session)
-    folder = loaded.folder(data, log)
     _known(loaded.application, names or ())
-    if folder.log is None and not folder.root.exists():
-        raise FolderMismatchError(
-            f"there is no data folder '{folder.root}'", hint="run the app, or name it with --data"
-        )
+    if log in ("sqlite", OWN) and not (root := loaded.root(data)).exists():
+        raise FolderMismatchError(f"there is no data folder '{root}'", hint="run the app, or name it with --data")
     check_java()
     from penstock.flows import verify as proof
 
-    with quietly(terminal, "computing every view anew"):
+    with log_folder(loaded, data, log, makes=False) as folder, quietly(terminal, "computing every view anew"):
         proved = proof.verify(loaded.application, folder, names or (), units=units, deep=deep)
     for report in proved:
         if as_json:
@@ -324,11 +326,12 @@ def demo(
     host: HostOption = "127.0.0.1",
     port: PortOption = 8080,
     data: Annotated[Path | None, typer.Option("--data", help="Keep the data here; default: nowhere.")] = None,
+    log: LogOption = "sqlite",
 ) -> None:
     """Run the Meetup example with its simulated feed."""
     from penstock.cli.demo import demo as run_demo
 
-    _exit(run_demo(terminal, host=host, port=port, rate=rate, data=data))
+    _exit(run_demo(terminal, host=host, port=port, rate=rate, data=data, log=log))
 
 
 def _known(application: Application, names: Sequence[str]) -> None:

@@ -30,7 +30,9 @@ StandbyOption = Annotated[
 LogOption = Annotated[
     str,
     typer.Option(
-        "--log", envvar="PENSTOCK_LOG", help="The log that holds the streams: sqlite, or kafka://host:9092[,host:9092]."
+        "--log",
+        envvar="PENSTOCK_LOG",
+        help="The log that holds the streams: sqlite, kafka (a broker of its own), or kafka://host:9092[,host:9092].",
     ),
 ]
 MasterOption = Annotated[

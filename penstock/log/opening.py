@@ -1,8 +1,8 @@
 """Opens a log by its place, a URL that says where it lies: nobody else knows which backends there are.
 
-`sqlite:///data/edge.db` is a file of this machine; `kafka://host:9092/shop/edge?index=...` lies on a Kafka cluster;
-`memory://name` lies in this process alone, for tests. A place is text, so that it travels to any process: Spark's
-workers open the log that a stream names (`Stream.place`).
+`sqlite:///data/edge.db` is a file of this machine; `kafka://host:9092/shop/edge?index=...` lies on a
+Kafka cluster, and `kafkas://` too, over TLS; `memory://name` lies in this process alone, for tests. A place is text, so
+that it travels to any process: Spark's workers open the log that a stream names (`Stream.place`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.log.index.reader import IndexedReader, PlacedRange
 from penstock.log.log import Block, Log, LogReader, Stream, Turn
 
-_BACKENDS = ("sqlite", "memory", "kafka")
-"""Schemes, each of which is the name of a module in `log/logs`; it is imported only if such a log is opened."""
+_BACKENDS = {"sqlite": "sqlite", "memory": "memory", "kafka": "kafka", "kafkas": "kafka"}
+"""By scheme, the name of a module in `log/logs`; it is imported only if such a log is opened."""
 
 
 def open_log(place: str, *, app: str, clock: Clock | None = None, turn: Turn = "now") -> Log:
@@ -59,4 +59,4 @@ def _backend(place: str) -> ModuleType:
     scheme = urlsplit(place).scheme
     if scheme not in _BACKENDS:
         raise ValueError(f"'{place}' is not the place of a log: it begins with one of {', '.join(_BACKENDS)}")
-    return import_module(f"penstock.log.logs.{scheme}")
+    return import_module(f"penstock.log.logs.{_BACKENDS[scheme]}")

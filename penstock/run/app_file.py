@@ -27,9 +27,10 @@ from penstock.app import App
 from penstock.config import Folder
 from penstock.declaration import Application, Place
 from penstock.errors import AppFileError, BadLogError, BadMasterError, PenstockError
+from penstock.log.kafka_settings import client_settings
 
 _EXAMPLE = "give a file (app.py), a file and a name (app.py:app), or a module (pkg.mod:app)"
-_LOG = re.compile(r"kafka://[^/?#,@\s]+:\d+(,[^/?#,@\s]+:\d+)*/?")
+_LOG = re.compile(r"kafkas?://[^/?#,@\s]+:\d+(,[^/?#,@\s]+:\d+)*/?")
 _NEEDS_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "AssertionError")
 """What PySpark raises without a session: an error with a name, or a bare assertion."""
 
@@ -85,11 +86,14 @@ class Loaded:
     file: Path
     application: Application
 
+    def root(self, data: Path | None) -> Path:
+        """Where the data folder lies, whatever log it has."""
+        return (data or self.file.parent / ".penstock" / self.application.name).absolute()
+
     def folder(self, data: Path | None, log: str = "sqlite", checkpoint: Path | None = None) -> Folder:
         """The data folder: what `--data` says, else `.penstock/<app name>` beside the app file; with the log that
         `--log` names, and the checkpoints where `--checkpoint` says."""
-        name = self.application.name
-        root = (data or self.file.parent / ".penstock" / name).absolute()
+        name, root = self.application.name, self.root(data)
         shared = None if checkpoint is None else _mounted(checkpoint) / name
         if log == "sqlite" and (master := spark_master.cluster()):
             raise BadMasterError(
@@ -112,10 +116,12 @@ def _cluster(log: str) -> str:
     match = _LOG.fullmatch(log)
     if match is None:
         raise BadLogError(
-            f"'{log}' is no log", hint="write --log sqlite, or --log kafka://host:9092[,host:9092] for a Kafka cluster"
+            f"'{log}' is no log",
+            hint="write --log sqlite, kafka for a broker of its own, or kafka://host:9092[,host:9092] for a cluster",
         )
     if find_spec("confluent_kafka") is None:
         raise BadLogError("a log on Kafka needs the package confluent-kafka", hint="pip install 'penstock[kafka]'")
+    client_settings(secure=match[0].startswith("kafkas"))
     return match[0].rstrip("/")
 
 

@@ -165,9 +165,10 @@ class Child:
         for process in family(self.pid):
             if process.pid == self.pid:
                 state = process.state
-                _signal(process.pid, signal.SIGUSR1)
-            elif process.name == "java":
+            if process.name == "java":
                 _signal(process.pid, signal.SIGQUIT)
+            elif process.pid == self.pid:
+                _signal(process.pid, signal.SIGUSR1)
         return state
 
     def kill(self) -> None:

@@ -49,6 +49,8 @@ class ChildPlan:
     hung_s: float
     first_pulse_s: float = 120.0
     """How long it may take to start: a JVM on a busy machine needs more than a while."""
+    needs: str | None = None
+    """The child that must be up before this one is started, and is stopped after it."""
 
 
 class Restarts:
@@ -92,6 +94,11 @@ class Keeper:
         self._pulse = 0
         self._exit: int | None = None
         self._killed = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was ever started."""
+        return self._started > 0
 
     def start(self, now: float) -> None:
         self.plan.error.unlink(missing_ok=True)

@@ -9,7 +9,8 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from penstock.declaration import Application, Problem
 from penstock.flows.engine.scratch import PLACE, RUN, ended
 from penstock.run.announcement import address
 from penstock.run.app_file import Loaded
+from penstock.run.broker import OWN, BrokerNode, BrokerProbe, node_of
+from penstock.run.broker_jars import jars
 from penstock.run.exit_codes import FAILED
 from penstock.run.keeper import ChildPlan
 from penstock.run.ownership import RunLock, check_folder, wait_for_children
@@ -30,6 +33,8 @@ from penstock.run.terminal import Terminal
 
 EDGE_HUNG_S = 10.0
 FLOWS_HUNG_S = 20.0
+BROKER_HUNG_S = 60.0
+"""While it does not answer nothing is lost and nothing is taken; a disk that stalls may be back by then."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,26 @@ class Request:
     host: str
     port: int
     security: Security = field(default_factory=Security)
+    broker: BrokerNode | None = None
+    """That of the folder's own, where the log lies on one."""
+
+    @classmethod
+    def of(
+        cls,
+        loaded: Loaded,
+        data: Path | None,
+        log: str,
+        host: str,
+        port: int,
+        security: Security,
+        checkpoint: Path | None = None,
+    ) -> Request:
+        """With the data folder and the log that `--data` and `--log` name."""
+        if log != OWN:
+            return cls(loaded, loaded.folder(data, log, checkpoint), host, port, security)
+        broker = node_of(loaded.root(data))
+        folder = loaded.folder(data, f"kafka://{broker.address}", checkpoint)
+        return cls(loaded, folder, host, port, security, broker)
 
 
 def run(request: Request, terminal: Terminal) -> int:
@@ -53,7 +78,9 @@ def run(request: Request, terminal: Terminal) -> int:
     plain.parts_off()
     check_java()
     os.environ[RUN] = secrets.token_hex(8)  # children of one run know each other by it
-    check_folder(folder, application.name)
+    if request.broker is not None:
+        jars()
+    check_folder(folder, application.name, ask=request.broker is None)  # else edge and flows ask, when it is up
     lock = RunLock(folder)
     lock.take(_who(request, request.port))
     try:
@@ -63,6 +90,9 @@ def run(request: Request, terminal: Terminal) -> int:
         _secure(request, terminal)
         check_port(request.host, request.port)
         terminal.note(f"penstock runs '{application.name}' on {folder.root}")
+        if request.broker is not None:
+            request.broker.prepare()
+            terminal.note(f"its log is a Kafka broker of its own on {request.broker.address}")
         return _supervise(request, terminal, lock)
     finally:
         shutil.rmtree(folder.scratch, ignore_errors=True)
@@ -80,18 +110,24 @@ def _filter_problems(application: Application) -> list[Problem]:
 
 
 def _secure(request: Request, terminal: Terminal) -> None:
-    """See that nobody is let in by mistake, and say who is let in."""
+    """See that nobody is let in by mistake, and say who is let in. Keys lie in the log, which a broker of our own must
+    be up for: then it is seen to before the edge is started."""
     security, folder = request.security, request.folder
-    is_open = not security.tokens and not has_keys(folder)
-    refuse_open(request.host, is_open)
-    if is_open:
-        terminal.note(OPEN)
+    if request.broker is None:
+        _refuse_open(request, terminal)
     certificate = security.certificate(folder, request.host)
     if certificate is not None:
         certificate.context()
         if security.tls:
             terminal.note(f"self-made certificate {certificate.cert}, SHA-256 {certificate.fingerprint()}")
     os.environ[PROBE] = secrets.token_hex(32)
+
+
+def _refuse_open(request: Request, terminal: Terminal) -> None:
+    is_open = not request.security.tokens and not has_keys(request.folder)
+    refuse_open(request.host, is_open)
+    if is_open:
+        terminal.note(OPEN)
 
 
 def _who(request: Request, port: int) -> dict[str, Any]:
@@ -103,15 +139,30 @@ def _who(request: Request, port: int) -> dict[str, Any]:
 def _supervise(request: Request, terminal: Terminal, lock: RunLock) -> int:
     door = DoorAddress(request)
     probe = EdgeProbe(door.address, secret=os.environ.get(PROBE), tls=request.security.scheme == "https")
-    plans = [_edge_plan(request, door, probe), _flows_plan(request)]
-    return Supervisor(
-        plans,
-        state=request.folder.run / "supervisor.json",
-        probe=probe,
-        terminal=terminal,
-        url=door.url,
-        tell=lambda state: lock.describe(_who(request, door.port)),
-    ).run()
+    edge = _edge_plan(request, door, probe)
+    plans = [edge, _flows_plan(request)]
+    with ExitStack() as opened:
+        if request.broker is not None:
+            watched = BrokerProbe(request.broker)
+            watched.start()
+            opened.callback(watched.close)
+            first = iter([True])
+
+            def command() -> Sequence[str]:
+                if next(first, False):
+                    _refuse_open(request, terminal)
+                return edge.command()
+
+            plans[0] = replace(edge, command=command)
+            plans = [_broker_plan(request.broker, request.folder, watched), *(replace(p, needs=OWN) for p in plans)]
+        return Supervisor(
+            plans,
+            state=request.folder.run / "supervisor.json",
+            probe=probe,
+            terminal=terminal,
+            url=door.url,
+            tell=lambda state: lock.describe(_who(request, door.port)),
+        ).run()
 
 
 class DoorAddress:
@@ -153,6 +204,10 @@ def _edge_plan(request: Request, door: DoorAddress, probe: EdgeProbe) -> ChildPl
 def _flows_plan(request: Request) -> ChildPlan:
     file = request.folder.run / "flows.beat"
     return _plan("flows", request.folder, lambda: _command("flows", request), lambda: beat(file), FLOWS_HUNG_S)
+
+
+def _broker_plan(broker: BrokerNode, folder: Folder, probe: BrokerProbe) -> ChildPlan:
+    return _plan(OWN, folder, broker.command, probe.pulse, BROKER_HUNG_S)
 
 
 def _plan(name: str, folder: Folder, command: Any, pulse: Any, hung_s: float) -> ChildPlan:

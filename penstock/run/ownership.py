@@ -24,12 +24,13 @@ WAIT_S = 15.0
 """How long a new run waits for the children of a run that died: they end within 2 s unless the machine is stuck."""
 
 
-def check_folder(folder: Folder, app: str) -> None:
-    """See that the folder is on a local disk and this app's, or free, and make it. Nothing is touched before."""
+def check_folder(folder: Folder, app: str, *, ask: bool = True) -> None:
+    """See that the folder is on a local disk and this app's, or free, and make it. Nothing is touched before. `ask`:
+    its logs whose they are, which those that lie elsewhere may not be able to answer yet."""
     if folder.root.is_dir():
         _refuse_strangers(folder.root)
         _refuse_other_log(folder)
-    for place in (folder.edge_log, folder.flows_log):
+    for place in (folder.edge_log, folder.flows_log) if ask else ():
         check_place(place, app)
     _make(folder)
 
@@ -135,12 +136,13 @@ def wait_for_children(folder: Folder, tell: Callable[[str], None], wait_s: float
     end."""
     deadline = time.monotonic() + wait_s
     told = False
-    while path := next((p for p in (folder.edge_lock, folder.flows_lock) if is_locked(p)), None):
+    locks = {"edge": folder.edge_lock, "flows": folder.flows_lock, "kafka": folder.kafka_lock}
+    while name := next((name for name, path in locks.items() if is_locked(path)), None):
         if not told:
-            tell(f"waiting for the {path.stem} process of an earlier run to end")
+            tell(f"waiting for the {name} process of an earlier run to end")
             told = True
         if time.monotonic() > deadline:
-            raise _stuck(folder, path)
+            raise _stuck(folder, locks[name])
         time.sleep(0.05)
 
 

@@ -1,8 +1,9 @@
-"""Runs an app on one machine: two children that it keeps alive, and a terminal that tells what matters.
+"""Runs an app on one machine: children that it keeps alive, and a terminal that tells what matters.
 
 1. Children end with the supervisor, however it ends; whoever starts next waits for them.
-2. A child that dies or hangs is started again alone; the other one never notices more than silence.
-3. SIGTERM, SIGINT and SIGHUP stop both within `STOP_S`; a second SIGINT ends them at once.
+2. A child that dies or hangs is started again alone; the others never notice more than silence.
+3. SIGTERM, SIGINT and SIGHUP stop all within `STOP_S`, and those that others need last, within `STOP_LAST_S` more; a
+   second SIGINT ends them at once.
 4. `ready <address>` is printed on stdout once; everything else that it says goes to stderr.
 """
 
@@ -32,6 +33,7 @@ GAP_S = 3.0
 silent."""
 STOP_S = 6.0
 """Children that have not ended by then are killed: `run` promises 10 s, and what follows takes its time, too."""
+STOP_LAST_S = 3.0
 ROTATE_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -75,6 +77,10 @@ class Supervisor:
     ) -> None:
         self._lifeline = Lifeline()
         self._keepers = [Keeper(plan, self._lifeline, terminal) for plan in plans]
+        needed = {plan.needs for plan in plans}
+        self._last = [keeper for keeper in self._keepers if keeper.plan.name in needed]
+        """Those that others need."""
+        self._stopping_last = False
         self._state = state
         self._probe = probe
         self._terminal = terminal
@@ -93,8 +99,7 @@ class Supervisor:
         """Blocks until it was asked to stop (returns the exit code) or a child cannot live (raises why)."""
         before = self._listen()
         try:
-            for keeper in self._keepers:
-                keeper.start(time.monotonic())
+            self._start_due()
             self._probe.start()
             return self._loop()
         except BaseException:
@@ -106,6 +111,13 @@ class Supervisor:
             self._lifeline.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _start_due(self) -> None:
+        """Start whatever has all that it needs and was never started."""
+        up = {None, *(keeper.plan.name for keeper in self._keepers if keeper.state == "running")}
+        for keeper in self._keepers:
+            if not keeper.begun and keeper.plan.needs in up:
+                keeper.start(time.monotonic())
 
     def _listen(self) -> dict[signal.Signals, Any]:
         """Signal handlers; a SIGHUP that `nohup` switched off stays off."""
@@ -126,6 +138,8 @@ class Supervisor:
             self._forgive_gap(now)
             for keeper in self._keepers:
                 keeper.tick(now)
+            if not self._asked:
+                self._start_due()
             self._stop_if_asked(now)
             if self._deadline is not None and self._all_stopped():
                 return INTERRUPTED if self._asked > 1 else OK
@@ -142,12 +156,23 @@ class Supervisor:
         if not self._asked:
             return
         if self._deadline is None:
-            self._deadline = now + STOP_S
             self._terminal.note("stopping; a second Ctrl-C ends everything at once")
-            for keeper in self._keepers:
+        self._stop_in_order(now)
+
+    def _stop_in_order(self, now: float) -> None:
+        """Those that others need come last. Called until all have stopped."""
+        first = [keeper for keeper in self._keepers if keeper not in self._last]
+        if self._deadline is None:
+            self._deadline = now + STOP_S
+            for keeper in first:
+                keeper.stop()
+        if not self._stopping_last and (self._asked > 1 or all(keeper.state == "stopped" for keeper in first)):
+            self._stopping_last = True
+            self._deadline = now + STOP_LAST_S
+            for keeper in self._last:
                 keeper.stop()
         if self._asked > 1 or now > self._deadline:
-            for keeper in self._keepers:
+            for keeper in self._keepers if self._stopping_last else first:
                 keeper.kill()
 
     def _all_stopped(self) -> bool:
@@ -155,13 +180,8 @@ class Supervisor:
 
     def _stop_rest(self) -> None:
         """One child cannot live: end the others in order before the user is told."""
-        deadline = time.monotonic() + STOP_S
-        for keeper in self._keepers:
-            keeper.stop()
         while not self._all_stopped():
-            if time.monotonic() > deadline or self._asked > 1:
-                for keeper in self._keepers:
-                    keeper.kill()
+            self._stop_in_order(time.monotonic())
             for keeper in self._keepers:
                 keeper.tick(time.monotonic())
             time.sleep(0.05)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -42,10 +40,6 @@ def kafka() -> Iterator[kafka_broker.Broker]:
         pytest.fail(f"THE LOG ON KAFKA IS NOT TESTED: {why}")
     backend = BACKENDS["kafka"]
     assert isinstance(backend, KafkaBackend)
-    memory = Path("/dev/shm")
-    with (
-        tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,
-        kafka_broker.running_broker(Path(folder)) as broker,
-    ):
+    with kafka_broker.broker_in_memory() as broker:
         backend.servers, backend.data = broker.address, broker.data
         yield broker

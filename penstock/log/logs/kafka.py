@@ -39,6 +39,7 @@ from penstock.log.index.file import failures
 from penstock.log.index.reader import IndexedReader, PlacedRange
 from penstock.log.index.tables import BlockPlace, Index, Stored, Tables
 from penstock.log.index.writer import IndexedLog
+from penstock.log.kafka_settings import client_settings
 from penstock.log.log import CONTROL, Block, Stream, Turn, Writer
 from penstock.log.logs.kafka_cluster import Cluster, DoubtError
 from penstock.log.logs.kafka_index import IndexApplier, JournalIndex, KafkaPlace, LogJournal, note_state
@@ -70,7 +71,7 @@ def place_of(servers: str, app: str, log: str, index: Path) -> str:
 def parse(place: str) -> KafkaPlace:
     parts = urlsplit(place)
     app, log = parts.path.strip("/").split("/")
-    return KafkaPlace(parts.netloc, app, log, Path(parse_qs(parts.query)["index"][0]))
+    return KafkaPlace(parts.netloc, app, log, Path(parse_qs(parts.query)["index"][0]), parts.scheme == "kafkas")
 
 
 def _folder_id(folder: Path) -> str:
@@ -417,7 +418,8 @@ def open_reader(place: str, *, keep: bool = False) -> IndexedReader:
 
 
 def read_placed(stream: Stream, placed: PlacedRange, columns: Sequence[str] | None) -> Iterator[Block]:
-    cluster = _readers_cluster(parse(stream.place).servers)
+    where = parse(stream.place)
+    cluster = _readers_cluster(where.servers, where.secure)
 
     def fetch(topic: str, partition: int, position: int) -> tuple[Any, bytes | None] | None:
         found = cluster.get(topic, partition, position)
@@ -427,9 +429,9 @@ def read_placed(stream: Stream, placed: PlacedRange, columns: Sequence[str] | No
 
 
 @cache
-def _readers_cluster(servers: str) -> Cluster:
+def _readers_cluster(servers: str, secure: bool) -> Cluster:
     """One for as long as a process of Spark lives, which reads range after range: a new one is slow to begin."""
-    return Cluster(servers)
+    return Cluster(servers, client_settings(secure=secure))
 
 
 def check_place(place: str, app: str) -> None:

@@ -13,17 +13,25 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.errors import BadLogError, DiskFullError, LogUnavailableError
+from penstock.errors import BadLogError, DiskFullError, LogRefusedError, LogUnavailableError
+from penstock.log.kafka_settings import OURS, ClientSettings
+from penstock.log.kafka_topics import TopicFacts, replicas_of, settings_of
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import (
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        NewTopic,
+        ResourceType,
+    )
 except ImportError as error:  # pragma: no cover
     raise LogUnavailableError(
         "a log on Kafka needs the package confluent-kafka", hint="pip install 'penstock[kafka]'"
     ) from error
 
-RECORD_BYTES = 16 * 1024**2
 WRITE_S = 4.0
 """How long a record may take to be on all replicas that are in sync."""
 ASK_S = 5.0
@@ -31,26 +39,25 @@ _CACHE_BYTES = 32 * 1024**2
 _AT_ONCE = 999
 _FOLLOWED = 8
 """Partitions whose reading goes on where it was; another one begins anew, which takes 4 to 10 ms."""
-_OURS = {
-    "acks": "all",
-    "enable.idempotence": True,
-    "allow.auto.create.topics": False,
-    "isolation.level": "read_uncommitted",
-    "enable.auto.commit": False,
-    "auto.offset.reset": "error",
-    "message.max.bytes": RECORD_BYTES,
-}
-"""Settings that the protocol rests on; nobody may give others."""
-_TOPIC = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    "max.message.bytes": str(RECORD_BYTES),
-    "message.timestamp.type": "CreateTime",
-}
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _GONE = _ABSENT | {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE})
+
+
+_UNKNOWN_CLIENT = frozenset(
+    {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.ILLEGAL_SASL_STATE}
+)
+_NO_RIGHT = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_RIGHTS = (
+    "Create, Delete, Describe, DescribeConfigs, Read and Write on the topics that begin with the app's name and a dot"
+)
 
 
 class TopicRecord(NamedTuple):
@@ -68,9 +75,11 @@ class DoubtError(Exception):
 class Cluster:
     """What one process has of a cluster. Any thread may use it."""
 
-    def __init__(self, servers: str, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, servers: str, settings: ClientSettings | None = None) -> None:
         self.servers = servers
-        self._settings = {**(settings or {}), "bootstrap.servers": servers, "log_level": 0}  # our errors say it
+        self._given = settings or ClientSettings()
+        self._refusal: KafkaError | None = None
+        """What the client said last of TLS or a password, which it does not say again when it gives up."""
         self._lock = threading.RLock()
         self._pid = 0
         self._forget_clients()
@@ -108,7 +117,7 @@ class Cluster:
             self._mine()
             if self._producer is None:
                 times = {"message.timeout.ms": round(WRITE_S * 1000), "linger.ms": 0}
-                self._producer = Producer({**self._settings, **_only(_OURS, _PRODUCING), **times})
+                self._producer = self._made(Producer, {**_only(OURS, _PRODUCING), **times})
             producer = self._producer
             offsets = [-1] * len(records)
             failures: list[KafkaError] = []
@@ -137,7 +146,7 @@ class Cluster:
             if failures or waiting:
                 self._producer = None  # one that lost a record would number the next ones wrongly
                 producer.purge(in_flight=False)
-                raise _failed(failures)
+                raise self._failed(failures)
             return offsets
 
     # Reading
@@ -153,7 +162,7 @@ class Cluster:
             except KafkaException as error:
                 if error.args[0].code() in _ABSENT:
                     return 0
-                raise _away(error) from error
+                raise self._away(error, self._asker) from error
             return int(end)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[TopicRecord]:
@@ -181,7 +190,7 @@ class Cluster:
                     self._end_reading(topic, partition)
                     if records or error.code() in _ABSENT:
                         return records
-                    raise _away(KafkaException(error))
+                    raise self._away(KafkaException(error))
                 records.append(TopicRecord(message.offset(), message.key(), message.value()))
             if records:
                 self._readers[topic, partition] = (consumer, records[-1].offset + 1)
@@ -216,13 +225,13 @@ class Cluster:
             while (message := consumer.poll(0.5)) is None:
                 if time.monotonic() > deadline:
                     self._end_reading(topic, partition)
-                    raise LogUnavailableError("Kafka does not answer", detail=self.servers, hint="see whether it runs")
+                    raise self._silent()
             error = message.error()
             if error is not None:
                 self._end_reading(topic, partition)
                 if error.code() in _GONE:
                     return None
-                raise _away(KafkaException(error))
+                raise self._away(KafkaException(error))
             self._readers[topic, partition] = (consumer, message.offset() + 1)
             return TopicRecord(message.offset(), message.key(), message.value())
 
@@ -243,17 +252,82 @@ class Cluster:
         consumer.close()
 
     def _consumer(self) -> Any:
-        return Consumer({**self._settings, **_only(_OURS, _CONSUMING), **_QUICKLY, "group.id": "penstock"})
+        return self._made(Consumer, {**_only(OURS, _CONSUMING), **_QUICKLY, "group.id": "penstock"})
+
+    def _made(self, kind: Any, more: Mapping[str, Any]) -> Any:
+        """A client of a kind. What it says of itself is not printed: our errors say it."""
+        ours = {"bootstrap.servers": self.servers, "log_level": 0, "error_cb": self._told, **more}
+        try:
+            return kind({**self._given.values, **ours})
+        except KafkaException as error:
+            raise BadLogError(
+                "Kafka's client does not take its settings",
+                detail=self._given.redact(error.args[0].str()),
+                hint="correct the file that PENSTOCK_KAFKA_SETTINGS names",
+            ) from None
+
+    def _told(self, error: KafkaError) -> None:
+        if error.code() in _UNKNOWN_CLIENT:
+            self._refusal = error
+
+    # What went wrong
+
+    def _away(self, error: KafkaException, client: Any = None) -> LogUnavailableError:
+        if client is not None:
+            client.poll(0)  # only then are we told what was wrong with a password or a certificate
+        kafka = error.args[0]
+        refusal = kafka if kafka.code() in _UNKNOWN_CLIENT | _NO_RIGHT else self._refusal
+        self._refusal = None
+        if refusal is not None:
+            return self._refused(refusal)
+        return LogUnavailableError(
+            "Kafka cannot be asked now", detail=f"{self.servers}: {self._said(kafka)}", hint="see whether it runs there"
+        )
+
+    def _refused(self, error: KafkaError) -> LogRefusedError:
+        detail = f"{self.servers}: {self._said(error)}"
+        if error.code() in _NO_RIGHT:
+            return LogRefusedError(
+                "Kafka gives this client too few rights",
+                detail=detail,
+                hint=f"it needs the ACLs {_RIGHTS}, and DescribeConfigs on the cluster: kafka-acls.sh --add"
+                " --resource-pattern-type prefixed",
+            )
+        return LogRefusedError(
+            "Kafka does not let this client in",
+            detail=detail,
+            hint="correct the password or the certificates in the file that PENSTOCK_KAFKA_SETTINGS names; kafkas://"
+            " speaks TLS, kafka:// does not",
+        )
+
+    def _said(self, error: KafkaError) -> str:
+        return self._given.redact(error.str())
+
+    def _silent(self) -> LogUnavailableError:
+        return LogUnavailableError("Kafka does not answer", detail=self.servers, hint="see whether it runs there")
+
+    def _failed(self, failures: Sequence[KafkaError]) -> Exception:
+        for error in failures:
+            if error.code() in _TOO_LARGE:
+                return DiskFullError(
+                    "Kafka takes no record of this size",
+                    detail=error.str(),
+                    hint="raise max.message.bytes of its topic",
+                )
+            if error.code() in _NO_RIGHT:
+                return self._refused(error)
+        return DoubtError(self._said(failures[0]) if failures else f"no answer within {WRITE_S:g} s")
 
     # Topics
 
     def make_topic(self, name: str, partitions: int) -> None:
         """Make a topic, unless it is there."""
-        replicas = min(3, len(self._metadata().brokers))
-        settings = {**_TOPIC, "min.insync.replicas": "2" if replicas > 2 else "1"}
-        if replicas == 1:
-            settings["flush.messages"] = "1"  # nobody else has it: it must be on the disk
-        made = self._topics().create_topics([NewTopic(name, partitions, replicas, config=settings)])[name]
+        there = self._metadata()
+        if name in there.topics and there.topics[name].error is None:
+            return
+        replicas = replicas_of(len(there.brokers))
+        wanted = NewTopic(name, partitions, replicas, config=settings_of(replicas))
+        made = self._topics().create_topics([wanted])[name]
         try:
             made.result(30)
         except KafkaException as error:
@@ -262,7 +336,32 @@ class Cluster:
                     f"'{name}' cannot be the name of a topic", hint="use ASCII letters, digits, - and _ in names"
                 ) from error
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise _away(error) from error
+                raise self._away(error, self._admin) from error
+
+    def topics(self, names: Sequence[str]) -> list[TopicFacts]:
+        """Those of them that there are, as they are."""
+        known = self._metadata().topics
+        there = [name for name in names if name in known]
+        asked = [ConfigResource(ResourceType.TOPIC, name) for name in there]
+        found = []
+        try:
+            for resource, told in (self._topics().describe_configs(asked) if asked else {}).items():
+                settings = {name: entry.value for name, entry in told.result(30).items()}
+                found.append(TopicFacts(resource.name, len(known[resource.name].partitions[0].replicas), settings))
+        except KafkaException as error:
+            raise self._away(error, self._admin) from error
+        return found
+
+    def set_topic(self, name: str, settings: Mapping[str, str]) -> None:
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in settings.items()
+        ]
+        wanted = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        try:
+            for changed in self._topics().incremental_alter_configs([wanted]).values():
+                changed.result(30)
+        except KafkaException as error:
+            raise self._away(error, self._admin) from error
 
     def drop_topics(self, names: Sequence[str]) -> None:
         for dropped in self._topics().delete_topics(list(names)).values() if names else ():
@@ -282,13 +381,13 @@ class Cluster:
         try:
             return self._topics().list_topics(timeout=ASK_S)
         except KafkaException as error:
-            raise _away(error) from error
+            raise self._away(error, self._admin) from error
 
     def _topics(self) -> Any:
         with self._lock:
             self._mine()
             if self._admin is None:
-                self._admin = AdminClient(self._settings)
+                self._admin = self._made(AdminClient, {})
             return self._admin
 
 
@@ -304,16 +403,3 @@ def _only(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def _reporting(told: Any, number: int) -> Any:
     return lambda error, message: told(number, error, message)
-
-
-def _failed(failures: Sequence[KafkaError]) -> Exception:
-    for error in failures:
-        if error.code() in _TOO_LARGE:
-            return DiskFullError(
-                "Kafka takes no record of this size", detail=error.str(), hint="raise max.message.bytes of its topic"
-            )
-    return DoubtError(failures[0].str() if failures else f"no answer within {WRITE_S:g} s")
-
-
-def _away(error: KafkaException) -> LogUnavailableError:
-    return LogUnavailableError("Kafka cannot be asked now", detail=error.args[0].str(), hint="see whether it runs")

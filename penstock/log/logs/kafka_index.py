@@ -25,6 +25,7 @@ from penstock.errors import CorruptBlockError, LogUnavailableError
 from penstock.log.index import file
 from penstock.log.index.file import BUSY_S, IndexFile, failures
 from penstock.log.index.tables import Look, Tables, Values
+from penstock.log.kafka_settings import client_settings
 from penstock.log.log import Writer
 from penstock.log.logs.kafka_cluster import Cluster
 from penstock.log.logs.kafka_journal import Record, State, decode, encode, replay
@@ -49,6 +50,7 @@ class KafkaPlace(msgspec.Struct, frozen=True):
     app: str
     log: str
     index: Path
+    secure: bool = False
 
     @property
     def journal(self) -> str:
@@ -63,7 +65,7 @@ class LogJournal:
 
     def __init__(self, where: KafkaPlace) -> None:
         self.where = where
-        self.cluster = Cluster(where.servers)
+        self.cluster = Cluster(where.servers, client_settings(secure=where.secure))
         self.written, self.kept = (Hold(where.index.with_name(where.index.name + end)) for end in _HOLDS)
         """Whether the log's writer, or a keeper, is at work on this folder."""
         self._applier: IndexApplier | None = None

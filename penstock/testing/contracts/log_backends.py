@@ -228,8 +228,8 @@ class KafkaBackend(LogBackend):
 
     @contextmanager
     def starved(self, log: Log) -> Iterator[None]:
+        from penstock.log.kafka_settings import RECORD_BYTES
         from penstock.log.logs.kafka import parse
-        from penstock.log.logs.kafka_cluster import RECORD_BYTES
 
         where = parse(log.place)
         topics = [where.journal, *(where.topic(stream.name, stream.epoch) for stream in log.streams())]

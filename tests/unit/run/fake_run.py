@@ -1,6 +1,6 @@
 """A real supervisor over children that are shell scripts: what the tests of the supervisor kill, stop and starve.
 
-python fake_run.py FOLDER '{"one": "script", ...}' hung_s stop_s
+python fake_run.py FOLDER '{"one": "script", ...}' hung_s stop_s; a child "two after one" needs that one
 """
 
 import json
@@ -26,6 +26,7 @@ class ReadyAtOnce(EdgeProbe):
 
 
 def plan(folder: Path, name: str, script: str, hung_s: float) -> ChildPlan:
+    name, _, needs = name.partition(" after ")
     file = folder / f"{name}.beat"
     return ChildPlan(
         name=name,
@@ -34,6 +35,7 @@ def plan(folder: Path, name: str, script: str, hung_s: float) -> ChildPlan:
         error=folder / f"{name}.error.json",
         pulse=lambda: beat(file),
         hung_s=hung_s,
+        needs=needs or None,
     )
 
 

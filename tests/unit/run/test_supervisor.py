@@ -88,6 +88,21 @@ def test_sigterm_stops_both_and_exits_with_0(start):
     assert run.state()["state"] == "stopped"
 
 
+def test_what_others_need_is_started_first_and_stopped_last(start, tmp_path):
+    told = tmp_path / "told"
+    says = 'trap "echo $0 ends >> TOLD; exit 0" TERM; while :; do touch "$1"; sleep 0.05; done'.replace(
+        "TOLD", str(told)
+    )
+    first = f"while [ ! -e {tmp_path / 'may'} ]; do sleep 0.05; done; echo one is up >> {told}; {says}"
+    run = start(**{"two after one": f"echo two begins >> {told}; {says}", "one": first})
+    until(lambda: run.child("one").get("state") == "starting")
+    (tmp_path / "may").touch()
+    run.pid("two")
+    run.process.terminate()
+    assert run.finish()[0] == 0
+    assert told.read_text().splitlines() == ["one is up", "two begins", "two ends", "one ends"]
+
+
 def test_what_does_not_stop_in_time_is_killed_and_what_a_child_leaves_behind_at_once(start):
     run = start(one=DEAF, two=f'(trap "" TERM; exec sleep 1000) & {LIVES}', stop_s=1.0)
     groups = [run.pid("one"), run.pid("two")]
