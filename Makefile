@@ -57,7 +57,7 @@ $(CLIENT): client/package.json client/package-lock.json
 	touch $@
 
 demo: setup
-	@$(BIN)/penstock demo
+	@$(if $(EXAMPLE),$(BIN)/python examples/demo.py $(EXAMPLE),$(BIN)/penstock demo)
 
 lint: $(INSTALLED) $(PAGE) $(CLIENT)
 	$(BIN)/ruff check .
