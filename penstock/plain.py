@@ -33,7 +33,7 @@ SPARK = (
     "sink",
     "prepared",
 )
-"""The parts of `flows/engine`."""
+"""The parts of `flows/engine`; what each saves stands in `docs/decisions/engine.md`."""
 AIOHTTP = ("short_way",)
 """The parts of `collect/ways`."""
 
