@@ -213,6 +213,11 @@ SEEDS ?= 5
 shapes: testing
 	SHAPE_SEEDS=$(SEEDS) $(PYTEST) tests/flows/test_shapes.py
 
+# Patterns against a reference that tries all ways to give events to steps: make patterns SEEDS=2000
+.PHONY: patterns
+patterns: testing
+	PATTERN_SEEDS=$(if $(filter file,$(origin SEEDS)),2000,$(SEEDS)) $(PYTEST) tests/unit/flows/test_patterns.py
+
 # The tables of routes and parameters in docs/reference/http.md
 .PHONY: routes
 routes: $(INSTALLED)

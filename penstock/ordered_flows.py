@@ -11,8 +11,10 @@ from penstock.config import duration_us
 from penstock.declaration import FlowDef, Order, OrderedDef, Place, ViewDef
 from penstock.errors import DeclarationError
 from penstock.option_checks import Names, at, at_least, names
-from penstock.stateful import script_of
+from penstock.patterns import AfterMatch, DeclaredPattern, check_pattern
+from penstock.stateful import Script, script_of
 
+F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
@@ -103,6 +105,79 @@ class OrderedFlows:
                 if state:
                     self._views.append(state_view(flow))
             return cls
+
+        return declare
+
+    def pattern(
+        self,
+        *,
+        key: Names,
+        within: str | timedelta | None = None,
+        name: str | None = None,
+        order: Order = "time",
+        after_match: AfterMatch = "skip_past_last",
+        partitions: int = 1,
+        visible_where: str | None = None,
+    ) -> Callable[[F], F]:
+        """A function that returns a pattern (`penstock.patterns`): each match in the events of a `key` is one event of
+        a new stream, with the events that matched in it. Its parameter names the stream or flow that it reads.
+
+        A match takes less than `within` from its first event to its last. `order="time"` looks at events as they
+        happened, once nothing older is taken any more; `order="log"` as they came. `after_match` says what becomes of
+        the key's other partial matches: those that began before the end of this one go ("skip_past_last"), those that
+        began with the same event ("skip_to_next"), or none.
+
+        >>> from penstock import App, Event
+        >>> from penstock.patterns import begin
+        >>> app = App("roads")
+        >>> class Report(Event):
+        ...     road: str
+        ...     speed: float
+        >>> reports = app.stream("reports", Report, key="road", late_after="10 seconds")
+        >>> @app.pattern(key="road", within="5 minutes")
+        ... def jam(reports):
+        ...     return begin("a", "speed < 20").followed_by("b", "speed < a.speed")
+        """
+
+        def declare(f: F) -> F:
+            code = inspect.unwrap(f).__code__
+            place = Place(code.co_filename, code.co_firstlineno)
+            with at(place):
+                called, columns = name or f.__name__, names(key)
+                inputs = tuple(inspect.signature(f).parameters)
+                if len(inputs) != 1:
+                    raise DeclarationError(f"'{called}' has {len(inputs)} parameters", hint="name one stream or flow")
+                if not columns:
+                    raise DeclarationError(
+                        f"'{called}' needs a key", hint="name the columns whose events belong together"
+                    )
+                if order not in get_args(Order):
+                    raise DeclarationError(f"order={order!r} of '{called}'", hint="use 'log' or 'time'")
+                within_us = None if within is None else duration_us(within)
+                found = check_pattern(f(inputs[0]), called, within_us, after_match)
+                self._flows.append(
+                    FlowDef(
+                        name=called,
+                        function=f,
+                        parameters=inputs,
+                        key=columns,
+                        time=None,
+                        partitions=partitions,
+                        late_after_us=None,
+                        deterministic=False,
+                        place=place,
+                        doc=inspect.getdoc(f) or "",
+                        visible_where=visible_where,
+                        ordered=OrderedDef(
+                            script=Script(DeclaredPattern(found, within_us, after_match), called),
+                            key=columns,
+                            order=order,
+                            keep_us=within_us,
+                            state=f"{called}.state",
+                        ),
+                    )
+                )
+            return f
 
         return declare
 

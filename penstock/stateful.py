@@ -43,7 +43,18 @@ class Out:
     One object serves all keys of a batch; whoever folds looks at it after each call.
     """
 
-    __slots__ = ("_now_us", "_output", "_stamped", "_timed", "changed", "emitted", "forgotten", "key", "timers")
+    __slots__ = (
+        "_now_us",
+        "_output",
+        "_stamped",
+        "_timed",
+        "changed",
+        "emitted",
+        "forgotten",
+        "key",
+        "rejected",
+        "timers",
+    )
 
     def __init__(
         self, output: type[msgspec.Struct] | None, key: tuple[str, ...], now_us: int, *, timed: bool = True
@@ -56,6 +67,8 @@ class Out:
         self.key: tuple[Any, ...] = ()
         """The values of the key whose event or timer this is."""
         self.emitted: list[Any] = []
+        self.rejected: list[tuple[str, str]] = []
+        """Reasons and words of letters that the script writes itself."""
         self.timers: dict[tuple[str, bool], int] = {}
         """When each is due, by its name and whether the clock decides."""
         self.changed = False
@@ -88,9 +101,13 @@ class Out:
         """Let go of the key's state and of its timers, once this call is over."""
         self.forgotten = True
 
+    def reject(self, reason: str, said: str) -> None:
+        """Put the event into `dead`, although the script has not failed."""
+        self.rejected.append((reason, said))
+
     def reset(self) -> None:
         """Forget what a call that failed has left."""
-        self.emitted, self.changed, self.forgotten = [], False, False
+        self.emitted, self.rejected, self.changed, self.forgotten = [], [], False, False
 
     def _set(self, timer: tuple[str, bool], due_us: int | None) -> None:
         self.changed = True

@@ -10,6 +10,7 @@ import pytest
 
 from penstock import App, Event, Struct
 from penstock.flows.ordered import spread
+from penstock.patterns import begin
 from tests.flows.world import World
 
 BEGIN_MS = 1_700_000_000_000
@@ -134,3 +135,39 @@ def test_changed_code_rebuilds_and_executors_fold_the_same(
     assert there.memory()["live/large"] != epoch
     assert emitted(there) == before == reference(commits)[0]
     assert_proved(there)
+
+
+def test_a_pattern_finds_its_matches_once_through_restarts(world: Callable[[App], World]) -> None:
+    app = App("bank")
+    payments_ = app.stream("payments", Payment, key="card", time="at", late_after="10 seconds")
+
+    @app.pattern(key="card", within="1 minute")
+    def probing(payments: Any) -> Any:
+        """A small payment, then a large one of the same card."""
+        return begin("small", "amount < 1.5").followed_by("large", "amount > 20 * small.amount")
+
+    assert payments_.name == "payments"
+    there, commits = world(app), payments(4)
+    for cut in (commits[:12], commits[12:30], commits[30:]):
+        there.send("payments", cut)
+        there.run()
+    found = [(m["card"], m["small"]["at"], m["large"]["at"]) for m in there.events("probing")]
+    assert found == pairs(commits)
+    assert there.verify()["probing"].result == "equal"
+
+
+def pairs(commits: list[list[Payment]]) -> list[tuple[str | None, int, int]]:
+    """Small and then large, by hand: in the order of time, and after a match all begins anew."""
+    taken, newest, complete = [], 0, 0
+    for commit in commits:
+        taken += [p for p in commit if p.at >= newest - 10_000]
+        complete, newest = newest - 10_000, max(newest, *(p.at for p in commit))
+    found, small = [], dict[str | None, list[Payment]]()
+    for p in sorted((p for p in taken if p.at < complete and p.card is not None), key=lambda p: p.at):
+        first = next((s for s in small.get(p.card, []) if p.at - s.at < 60_000 and p.amount > 20 * s.amount), None)
+        if first is not None:
+            found.append((p.card, first.at, p.at))
+            small[p.card] = []
+        elif p.amount < 1.5:
+            small.setdefault(p.card, []).append(p)
+    return found

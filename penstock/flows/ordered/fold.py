@@ -236,6 +236,9 @@ class Fold:
             major = time_us if by_time else step
             if out.emitted:
                 self._take((major, 1, seq, b"", 0), time_us)
+            if out.rejected:
+                self._letters += [event_letter(event, said, reason) for reason, said in out.rejected]
+                out.rejected = []
             if out.forgotten:
                 self._begin_anew(key)
             if out.changed:

@@ -10,9 +10,17 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.declaration import FlowDef, Problem
+from penstock.errors import BadQueryError
 from penstock.flows.ordered.fold import FoldSpec
+from penstock.flows.ordered.pattern_match import PatternScript
+from penstock.flows.ordered.pattern_ranges import Range, is_empty, ranges_of
 from penstock.flows.project import project_sources
+from penstock.patterns import DeclaredPattern
 from penstock.schema import TIME, read_schema, simple_type
+from penstock.stateful import Script
+from penstock.views.where.filter import compile_where
+from penstock.views.where.needs import NEVER
+from penstock.views.where.syntax import parse
 
 _KEYS = ("string", "bigint", "int", "boolean", "date", "timestamp", "decimal", "binary", "double")
 
@@ -29,9 +37,15 @@ def ordered_facts(
         return None, problems
     first, ordered = next(iter(schemas.values())), flow.ordered
     fields = tuple(pa.field(name, first.field(name).type) for name in ordered.key)
-    spec = FoldSpec(flow.name, ordered.script, fields, ordered.order, ordered.keep_us)
+    script = bound_script(flow, first)
+    if isinstance(script.script, PatternScript):
+        timed = all(late_after_us is not None for late_after_us in late_after.values())
+        problems = list(pattern_problems(flow, script.script, timed=timed))
+        if problems:
+            return None, problems
+    spec = FoldSpec(flow.name, script, fields, ordered.order, ordered.keep_us)
     facts = {"late_after": late_after, "upstream": {n: upstream[n] for n in flow.inputs if n in upstream}}
-    digest = ordered_fingerprint(flow, facts, [*schemas.values(), spec.rows_schema, spec.state_schema])
+    digest = ordered_fingerprint(flow, script, facts, [*schemas.values(), spec.rows_schema, spec.state_schema])
     return {
         "node": flow,
         "inputs": dict(inputs),
@@ -82,21 +96,58 @@ def ordered_problems(
             if late_after_us is None:
                 text = f"'{flow.name}' is in the order of time, and '{name}' never says that a time is complete"
                 yield Problem("error", "never_complete", text, flow.place, "give the stream late_after=")
-    if flow.time is not None and flow.time not in (*(ordered.script.rows.names if ordered.script.rows else ()), TIME):
+    rows = None if isinstance(ordered.script.script, DeclaredPattern) else ordered.script.rows
+    if flow.time is not None and flow.time not in (*(rows.names if rows is not None else ()), TIME):
         text = f"time='{flow.time}' of '{flow.name}' is no field of its Output"
         yield Problem("error", "unknown_field", text, flow.place, "name one of its fields")
 
 
-def ordered_fingerprint(flow: FlowDef, facts: Mapping[str, Any], schemas: Sequence[pa.Schema]) -> str:
+def pattern_problems(flow: FlowDef, script: PatternScript, *, timed: bool) -> Iterator[Problem]:
+    """What stops a pattern from ever matching."""
+    clash = next((step.name for step in script.pattern.steps if step.name in (*script.names, "_time")), None)
+    if clash is not None:
+        text = f"the step '{clash}' of '{flow.name}' is called like a column of the events"
+        yield Problem("error", "name_taken", text, flow.place, "give the step another name")
+        return
+    if script.pattern.waits and not timed:
+        text = f"'{flow.name}' waits for the end of within=, and its stream never says that a time is complete"
+        yield Problem("error", "never_complete", text, flow.place, "give the stream late_after=")
+    ranges: dict[str, dict[str, Range]] = {}
+    for step in script.pattern.steps:
+        try:
+            where = compile_where(step.where, script.columns())
+        except BadQueryError as error:
+            text = f"the condition of '{step.name}' in '{flow.name}': {error.message}"
+            yield Problem("error", "bad_pattern", text, flow.place, error.hint)
+            return
+        ranges[step.name] = ranges_of(parse(step.where), ranges)
+        empty = [column for column, found in ranges[step.name].items() if is_empty(found)]
+        if (empty or where.needs == NEVER) and step.link != "not_followed_by":
+            why = f": there is no '{empty[0]}' that fits" if empty else ""
+            text = f"no event ever fits the step '{step.name}' of '{flow.name}'{why}"
+            yield Problem("error", "never_matches", text, flow.place, "its conditions exclude each other: mend one")
+
+
+def bound_script(flow: FlowDef, schema: pa.Schema) -> Script:
+    """The script of a flow, now that the columns of its events are known."""
+    assert flow.ordered is not None
+    declared = flow.ordered.script.script
+    if isinstance(declared, DeclaredPattern):
+        within_us, after = declared.within_us, declared.after_match
+        return Script(PatternScript(declared.pattern, schema, flow.ordered.key, within_us, after), flow.name)
+    return flow.ordered.script
+
+
+def ordered_fingerprint(flow: FlowDef, script: Script, facts: Mapping[str, Any], schemas: Sequence[pa.Schema]) -> str:
     """Another one: the flow is not the one that made its rows. What Python does is known by the project's source."""
     ordered = flow.ordered
     assert ordered is not None
     digest = hashlib.sha256(repr(sorted(facts.items())).encode())
-    own = (ordered.key, ordered.order, ordered.keep_us, ordered.script.version, flow.key, flow.time, flow.partitions)
+    own = (ordered.key, ordered.order, ordered.keep_us, script.version, flow.key, flow.time, flow.partitions)
     digest.update(repr(own).encode())
     for schema in schemas:
         digest.update(str([(f.name, str(f.type)) for f in schema]).encode())
-    meaning: Callable[[], str] | None = getattr(ordered.script.script, "meaning", None)
+    meaning: Callable[[], str] | None = getattr(script.script, "meaning", None)
     if meaning is not None:
         digest.update(meaning().encode())
         return digest.hexdigest()

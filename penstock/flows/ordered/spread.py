@@ -27,7 +27,10 @@ _SCHEMA = f"{_RESULT} binary"
 def fold_anywhere(
     spark: SparkSession | None, spec: FoldSpec, ground: BatchGround, events: Mapping[str, pa.Table], states: pa.Table
 ) -> Folded:
-    """Fold a batch, where that is fastest."""
+    """Fold a batch, where that is fastest. Events that a script has no use for are left out before."""
+    wanted = getattr(spec.script.script, "wanted", None)
+    if wanted is not None:
+        events = {name: wanted(table) for name, table in events.items()}
     if spark is None or sum(table.num_rows for table in events.values()) <= FEW_EVENTS:
         return fold(spec, ground, events, states)
     return spread(spark, spec, ground, events, states)
