@@ -27,6 +27,7 @@ from penstock.declaration import (
     UdpDef,
     Unknown,
     ViewDef,
+    topic_name,
 )
 from penstock.errors import DeclarationError
 from penstock.horizon import parse_horizon
@@ -91,17 +92,18 @@ class App(OrderedFlows):
         signed: Signed | None = None,
         horizon: int | str | timedelta | None = None,
         visible_where: str | None = None,
+        topic: bool | str = False,
     ) -> StreamDef:
         """A stream of events that come in from outside.
 
         `key` chooses the partition, `time` is the field with the event's time (int: milliseconds), `id` the field or
         fields that make an event unique (`"fingerprint"`: a hash of its content). An event more than `late_after`
-        behind the newest is late; one further
-        ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a size ("10 GB"). `unknown` fields are
-        ignored, kept in the JSON column `_unknown`, or a reason to reject. `rate` ("1000/s") is what one account may
-        send, `burst` how many events at once. `overload="shed"` drops events where others would get 503, by the rule
-        `shed`: "newest", "random", "sample" (keeps whole keys) or "priority:<field>". `signed` says how webhooks into
-        this stream are signed (`penstock.signed`); nothing else is taken then but what comes with a key.
+        behind the newest is late; one further ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a
+        size ("10 GB"). `unknown` fields are ignored, kept in the JSON column `_unknown`, or a reason to reject. `rate`
+        ("1000/s") is what one account may send, `burst` how many events at once. `overload="shed"` drops events where
+        others would get 503, by the rule `shed`: "newest", "random", "sample" (keeps whole keys) or
+        "priority:<field>". `signed` says how webhooks into this stream are signed (`penstock.signed`); nothing else is
+        taken then but what comes with a key.
 
         `id="cloudevent"` takes a CloudEvent's source and id. `sent` is the field in which the sender's clock says when
         it sent (or the header `Penstock-Sent` does): `_time` is then corrected by how wrong that clock is, up to
@@ -111,7 +113,7 @@ class App(OrderedFlows):
         given, each takes 20 to 40 bytes of memory) or a duration ("24 hours" unless given), whichever ends first.
 
         `visible_where` (SQL) says which events a reader sees: `"user_id = :sub"`, where `:sub` is a claim of its
-        credential.
+        credential. `topic=True`, or a name, publishes events to a topic of Kafka too, for other programs.
         """
         place = _caller()
         with _at(place):
@@ -143,6 +145,7 @@ class App(OrderedFlows):
                 signed=signed,
                 horizon=parse_horizon(horizon),
                 visible_where=visible_where,
+                topic=topic_name(self.name, name, topic),
             )
         self._streams.append(stream)
         return stream
@@ -162,6 +165,7 @@ class App(OrderedFlows):
         shed: str | None = None,
         signed: Signed | None = None,
         visible_where: str | None = None,
+        topic: bool | str = False,
     ) -> TableDef:
         """Rows by `key` that come in from outside: each is set, changed and deleted by itself, and only what is current
         counts. It is read like a view, and views join it.
@@ -173,7 +177,7 @@ class App(OrderedFlows):
         many rows at once. `overload="shed"` drops changes where others would get 503, by the rule `shed`, as for a
         stream. `signed` says how webhooks into this table are signed (`penstock.signed`): a `POST` of rows; nothing
         else is taken then but what comes with a key. `visible_where` (SQL) says which rows a reader sees:
-        `"user_id = :sub"`, where `:sub` is a claim of its credential.
+        `"user_id = :sub"`, where `:sub` is a claim of its credential. `topic` publishes its rows, as for a stream.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -203,6 +207,7 @@ class App(OrderedFlows):
                 shed=parse_shed(overload, shed, keyed=True),
                 signed=signed,
                 visible_where=visible_where,
+                topic=topic_name(self.name, name, topic),
                 time=time,
                 versions_us=None if versions is None else duration_us(versions),
             )
@@ -304,6 +309,7 @@ class App(OrderedFlows):
         late_after: str | timedelta | None = None,
         deterministic: bool = False,
         visible_where: str | None = None,
+        topic: bool | str = False,
     ) -> Callable[[F], F]: ...
 
     def flow(
@@ -317,10 +323,11 @@ class App(OrderedFlows):
         late_after: str | timedelta | None = None,
         deterministic: bool = False,
         visible_where: str | None = None,
+        topic: bool | str = False,
     ) -> Any:
         """A function whose rows make a new stream. Its parameters name its inputs.
 
-        `visible_where` (SQL) says which of its events a reader sees, as for a stream.
+        `visible_where` (SQL) says which of its events a reader sees, and `topic` publishes them, as for a stream.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -349,6 +356,7 @@ class App(OrderedFlows):
                         place=place,
                         doc=inspect.getdoc(f) or "",
                         visible_where=visible_where,
+                        topic=topic_name(self.name, name or f.__name__, topic),
                     )
                 )
             return f
@@ -367,6 +375,7 @@ class App(OrderedFlows):
         max_lag: str | timedelta | int | None = None,
         deterministic: bool = False,
         visible_where: str | None = None,
+        topic: bool | str = False,
         how: How | None = None,
         whole: int | str | None = None,
         within: str | timedelta | None = None,
@@ -384,7 +393,7 @@ class App(OrderedFlows):
         `whole` says up to how many rows of its inputs it may be computed as a whole: `"1 million rows"`. `within` is
         part of the query: an event of a stream counts while it is at most this far behind the newest one of its stream,
         so that a view can join events with tables, views and other events. `correct` lets events that are late change
-        windows that have closed, up to this far behind.
+        windows that have closed, up to this far behind. `topic` publishes its rows for other programs, as for a stream.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -420,6 +429,7 @@ class App(OrderedFlows):
                         doc=_doc(f),
                         max_lag=parse_max_lag(max_lag),
                         visible_where=visible_where,
+                        topic=topic_name(self.name, name or f.__name__, topic),
                         how=_how(how),
                         whole_rows=WHOLE_ROWS if whole is None else rows_count(whole),
                         within_us=None if within is None else duration_us(within),

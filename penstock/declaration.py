@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from penstock import schema
 from penstock.change import OP
+from penstock.errors import DeclarationError
 from penstock.horizon import Horizon
 from penstock.overload import MaxLag, Rate, Shed
 from penstock.pull_origin import Origin
@@ -66,6 +68,30 @@ class Retention:
     bytes: int | None = None
 
 
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+
+
+def topic_name(app: str, name: str, topic: bool | str) -> str | None:
+    """The topic for other programs that `topic=` of a stream, table, flow or view means.
+
+    >>> topic_name("shop", "orders", True), topic_name("shop", "orders", "sales"), topic_name("shop", "orders", False)
+    ('shop.orders', 'sales', None)
+    """
+    if topic is False or topic is None:
+        return None
+    full = f"{app}.{name}" if topic is True else topic
+    if (
+        not isinstance(full, str)
+        or not _TOPIC.fullmatch(full)
+        or full in (f"{app}.edge.journal", f"{app}.flows.journal")
+    ):
+        raise DeclarationError(
+            f"topic={topic!r} of '{name}' can be no topic",
+            hint="write topic=True, or a name of ASCII letters, digits, '.', '-' and '_'",
+        )
+    return full
+
+
 @dataclass(frozen=True)
 class StreamDef:
     """A stream that the door writes to."""
@@ -91,6 +117,8 @@ class StreamDef:
     """How far back an event's id is known."""
     visible_where: str | None = None
     """Which events a reader sees, by its claims; None: all."""
+    topic: str | None = None
+    """The topic for other programs that it is published to."""
 
     @property
     def identified_by_envelope(self) -> bool:
@@ -137,6 +165,7 @@ class FlowDef:
     doc: str
     visible_where: str | None = None
     ordered: OrderedDef | None = None
+    topic: str | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -171,6 +200,8 @@ class ViewDef:
     """How far behind an event may come and still change a window that is closed."""
     state_of: str | None = None
     """The ordered flow whose state it is."""
+    topic: str | None = None
+    """The topic for other programs that its rows are published to."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -205,6 +236,8 @@ class TableDef:
     """The field that says from when on a row holds."""
     versions_us: int | None = None
     """How long rows are kept that newer ones have replaced; None: until compaction."""
+    topic: str | None = None
+    """The topic for other programs that its rows are published to."""
 
     order_by: ClassVar[tuple[str, ...]] = ()
     limit: ClassVar[int | None] = None
@@ -299,6 +332,22 @@ class Application:
     def entries(self) -> tuple[StreamDef, ...]:
         """What comes in from outside: streams, and tables as their rows are judged."""
         return (*self.streams, *(table.entry for table in self.tables))
+
+    @cached_property
+    def publishes(self) -> dict[str, str]:
+        """The topic for other programs of each stream, table, flow and view that has one."""
+        return {thing.name: thing.topic for thing in self.published if thing.topic}
+
+    @property
+    def published(self) -> tuple[StreamDef | TableDef | FlowDef | ViewDef, ...]:
+        """What has a topic for other programs."""
+        things: tuple[StreamDef | TableDef | FlowDef | ViewDef, ...] = (
+            *self.streams,
+            *self.tables,
+            *self.flows,
+            *self.views,
+        )
+        return tuple(thing for thing in things if thing.topic)
 
     @property
     def shown(self) -> tuple[Shown, ...]:

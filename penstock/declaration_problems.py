@@ -33,7 +33,30 @@ def problems_of(app: Application) -> list[Problem]:
         *_channel_problems(app),
         *_filter_problems(app),
         *_cycle_problems(app),
+        *_topic_problems(app),
     ]
+
+
+def unpublished(app: Application) -> list[Problem]:
+    """What `check` says of topics where the log is the embedded one."""
+    return [
+        Problem(
+            "note",
+            "topic_unused",
+            f"'{thing.name}' is published to the topic '{thing.topic}' only when the log is on Kafka",
+            thing.place,
+            "keep the log there: --log kafka://host:9092",
+        )
+        for thing in app.published
+    ]
+
+
+def _topic_problems(app: Application) -> Iterator[Problem]:
+    names: dict[str | None, str] = {}
+    for thing in app.published:
+        if (other := names.setdefault(thing.topic, thing.name)) != thing.name:
+            text = f"'{thing.name}' and '{other}' are published to one topic, '{thing.topic}'"
+            yield _error("same_topic", text, thing.place, "give each a topic of its own")
 
 
 def _error(code: str, message: str, place: Place, hint: str) -> Problem:

@@ -130,6 +130,10 @@ class PortInUseError(PenstockError, code="port_in_use"):
     """The address to listen on is taken."""
 
 
+class TopicError(PenstockError, code="topic_unwritable", retry=True):
+    """A topic for other programs cannot be written to, or read to see what was published last."""
+
+
 class BadMasterError(PenstockError, code="bad_master"):
     """`--master` names no master of Spark, or one that does not go with the log or the checkpoints."""
 

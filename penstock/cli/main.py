@@ -35,6 +35,7 @@ from penstock.cli.options import (
 )
 from penstock.cli.remote import DEFAULT_URL, Remote, path_of
 from penstock.declaration import Application
+from penstock.declaration_problems import unpublished
 from penstock.errors import FolderMismatchError, PenstockError, UnknownViewError
 from penstock.run.app_file import load
 from penstock.run.broker import OWN, log_folder
@@ -150,6 +151,8 @@ def check(target: AppArgument, data: DataOption = None, log: LogOption = "sqlite
             quietly(terminal, "asking Spark what it makes of the app"),
         ):
             problems = check_plans(loaded.application, folder)
+    if log == "sqlite":
+        problems = [*problems, *unpublished(loaded.application)]
     if as_json:
         terminal.data(json.dumps({"problems": [reports.problem_body(problem) for problem in problems]}))
     else:

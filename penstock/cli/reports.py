@@ -104,7 +104,7 @@ def problem_count(problems: Sequence[Problem]) -> str:
 def status(body: Mapping[str, Any]) -> RenderableType:
     """The whole of `GET /status` on one screen."""
     parts: list[RenderableType] = [_heading(body), *_pressure(body.get("pressure") or {})]
-    for table in (_processes(body), _streams(body), _pulls(body), _flows(body)):
+    for table in (_processes(body), _streams(body), _pulls(body), _flows(body), _topics(body)):
         if table.row_count:
             parts += [Text(), table]
     hints = [(s["stream"], s["hint"]) for s in body.get("streams") or () if s.get("hint")]
@@ -209,6 +209,14 @@ def _flows(body: Mapping[str, Any]) -> Table:
         numbers = [_number(value) for value in told]
         facts = [str(views.get(name, {}).get(fact) or "") for fact in ("how", "class")]
         table.add_row(name, _state(flow.get("state")), *numbers, *facts)
+    return table
+
+
+def _topics(body: Mapping[str, Any]) -> Table:
+    table = _grid("topic", "of", "state", "since", "why")
+    for topic in body.get("topics") or ():
+        why = (topic.get("error") or {}).get("message") or ""
+        table.add_row(topic["topic"], topic["name"], _state(topic["state"]), topic["since"], str(why))
     return table
 
 

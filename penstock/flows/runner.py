@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from penstock import plain, spark_master
@@ -60,8 +61,10 @@ def run(
     beat: Callable[[], None] = lambda: None,
     run: str = "",
     turn: Turn = "free",
+    beside: Callable[[GroupCommit], AbstractContextManager[None]] = lambda group: nullcontext(),
 ) -> None:
     """Run until `stop` is set; `beat` is called whenever the flows are looked at, `run` names this run in their states.
+    `beside` is open for as long as the log is.
 
     Raises `DeclarationError` when the app cannot run as it is.
     """
@@ -78,8 +81,9 @@ def run(
     named = run if writer is None else writer.name  # an edge on another machine knows no run
     group = GroupCommit(log, give_up_s=_COMMIT_S)
     try:
-        planner = Planner(spark, application, folder)
-        Runner(planner, log, group, edge, clock, stop, beat, named).run()
+        with beside(group):
+            planner = Planner(spark, application, folder)
+            Runner(planner, log, group, edge, clock, stop, beat, named).run()
     finally:
         group.close()
         log.close()

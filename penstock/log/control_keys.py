@@ -29,6 +29,9 @@ producer = KeyFamily("producer")
 count = KeyFamily("count")
 """`count(stream)`: how many events were duplicates, dead, shed, skewed; `count(stream, flow)`: late or dead there."""
 
+topic = KeyFamily("topic")
+"""`topic(name)`: how the topic for other programs is that a stream, table, flow or view is published to."""
+
 # Of the edge
 
 key = KeyFamily("key")

@@ -18,6 +18,7 @@ import msgspec
 from penstock.clock import Clock, SystemClock
 from penstock.log.index.reader import IndexedReader, PlacedRange
 from penstock.log.log import Block, Log, LogReader, Stream, Turn
+from penstock.log.topic import Topic
 
 _BACKENDS = {"sqlite": "sqlite", "memory": "memory", "kafka": "kafka", "kafkas": "kafka"}
 """By scheme, the name of a module in `log/logs`; it is imported only if such a log is opened."""
@@ -48,6 +49,12 @@ def read_placed(stream: Stream, data: bytes, columns: Sequence[str] | None = Non
     found = msgspec.msgpack.decode(zlib.decompress(data), type=PlacedRange)
     blocks: Iterator[Block] = _backend(stream.place).read_placed(stream, found, columns)
     return blocks
+
+
+def open_topic(place: str, name: str, partitions: int, *, compacted: bool, retention_ms: int = -1) -> Topic:
+    """A topic for other programs beside a log. Only one that lies on Kafka has them."""
+    topic: Topic = _backend(place).open_topic(place, name, partitions, compacted=compacted, retention_ms=retention_ms)
+    return topic
 
 
 def check_place(place: str, app: str) -> None:

@@ -27,6 +27,7 @@ from penstock.run.app_file import Loaded
 from penstock.run.exit_codes import FAILED, OK
 from penstock.run.lifecycle import Bell
 from penstock.run.ownership import check_folder
+from penstock.run.topic_publisher import publishing
 
 BEAT_S = 1.0
 JVM_SILENT_S = 5.0
@@ -111,7 +112,15 @@ class _Flows:
 
         try:
             named = os.environ.get("PENSTOCK_RUN", "")
-            run(self._application, self._folder, stop=self._stop, beat=self._look, run=named, turn=self._turn)
+            run(
+                self._application,
+                self._folder,
+                stop=self._stop,
+                beat=self._look,
+                run=named,
+                turn=self._turn,
+                beside=lambda group: publishing(self._application, self._folder, "flows", group),
+            )
         except BaseException as error:
             self._failure = error
         finally:

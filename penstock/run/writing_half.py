@@ -16,6 +16,7 @@ from penstock.rights.guard import Guard
 from penstock.run.edge_log import WrittenLog
 from penstock.run.reading_half import ReadingHalf, cancelled
 from penstock.run.retainer import Retainer
+from penstock.run.topic_publisher import publishing
 from penstock.views.views import RowsAfter
 
 _log = logging.getLogger(__name__)
@@ -75,6 +76,10 @@ class WritingHalf:
         opened.push_async_callback(self.collect.close)
         retainer = Retainer(self._application, log, group, self._reading.log.flows, self._clock)
         opened.push_async_callback(cancelled, asyncio.create_task(retainer.run()))
+        folder = self._reading.setting.folder
+        published = publishing(self._application, folder, "edge", group, self._clock)
+        await asyncio.to_thread(published.__enter__)
+        opened.push_async_callback(asyncio.to_thread, published.__exit__, None, None, None)
 
     def add_routes(self, web_app: web.Application, guard: Guard) -> None:
         self.collect.add_routes(web_app)

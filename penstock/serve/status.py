@@ -44,6 +44,7 @@ class _Sample:
     ends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     metas: Mapping[str, BatchMeta] = field(default_factory=dict)
     processes: Any = field(default_factory=dict)
+    topics: Mapping[str, Any] = field(default_factory=dict)
 
 
 RATE_S = 10.0
@@ -135,6 +136,7 @@ class Status:
             "views": self.views(),
             "flows": self.flows(),
             "freshness": self._freshness(),
+            "topics": self._topics(),
             **{name: tell() for name, tell in self.more.items()},
         }
 
@@ -192,6 +194,11 @@ class Status:
 
     def flows(self) -> list[dict[str, Any]]:
         return [self._flow(node) for node in self._application.nodes]
+
+    def _topics(self) -> list[dict[str, Any]]:
+        """Topics for other programs, as those who publish them tell."""
+        known = self._sample.topics
+        return [{"name": name, **known[name]} for name in self._application.publishes if name in known]
 
     def graph(self) -> dict[str, Any]:
         return self._application.graph({n.name: self._views.flow_state(n.name).state for n in self._application.nodes})
@@ -261,7 +268,10 @@ class Status:
         bounds = dict(self._all_bounds())
         streams = [self._stream(name, bounds.get(name), door, flows) for name in self._stream_names()]
         metas = {flow.name: meta for flow in self._application.flows if (meta := self._last_meta(flow)) is not None}
-        return _Sample(streams, {name: b.ends for name, b in bounds.items()}, metas, self.processes())
+        family = control_keys.topic
+        told = {**door, **flows}.items() if self._application.publishes else ()
+        topics = {family.rest(key): value for key, value in told if key.startswith(family.prefix)}
+        return _Sample(streams, {name: b.ends for name, b in bounds.items()}, metas, self.processes(), topics)
 
     def _stream_names(self) -> list[str]:
         return [*(s.name for s in self._application.streams), *(f.name for f in self._application.flows), *LEDGERS]

@@ -46,6 +46,7 @@ from penstock.log.logs.kafka_index import IndexApplier, JournalIndex, KafkaPlace
 from penstock.log.logs.kafka_journal import Record, State, TableCall, recording
 from penstock.log.logs.kafka_keeper import PULSE_S
 from penstock.log.logs.kafka_turn import BEAT_S, Heart, await_turn
+from penstock.log.topic import Topic
 
 T = TypeVar("T")
 
@@ -432,6 +433,14 @@ def read_placed(stream: Stream, placed: PlacedRange, columns: Sequence[str] | No
 def _readers_cluster(servers: str, secure: bool) -> Cluster:
     """One for as long as a process of Spark lives, which reads range after range: a new one is slow to begin."""
     return Cluster(servers, client_settings(secure=secure))
+
+
+def open_topic(place: str, name: str, partitions: int, *, compacted: bool, retention_ms: int) -> Topic:
+    from penstock.log.logs.published_topic import PublishedTopic
+
+    where = parse(place)
+    cluster = Cluster(where.servers, client_settings(secure=where.secure))
+    return PublishedTopic(cluster, name, partitions, compacted=compacted, retention_ms=retention_ms)
 
 
 def check_place(place: str, app: str) -> None:

@@ -117,7 +117,7 @@ class Cluster:
             self._mine()
             if self._producer is None:
                 times = {"message.timeout.ms": round(WRITE_S * 1000), "linger.ms": 0}
-                self._producer = self._made(Producer, {**_only(OURS, _PRODUCING), **times})
+                self._producer = self.client(Producer, {**_only(OURS, _PRODUCING), **times})
             producer = self._producer
             offsets = [-1] * len(records)
             failures: list[KafkaError] = []
@@ -252,9 +252,9 @@ class Cluster:
         consumer.close()
 
     def _consumer(self) -> Any:
-        return self._made(Consumer, {**_only(OURS, _CONSUMING), **_QUICKLY, "group.id": "penstock"})
+        return self.client(Consumer, {**_only(OURS, _CONSUMING), **_QUICKLY, "group.id": "penstock"})
 
-    def _made(self, kind: Any, more: Mapping[str, Any]) -> Any:
+    def client(self, kind: Any, more: Mapping[str, Any]) -> Any:
         """A client of a kind. What it says of itself is not printed: our errors say it."""
         ours = {"bootstrap.servers": self.servers, "log_level": 0, "error_cb": self._told, **more}
         try:
@@ -320,13 +320,18 @@ class Cluster:
 
     # Topics
 
-    def make_topic(self, name: str, partitions: int) -> None:
-        """Make a topic, unless it is there."""
+    def partitions(self, name: str) -> int:
+        """How many a topic has; 0: there is none."""
+        found = self._metadata().topics.get(name)
+        return 0 if found is None else len(found.partitions)
+
+    def make_topic(self, name: str, partitions: int, more: Mapping[str, str] | None = None) -> None:
+        """Make a topic, unless it is there; `more` settings are those of a topic that others read."""
         there = self._metadata()
         if name in there.topics and there.topics[name].error is None:
             return
         replicas = replicas_of(len(there.brokers))
-        wanted = NewTopic(name, partitions, replicas, config=settings_of(replicas))
+        wanted = NewTopic(name, partitions, replicas, config={**settings_of(replicas), **(more or {})})
         made = self._topics().create_topics([wanted])[name]
         try:
             made.result(30)
@@ -387,7 +392,7 @@ class Cluster:
         with self._lock:
             self._mine()
             if self._admin is None:
-                self._admin = self._made(AdminClient, {})
+                self._admin = self.client(AdminClient, {})
             return self._admin
 
 

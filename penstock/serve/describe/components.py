@@ -55,13 +55,14 @@ SCHEMAS: Spec = {
     ),
     "Status": record(
         "app, version, started, uptime_s: number, processes: object, streams: [Stream], views: [View], flows: [Flow],"
-        "pressure: Pressure, udp: [UdpPort], pulls: [Pull]",
+        "pressure: Pressure, udp: [UdpPort], pulls: [Pull], topics: [Topic]",
         freshness=record("p50_ms: number?, p99_ms: number?"),
     ),
     "Pressure": record(
         "state: ok|limiting|thrashing|lagging, because: [object], hint?, switches_per_minute: whole, room: {whole}"
     ),
     "Pull": record("stream, url, scheme, state, paused?, error?, since, position: any, events: whole, lag: {number}"),
+    "Topic": record("name, topic, state: beginning|level|lagging, since, error: Error?, position?"),
     "UdpPort": record(
         "stream, host, port: whole, queued_bytes: whole",
         kernel_drops={"type": ["integer", "null"], "description": "Datagrams lost before the edge could read them."},
