@@ -21,9 +21,9 @@ from penstock.schema import EventSchema
 from penstock.signed import Signed
 from penstock.stateful import Script
 
-How = Literal["folded", "regrouped", "whole", "ordered"]
-"""How a view is kept current: by Spark's streaming state, by computing its changed units again, or all of it; or it is
-the state of a flow that sees the events of a key one after the other."""
+How = Literal["folded", "regrouped", "added", "whole", "ordered"]
+"""How a view is kept current: by Spark's streaming state, by computing its changed units again, by adding what changed
+to sums, or by computing all of it; or it is the state of a flow that sees the events of a key one after the other."""
 Order = Literal["log", "time"]
 """In which order such a flow sees them: as they came, or as they happened, once nothing older is taken any more."""
 Unknown = Literal["ignore", "keep", "reject"]

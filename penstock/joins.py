@@ -48,8 +48,9 @@ def as_of(events: DataFrame, table: DataFrame, on: str | Sequence[str], *, at: s
 
     `on` names the columns that both have. The table declares `time=`, the field that says from when on a row holds,
     and `versions=`, how long old rows are kept; of two rows for one time the one that was written last counts. A row
-    that was deleted holds until then. With `at="_received"` it is the row that was there when the event came in, by
-    the times at which rows were written. An event for which there is no row stays, with nulls: this is a left join.
+    that is deleted holds until then, and never if that is before its time; one that is written afterwards holds again.
+    With `at="_received"` it is the row that was there when the event came in, by the times at which rows were written.
+    An event for which there is no row stays, with nulls: this is a left join.
 
     Give the table as the function gets it; filter and choose columns afterwards.
 
@@ -77,8 +78,11 @@ def as_of(events: DataFrame, table: DataFrame, on: str | Sequence[str], *, at: s
     by = ", ".join(f"`{name}`" for name in versions.key)
     query = f"""
         SELECT e.*{shown} FROM {{events}} e LEFT JOIN (
-            SELECT *, lead(_since) OVER (PARTITION BY {by} ORDER BY _since, `{VERSION}`) AS _until
-            FROM (SELECT *, CASE WHEN `{OP}` = {UPSERT} THEN {since} ELSE `{WRITTEN}` END AS _since FROM {{versions}})
-        ) v ON {equal} AND v.`{OP}` = {UPSERT} AND v._since <= e.`{at}` AND (v._until IS NULL OR e.`{at}` < v._until)
+            SELECT *, least(_deleted, lead(_since) OVER (PARTITION BY {by} ORDER BY _since, `{VERSION}`)) AS _until
+            FROM (SELECT *, {since} AS _since, min(CASE WHEN `{OP}` <> {UPSERT} THEN `{WRITTEN}` END) OVER (
+                      PARTITION BY {by} ORDER BY `{VERSION}` DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                  ) AS _deleted FROM {{versions}})
+            WHERE `{OP}` = {UPSERT} AND (_deleted IS NULL OR _since < _deleted)
+        ) v ON {equal} AND v._since <= e.`{at}` AND (v._until IS NULL OR e.`{at}` < v._until)
     """
     return events.sparkSession.sql(query, events=events, versions=versions.frame)

@@ -65,6 +65,12 @@ def price(made: Planned) -> str:
     if made.units is None:
         return "each event costs the same"
     inputs = " and ".join(f"'{name}'" for name in made.inputs)
+    if made.how == "added":
+        groups = ", ".join(made.units.columns)
+        return f"a change of {inputs} is added to the sums of its {groups or 'one row'}, however many rows they have"
+    if made.units.first is not None:
+        by = ", ".join(name for name, _ in made.units.first.order)
+        return f"any change computes it again, from the first {made.units.first.count:,} rows of {inputs} by {by}"
     if made.how == "whole":
         assert isinstance(made.node, ViewDef)
         return f"any change computes all of it again, from at most {made.node.whole_rows:,} rows of {inputs}"

@@ -30,9 +30,11 @@ from penstock.flows.fingerprint import fingerprint
 from penstock.flows.ordered.fold import FoldSpec
 from penstock.flows.ordered.ordered_plan import ordered_facts, state_facts
 from penstock.flows.plan_nodes import node_kind
+from penstock.flows.regroup.first_rows import find_first_rows
 from penstock.flows.regroup.hidden_views import cut, shown_name
+from penstock.flows.regroup.sums import is_addable
 from penstock.flows.regroup.table_versions import attached, input_of, versions_name, versions_schema
-from penstock.flows.regroup.units import Units, find_units, relation
+from penstock.flows.regroup.units import Units, find_hidden_units, find_units, relation
 from penstock.flows.regroup.units import whole as whole_unit
 from penstock.flows.session import ship
 from penstock.flows.source import FORMAT, Feed, LogSource, Skips
@@ -268,6 +270,10 @@ class Planner:
         if problems:
             return None, problems
         units = None if node.how == "whole" else find_units(frame, shapes, node.key)
+        adds = node.how in (None, "added") and is_addable(frame, shapes, units)
+        first = None if units is not None or adds else find_first_rows(frame, shapes)
+        if units is None and first is None and not adds and node.how != "whole":
+            units = find_hidden_units(frame, shapes)
         keys = {plan_tree.analyzed(shape).rdd().id(): self._key(name, planned) for name, shape in shapes.items()}
         called = self.with_versions(inputs, shapes)
         grade, reasons = proof.proof_of(node, frame, keys, lambda: self.call(node, called))
@@ -285,8 +291,8 @@ class Planner:
             proof=grade,
             proof_reasons=reasons,
             fingerprint="",
-            how="regrouped" if units is not None else "whole",
-            units=units or whole_unit(shapes),
+            how="added" if adds else "regrouped" if units is not None else "whole",
+            units=units or first or whole_unit(shapes),
         )
         batch = frame
         if streams:

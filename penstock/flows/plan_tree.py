@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from py4j.java_gateway import get_field
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.flows.plan_nodes import node_kind
 from penstock.flows.source import FORMAT
@@ -58,6 +58,20 @@ def _written_out(frame: DataFrame) -> Plan:
 
 def optimized(frame: DataFrame) -> Plan:
     return _once(frame._jdf, "optimized", lambda: frame._jdf.queryExecution().optimizedPlan())
+
+
+def frame(spark: SparkSession, plan: Plan) -> DataFrame:
+    """A plan as a frame."""
+    jvm: Any = spark._jvm
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+
+
+def alias(jvm: Any, expression: Expression, name: str, number: Any = None) -> Expression:
+    """A column of this name; with a `number` it is the one that the rest of a plan knows by it."""
+    expressions = jvm.org.apache.spark.sql.catalyst.expressions
+    number = number or expressions.NamedExpression.newExprId()
+    nothing = jvm.PythonUtils.toSeq([])
+    return expressions.Alias(expression, name, number, nothing, jvm.scala.Option.empty(), nothing)
 
 
 def items(seq: Any) -> Iterator[Any]:

@@ -235,8 +235,10 @@ class Verifier:
         if made.units is None or not made.units.columns:
             return None, []
         skipped = skipped_units(self.flows.memory(), made.node.name, output.epoch)
-        if not skipped and self._units is None:
+        if not skipped and (self._units is None or made.units.hidden):
             return None, []
+        if made.units.hidden:
+            return None, [f"{len(skipped)} units fail, and its rows do not show of which unit they are"]
         frames = self._inputs_at(made, ground, meta)
         inputs = {name: frame if isinstance(frame, pa.Table) else frame.toArrow() for name, frame in frames.items()}
         own = self._held(made, output, commit)

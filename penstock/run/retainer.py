@@ -1,14 +1,15 @@
 """Lets old events of the door's streams go, as their `retain=` says, and never before the flows have absorbed them.
 
 The floor of a stream is the commit below which every build that reads it, the one being served and the one that is
-catching up, has absorbed everything. It is read from the flows' own commits.
+catching up, has absorbed everything. It is read from the flows' own commits. Where a view says `within=`, events that
+count stay: by their times, not by when they were written, so that a stream in which nothing happens loses none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.clock import Clock
@@ -16,7 +17,7 @@ from penstock.declaration import Application, StreamDef, TableDef
 from penstock.log import control_keys
 from penstock.log.builds import batch_meta
 from penstock.log.group_commit import GroupCommit
-from penstock.log.log import Log, LogReader, Stream
+from penstock.log.log import Commit, Log, LogReader, Stream
 from penstock.log.retention import WHOLE_BYTES, compact_before, replaced_versions, retaining
 
 EVERY_S = 10.0
@@ -89,7 +90,15 @@ class Retainer:
         """The commit below which everything was absorbed; None when no flow reads the stream."""
         readers = [node.name for node in self._application.nodes if stream.name in node.inputs]
         floors = [self._absorbed(stream, end) for name in readers for end in self._ends(name, stream)]
+        within = [view.within_us for view in self._application.views if stream.name in view.inputs]
+        floors += [self._counting(stream, us) for us in within if us is not None]
         return min(floors, default=None)
+
+    def _counting(self, stream: Stream, within_us: int) -> int:
+        """The first commit with an event that may be at most so far behind the newest."""
+        last = self._log.last_commit(stream)
+        newest_us = None if last is None else last.max_us
+        return self._first(stream, lambda c: newest_us is None or c.max_us is None or c.max_us >= newest_us - within_us)
 
     def _ends(self, node: str, stream: Stream) -> Iterator[Any]:
         """How far each build of a flow or view has read the stream: offsets, or None before its first batch."""
@@ -105,13 +114,18 @@ class Retainer:
 
     def _absorbed(self, stream: Stream, offsets: list[int] | None) -> int:
         """The number behind the last commit that ends at or before these offsets."""
+        if not offsets:
+            return self._log.bounds(stream).first_commit
+        return self._first(stream, lambda c: any(e > offset for e, offset in zip(c.ends, offsets, strict=True)))
+
+    def _first(self, stream: Stream, is_behind: Callable[[Commit], bool]) -> int:
+        """The number of the first commit of which something is true that is true of all after it."""
         bounds = self._log.bounds(stream)
-        low, high = bounds.first_commit, bounds.next_commit if offsets else bounds.first_commit
+        low, high = bounds.first_commit, bounds.next_commit
         while low < high:
             middle = (low + high) // 2
             (commit,) = self._log.commits(stream, middle, middle + 1)
-            inside = all(end <= offset for end, offset in zip(commit.ends, offsets or (), strict=True))
-            low, high = (middle + 1, high) if inside else (low, middle)
+            low, high = (low, middle) if is_behind(commit) else (middle + 1, high)
         return low
 
 

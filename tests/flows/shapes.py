@@ -44,22 +44,30 @@ def _maybe(rng: random.Random, below: int) -> int | None:
 
 @dataclass(frozen=True)
 class Shape:
-    """A query, the key of its rows, and the columns of a unit; none: it has no unit, and is computed whole."""
+    """A query, the key of its rows, and the columns of a unit, with a star if it does not show them; none: it has no
+    unit, and is computed whole."""
 
     name: str
     key: tuple[str, ...]
     unit: tuple[str, ...]
     inputs: tuple[str, ...]
     function: Callable[..., DataFrame]
+    added: bool = False
+    """It is kept by adding."""
+    first: bool = False
+    """It reads the first rows of its input, by an index."""
 
 
 SHAPES: list[Shape] = []
 
 
-def shape(key: str, unit: str = "") -> Callable[[Callable[..., DataFrame]], Callable[..., DataFrame]]:
-    def add(function: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+Function = Callable[..., DataFrame]
+
+
+def shape(key: str, unit: str = "", *, added: bool = False, first: bool = False) -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
         inputs = function.__code__.co_varnames[: function.__code__.co_argcount]
-        SHAPES.append(Shape(function.__name__, tuple(key.split()), tuple(unit.split()), inputs, function))
+        SHAPES.append(Shape(function.__name__, tuple(key.split()), tuple(unit.split()), inputs, function, added, first))
         return function
 
     return add
@@ -79,17 +87,17 @@ def counted(orders: DataFrame) -> DataFrame:
     return orders.groupBy("uid").agg(F.count("*").alias("n"), F.sum("amt").alias("s"), F.avg("price").alias("p"))
 
 
-@shape("uid", "uid")
+@shape("uid", "uid", added=True)
 def having(orders: DataFrame) -> DataFrame:
     return sql("SELECT uid, sum(amt) s FROM {orders} GROUP BY uid HAVING sum(amt) > 5", orders=orders)
 
 
-@shape("price", "price")
+@shape("price", "price", added=True)
 def by_float(orders: DataFrame) -> DataFrame:
     return orders.groupBy("price").agg(F.count("*").alias("n"))
 
 
-@shape("h", "h")
+@shape("h", "h", added=True)
 def by_expression(orders: DataFrame) -> DataFrame:
     return sql("SELECT amt % 3 h, count(*) n FROM {orders} GROUP BY 1", orders=orders)
 
@@ -233,7 +241,7 @@ def rank_over_everything(orders: DataFrame) -> DataFrame:
     return orders.select("oid", F.row_number().over(Window.orderBy("amt", "oid")).alias("place"))
 
 
-@shape("oid")
+@shape("oid", first=True)
 def first_five(orders: DataFrame) -> DataFrame:
     return orders.orderBy("amt", "oid").limit(5).select("oid", "amt")
 
@@ -254,12 +262,12 @@ def full_join(orders: DataFrame, users: DataFrame) -> DataFrame:
     return spent.join(users, "id", "full")
 
 
-@shape("country name level", "country name level")
+@shape("country name level", "country name level", added=True)
 def rolled_up(users: DataFrame) -> DataFrame:
     return users.rollup("country", "name").agg(F.count("*").alias("n"), F.grouping_id().alias("level"))
 
 
-@shape("what", "")
+@shape("what", "", added=True)
 def grand_total(orders: DataFrame) -> DataFrame:
     return orders.agg(F.lit("all").alias("what"), F.count("*").alias("n"), F.sum("amt").alias("s"))
 
@@ -319,7 +327,7 @@ def union_of_kinds(orders: DataFrame, users: DataFrame) -> DataFrame:
     return bought.unionByName(known)
 
 
-@shape("country", "country")
+@shape("country", "country", added=True)
 def union_of_countries(users: DataFrame, taxes: DataFrame) -> DataFrame:
     query = """SELECT country, count(*) n FROM (SELECT country FROM {users} UNION ALL SELECT country FROM {taxes})
                GROUP BY country"""
@@ -509,7 +517,7 @@ def grouped_by_a_function(users: DataFrame) -> DataFrame:
     return sql(query, users=users).select("h", F.array_sort("ids").alias("ids"))
 
 
-@shape("uid", "uid")
+@shape("uid", "uid", added=True)
 def filled_up(orders: DataFrame) -> DataFrame:
     return orders.fillna({"uid": -1, "amt": 0}).groupBy("uid").agg(F.sum("amt").alias("s"))
 
@@ -519,6 +527,72 @@ def newest_of_duplicates(orders: DataFrame) -> DataFrame:
     query = """SELECT uid id, amt FROM {orders} WHERE uid IS NOT NULL
                QUALIFY row_number() OVER (PARTITION BY uid ORDER BY oid DESC) = 1"""
     return sql(query, orders=orders)
+
+
+@shape("uid", "uid", added=True)
+def sums_and_averages(orders: DataFrame) -> DataFrame:
+    """Each type that is added up, with what makes a sum of nothing."""
+    query = """SELECT uid, sum(CAST(amt AS BIGINT)) l, avg(amt) a, sum(CAST(amt AS DECIMAL(9, 2)) / 4) d,
+               avg(CAST(amt AS DECIMAL(5, 1)) / 7) e, count(amt) c, count_if(amt > 2) i, count(price, amt) b
+               FROM {orders} GROUP BY uid"""
+    return sql(query, orders=orders)
+
+
+@shape("uid", "uid", added=True)
+def sums_of_some(orders: DataFrame) -> DataFrame:
+    query = """SELECT concat('u', u) who, uid, s * 2 + n twice FROM (
+                 SELECT uid, uid + 1 u, sum(amt) FILTER (WHERE price < 0.2) s, count(*) FILTER (WHERE amt > 1) n
+                 FROM {orders} WHERE oid > 2 GROUP BY uid) WHERE n < 3"""
+    return sql(query, orders=orders)
+
+
+@shape("what", "", added=True)
+def grand_total_of_some(orders: DataFrame) -> DataFrame:
+    query = """SELECT 1 what, sum(amt) s, avg(CAST(amt AS DECIMAL(9, 2))) a, count(*) n FROM {orders} WHERE amt > 4
+               HAVING count(*) <> 1"""
+    return sql(query, orders=orders)
+
+
+@shape("uid", "uid", added=True)
+def pivot_of_sums(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("uid").agg(F.sum(F.when(F.col("amt") > 2, 1).otherwise(0)).alias("many"))
+
+
+@shape("uid", "uid")
+def sum_that_may_overflow(orders: DataFrame) -> DataFrame:
+    """Decimals of so many digits that Spark's own sum of some rows may have no room for them."""
+    return sql("SELECT uid, sum(CAST(amt AS DECIMAL(30, 2))) s FROM {orders} GROUP BY uid", orders=orders)
+
+
+@shape("oid", first=True)
+def first_by_a_float(orders: DataFrame) -> DataFrame:
+    """NaN is the largest, zero has no sign, null is the smallest; of equal ones the index has no order."""
+    return orders.orderBy(F.desc("price"), F.col("amt") % 2, "oid").limit(4).drop("amt")
+
+
+@shape("id", first=True)
+def first_of_some(users: DataFrame) -> DataFrame:
+    query = """SELECT id, upper(who) FROM (SELECT country land, name who, id FROM {users} WHERE id <> 3 AND name < 'b'
+               ORDER BY country DESC, id LIMIT 3) WHERE land <> 'DE'"""
+    return sql(query, users=users).toDF("id", "who")
+
+
+@shape("oid")
+def first_with_nulls_last(orders: DataFrame) -> DataFrame:
+    return orders.orderBy(F.asc_nulls_last("amt"), "oid").limit(3)
+
+
+@shape("oid", "uid*")
+def place_among_those_of_a_user(orders: DataFrame) -> DataFrame:
+    """The user is not shown: it is carried beside the rows."""
+    return orders.select("oid", F.row_number().over(Window.partitionBy("uid").orderBy("amt", "oid")).alias("place"))
+
+
+@shape("oid", "country*")
+def share_of_a_country(orders: DataFrame, users: DataFrame) -> DataFrame:
+    query = """SELECT oid, place * 2 twice FROM (SELECT oid, amt, rank() OVER (PARTITION BY country ORDER BY amt, oid)
+               place FROM {orders} JOIN {users} ON uid = id) WHERE amt > 1 AND place < 4"""
+    return sql(query, orders=orders, users=users)
 
 
 def _at(orders: DataFrame, rates: DataFrame, at: str) -> DataFrame:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App, Event
+from penstock.change import DELETE, OP, UPSERT
 from penstock.flows.check import check
 from penstock.flows.plan import Planner
-from penstock.joins import as_of
+from penstock.joins import VERSION, WRITTEN, TableVersions, as_of, with_versions
 from tests.flows.world import World
 
 Make = Callable[[App], World]
@@ -129,6 +130,22 @@ def _rate(sale: Sale, rates: list[Rate]) -> int | None:
     known = [(rate.since, place) for place, rate in enumerate(rates) if rate.country == sale.country]
     fit = [version for version in known if version[0] <= sale.at]
     return rates[max(fit)[1]].rate if fit else None
+
+
+def test_a_delete_ends_what_was_written_before_it_and_nothing_else(spark: SparkSession) -> None:
+    """Version 2 was deleted before its time; version 4 was written after the delete, for a time before it."""
+    rows = [(1, "no", 10, 1, UPSERT, 0), (2, "no", 30, 2, UPSERT, 5)]
+    rows += [(3, "no", None, None, DELETE, 20), (4, "no", 15, 4, UPSERT, 25), (5, "se", 10, 5, UPSERT, 0)]
+    rows += [(6, "se", None, None, DELETE, 20)]
+    schema = f"{VERSION} int, country string, since int, rate int, {OP} tinyint, {WRITTEN} int"
+    versions = spark.createDataFrame(rows, schema)
+    known = TableVersions(versions, "rates", ("country",), ("country", "since", "rate"), "`since`")
+    times = [("no", 9), ("no", 12), ("no", 16), ("no", 40), ("se", 12), ("se", 20)]
+    sales = spark.createDataFrame(times, "country string, _time int")
+    found = as_of(sales, with_versions(versions, known), on="country").select("country", "_time", "rate").collect()
+    assert sorted(found) == [
+        ("no", 9, None), ("no", 12, 1), ("no", 16, 4), ("no", 40, 4), ("se", 12, 5), ("se", 20, None),
+    ]  # fmt: skip
 
 
 def test_a_table_without_versions_or_time_is_refused_with_what_to_declare(world: Make) -> None:

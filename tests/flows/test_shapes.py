@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.change import OP, UPSERT
 from penstock.declaration import Place, ViewDef
 from penstock.flows.regroup import held, regrouping
+from penstock.flows.regroup.first_rows import find_first_rows
 from penstock.flows.regroup.regrouping import Delta, Regrouping, changelog, frame_of, values
-from penstock.flows.regroup.units import find_units, relation, whole
+from penstock.flows.regroup.sums import FromRows, RunningSums, is_addable
+from penstock.flows.regroup.units import find_hidden_units, find_units, relation, whole
 from tests.flows import shapes
 from tests.flows.shapes import KEYS, SHAPES, TABLES, Shape
 
@@ -33,21 +36,31 @@ def arrow(frame: DataFrame) -> pa.Schema:
 class Kept:
     """A view of one shape over tables that change, and the tables as they are."""
 
-    def __init__(self, spark: SparkSession, path: Path, shape: Shape) -> None:
+    def __init__(self, spark: SparkSession, path: Path, shape: Shape, *, adds: bool = True) -> None:
+        """`adds`: it is kept by adding if it can be; otherwise, and as any other one, by its units."""
         self.spark, self.shape = spark, shape
         relations = {name: relation(spark, TABLES[name]) for name in shape.inputs}
         frame = shape.function(**relations)
         self.units = find_units(frame, relations, shape.key)
         where = Place("shapes.py", 1)
         view = ViewDef(shape.name, shape.function, shape.inputs, shape.key, None, (), None, None, False, where, "")
-        units = self.units or whole(shape.inputs)
+        self.adds = is_addable(frame, relations, self.units)
+        first = None if self.units or self.adds else find_first_rows(frame, relations)
+        if self.units is None and first is None and not self.adds:
+            self.units = find_hidden_units(frame, relations)
+        units = self.units or first or whole(shape.inputs)
         self.view = Regrouping(view, units, lambda frames: shape.function(**frames), arrow(frame), spark)
         self.held = held.HeldFile(path)
-        found_by = self.view.indexes()
+        found_by, orders = self.view.indexes(), self.view.orders()
         for name in shape.inputs:
             indexes = tuple(sorted(found_by[name]))
-            self.held.table(held.Shape(name, arrow(relations[name]), (KEYS[name],), indexes))
+            self.held.table(
+                held.Shape(name, arrow(relations[name]), (KEYS[name],), indexes, orders=tuple(orders.get(name, ())))
+            )
         self.own = self.held.table(held.Shape(shape.name, self.view.schema, shape.key, (self.view.own_index,)))
+        self.sums = RunningSums(self.view) if adds and self.adds else None
+        if self.sums is not None:
+            self.held.table(self.sums.shape({name: arrow(relations[name]) for name in shape.inputs}))
         self.tables: dict[str, dict[Any, shapes.Row]] = {name: {} for name in shape.inputs}
         self.copy: dict[bytes, shapes.Row] = {}
         """A subscriber's."""
@@ -62,8 +75,17 @@ class Kept:
 
     def follow(self, deltas: dict[str, Delta]) -> None:
         units = self.view.touched(deltas, self.held.tables)
-        needed = self.view.needed(units, self.held.tables)
-        delta = self.view.difference(units, self.view.computed(needed, units), self.own)
+        if self.sums is not None:
+            needed = {}
+            if self.sums.lost(self.held, "epoch") is not None:
+                assert self.sums.follow(self.held, "epoch", deltas, nullcontext) is not None
+            lost = self.sums.lost(self.held, "epoch")
+            result, found = self.sums.computed(units, lost, self.held.tables)
+            self.sums.settle(self.held, "epoch", FromRows(lost, found), (), set())
+        else:
+            needed = self.view.needed(units, self.held.tables)
+            result = self.view.computed(needed, units)
+        delta = self.view.difference(units, result, self.own)
         self._follow(changelog(delta, self.own))
         self.own.apply(delta.old, delta.new)
         self.read = {name: rows.num_rows for name, rows in needed.items()}
@@ -125,8 +147,9 @@ def shown(table: pa.Table) -> list[str]:
 def test_a_view_equals_its_batch_query_after_every_change(
     spark: SparkSession, tmp_path: Path, shape: Shape, seed: int
 ) -> None:
-    kept = Kept(spark, tmp_path / "held.db", shape)
-    assert (kept.units.columns if kept.units else ()) == shape.unit
+    kept = Kept(spark, tmp_path / "held.db", shape, adds=seed % 2 == 0)
+    assert tuple(column.replace(" (not shown)", "*") for column in kept.view.units.columns) == shape.unit
+    assert (kept.adds, kept.view.units.first is not None) == (shape.added, shape.first)
     rng = random.Random(f"{shape.name} {seed}")
     for number in range(ROUNDS):
         kept.change(rng, most=4 if number else 20)
@@ -179,6 +202,14 @@ def test_a_change_reads_the_rows_of_its_units_and_no_others(spark: SparkSession,
     kept.follow({"orders": kept.put("orders", {7: changed})})
     most = {"orders": 3 * people, "users": people, "taxes": 1}
     assert {name: rows for name, rows in kept.read.items() if rows > most[name]} == {}
+    assert kept.rows() == kept.batch()
+
+
+def test_the_first_rows_are_read_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
+    kept = Kept(spark, tmp_path / "held.db", next(s for s in SHAPES if s.name == "first_five"))
+    kept.follow({"orders": kept.put("orders", many("orders"))})
+    kept.follow({"orders": kept.put("orders", {7: None, 20: None})})
+    assert kept.read == {"orders": 5}
     assert kept.rows() == kept.batch()
 
 

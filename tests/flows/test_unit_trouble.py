@@ -30,7 +30,7 @@ def boxes() -> App:
     app = App("boxes")
     app.table("parts", Part, key="id")
     app.sql("weights", key="box", query="SELECT box, sum(weight div count) AS each FROM parts GROUP BY box")
-    app.sql("counts", key="box", query="SELECT box, sum(count) AS n FROM parts GROUP BY box")
+    app.sql("counts", key="box", how="regrouped", query="SELECT box, sum(count) AS n FROM parts GROUP BY box")
     return app
 
 

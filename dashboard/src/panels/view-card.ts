@@ -23,6 +23,7 @@ const CLASSES: Record<string, string> = {
 const WAYS: Record<string, string> = {
   folded: "Each event is added to what is known; it costs the same however large the view is",
   regrouped: "What a change touches is computed again, from just the rows that it needs",
+  added: "A change is added to the sums of its group, however large that is",
   whole: "Any change computes all of this view again",
 };
 

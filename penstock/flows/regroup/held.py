@@ -41,6 +41,13 @@ Index = tuple[str, ...]
 """Expressions over a table's columns by whose values its rows are found."""
 
 
+Order = tuple[str | None, tuple[tuple[str, bool], ...]]
+"""By what first rows are found: SQL of a condition that they meet, and columns, each with whether it is descending."""
+_WANTED = '"penstock/wanted"'
+"""A name that no table of an app has."""
+_TRUE = values_of([pa.array([True])])[0]
+
+
 @dataclass(frozen=True)
 class Shape:
     """What a table holds: its columns, the key of its rows, and by what they are found."""
@@ -53,12 +60,24 @@ class Shape:
     """Its rows are looked for by their time, too."""
     time: str | None = None
     """The column that is their time, where it is not that of a view's rows."""
+    orders: tuple[Order, ...] = ()
+    """Orders of which the first rows are read; the condition of each is one of `indexes`."""
 
     @property
     def digest(self) -> str:
         """Another one: the table is filled again."""
         columns = [f"{field.name} {field.type}" for field in self.schema]
-        return hashlib.sha256(repr((columns, self.key, self.indexes, self.expires, self.time)).encode()).hexdigest()
+        told = (columns, self.key, self.indexes, self.expires, self.time, self.orders)
+        return hashlib.sha256(repr(told).encode()).hexdigest()
+
+    def terms(self, order: Order) -> list[tuple[str, str]]:
+        """The columns of an order in SQLite, which then has Spark's order, and how each is sorted."""
+        place, cells = 0, {}
+        for field in self.schema:
+            cells[field.name] = (f"c{place}", pa.types.is_floating(field.type))
+            place += width(field.type)
+        terms = [(cells[name], "DESC" if descending else "ASC") for name, descending in order[1]]
+        return [(f"iif({cell} = x'2d30', 0.0, {cell})" if is_float else cell, way) for (cell, is_float), way in terms]
 
 
 class HeldFile:
@@ -103,6 +122,10 @@ class HeldFile:
             self._connection.execute(f"CREATE INDEX {_quoted(f'{shape.name}.t')} ON {name} (t)")
         for i in range(len(shape.indexes)):
             self._connection.execute(f"CREATE INDEX {_quoted(f'{shape.name}.{i}')} ON {name} (x{i})")
+        for i, order in enumerate(shape.orders):
+            met = [] if order[0] is None else [f"x{shape.indexes.index((order[0],))}"]
+            terms = ", ".join([*met, *(f"{term} {way}" for term, way in shape.terms(order))])
+            self._connection.execute(f"CREATE INDEX {_quoted(f'{shape.name}.o{i}')} ON {name} ({terms})")
         self.remember({f"shape/{shape.name}": shape.digest} | {f"{of}/{shape.name}": None for of in _FOLLOWED})
 
     # What is to be computed
@@ -226,6 +249,45 @@ class Table:
     def everything(self) -> HeldRows:
         return self._read(self._connection.execute(f"SELECT {self._columns} FROM {self._name} ORDER BY k").fetchall())
 
+    def first(self, order: Order, count: int) -> HeldRows:
+        """So many rows, first in one of the shape's orders, and those that are equal to the last of them there."""
+        terms = self.shape.terms(order)
+        values, sorted_by = ", ".join(term for term, _ in terms), ", ".join(f"{term} {way}" for term, way in terms)
+        condition = "" if order[0] is None else f" WHERE x{self.index((order[0],))} = ?"
+        index = _quoted(f"{self.shape.name}.o{self.shape.orders.index(order)}")
+        source = f"{self._name}{self._indexed_by(index)}{condition}"
+        statement = f"SELECT {values}, {self._columns} FROM {source} ORDER BY {sorted_by}"
+        found = self._connection.execute(statement, () if order[0] is None else (_TRUE,))
+        rows: list[Any] = []
+        for row in found:
+            if len(rows) >= count and (not rows or row[: len(terms)] != rows[-1][: len(terms)]):
+                break
+            rows.append(row)
+        return self._read(sorted((row[len(terms) :] for row in rows), key=_KEY))
+
+    def _indexed_by(self, index: str) -> str:
+        """Without a word SQLite would rather sort than look up many rows one by one: it does not know that few are
+        taken."""
+        return f" INDEXED BY {index}"
+
+    def pieces(self, wanted: Sequence[tuple[int, Iterable[bytes]]] | None, rows: int) -> Iterator[HeldRows]:
+        """The rows that have one of these values of one of these indexes, each once, so many at a time, in no certain
+        order; None: all rows. At least one piece, if only an empty one. Nothing may be written meanwhile."""
+        condition = ""
+        if wanted is not None:
+            self._connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {_WANTED} (i, v BLOB, PRIMARY KEY (i, v))")
+            self._connection.execute(f"DELETE FROM {_WANTED}")
+            values = ((index, value) for index, some in wanted for value in some)
+            self._connection.executemany(f"INSERT OR IGNORE INTO {_WANTED} VALUES (?, ?)", values)
+            parts = (f"x{index} IN (SELECT v FROM {_WANTED} WHERE i = {index})" for index, _ in wanted)
+            condition = f" WHERE {' OR '.join(parts)}"
+        cursor = self._connection.execute(f"SELECT {self._columns} FROM {self._name}{condition}")
+        piece = cursor.fetchmany(rows)
+        yield self._read(piece)
+        while len(piece) == rows:
+            piece = cursor.fetchmany(rows)
+            yield self._read(piece)
+
     @property
     def _columns(self) -> str:
         return ", ".join(["k", *(f"x{i}" for i in range(len(self.shape.indexes))), *self._cells])
@@ -285,6 +347,9 @@ class _LaidOver(Table):
             f"CREATE TEMP VIEW {self._name} AS SELECT * FROM main.{self._name} "
             f"WHERE k NOT IN (SELECT k FROM {self._gone}) UNION ALL SELECT * FROM {self._written}"
         )
+
+    def _indexed_by(self, index: str) -> str:
+        return ""  # a view has none
 
     def put(self, rows: HeldRows) -> None:
         self.remove(self.keys_of(rows.table))

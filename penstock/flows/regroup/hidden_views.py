@@ -101,7 +101,7 @@ def _lower_view(
 
     @wraps(view.function)
     def lower(**frames: DataFrame) -> DataFrame:
-        return _frame(spark, _lower(call({**shapes, **frames}), cut)).toDF(*columns)
+        return plan_tree.frame(spark, _lower(call({**shapes, **frames}), cut)).toDF(*columns)
 
     timed = any(column.dataType().simpleString() == WINDOW for column in plan_tree.items(example.output()))
     return replace(
@@ -134,7 +134,7 @@ def _upper_view(
     def upper(**frames: DataFrame) -> DataFrame:
         spark = next(iter(frames.values())).sparkSession
         plan = plan_tree.analyzed(call({**shapes, **{name: frames[name] for name in read}}))
-        return _frame(spark, _above(spark, plan, (), {cut: frames[name] for cut, name in places.items()}))
+        return plan_tree.frame(spark, _above(spark, plan, (), {cut: frames[name] for cut, name in places.items()}))
 
     return replace(view, function=upper, parameters=(*hidden, *(p for p in view.parameters if p in read)))
 
@@ -183,7 +183,7 @@ def _lower(frame: DataFrame, cut: _Cut) -> plan_tree.Plan:
     given = list(plan_tree.items(aggregate.aggregateExpressions()))
     for number, group in enumerate(plan_tree.items(aggregate.groupingExpressions())):
         if not any(_is_group(column, group) for column in given):
-            given.append(_alias(jvm, group, f"_group{number}"))
+            given.append(plan_tree.alias(jvm, group, f"_group{number}"))
     return aggregate.copy(aggregate.groupingExpressions(), seq(given), aggregate.child(), aggregate.hint())
 
 
@@ -211,22 +211,10 @@ def _above(spark: SparkSession, plan: plan_tree.Plan, path: Path, hidden: Mappin
         below = plan_tree.analyzed(hidden[cut])
         wanted = plan.references() if cut.distinct else plan.output()
         columns = zip(plan_tree.items(wanted), plan_tree.items(below.output()), strict=False)
-        named = [_alias(jvm, have, want.name(), want.exprId()) for want, have in columns]
+        named = [plan_tree.alias(jvm, have, want.name(), want.exprId()) for want, have in columns]
         below = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(seq(named), below)
         return plan.withNewChildren(seq([below])) if cut.distinct else below
     if not any(cut.path[: len(path)] == path for cut in hidden):
         return plan
     children = enumerate(plan_tree.children(plan))
     return plan.withNewChildren(seq([_above(spark, child, (*path, number), hidden) for number, child in children]))
-
-
-def _alias(jvm: Any, expression: Any, name: str, number: Any = None) -> Any:
-    expressions = jvm.org.apache.spark.sql.catalyst.expressions
-    number = number or expressions.NamedExpression.newExprId()
-    nothing = jvm.PythonUtils.toSeq([])
-    return expressions.Alias(expression, name, number, nothing, jvm.scala.Option.empty(), nothing)
-
-
-def _frame(spark: SparkSession, plan: plan_tree.Plan) -> DataFrame:
-    jvm: Any = spark._jvm
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)

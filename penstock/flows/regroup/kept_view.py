@@ -19,6 +19,7 @@ from penstock.flows.regroup.held import Table
 from penstock.flows.regroup.input_streams import InputStream
 from penstock.flows.regroup.meetings import Place
 from penstock.flows.regroup.regrouping import Delta, Regrouping, joined, without
+from penstock.flows.regroup.sums import FromRows, RunningSums, UnitSet
 from penstock.flows.regroup.table_versions import input_of
 from penstock.flows.regroup.unit_poison import TooSlowError, compute_units
 from penstock.log.builds import BatchMeta, State
@@ -52,6 +53,8 @@ class Kept:
     """How often it has held up a step. Each time it is given half as long the next time."""
     streams: Mapping[str, InputStream] = field(default_factory=dict)
     """Those of its inputs that are streams or flows."""
+    sums: RunningSums | None = None
+    """Of a view that is kept by adding."""
     poisoned: Mapping[bytes, str] = field(default_factory=dict)
     """Units that it leaves out, because each alone makes it fail, and why."""
 
@@ -62,7 +65,7 @@ class Kept:
     @property
     def is_whole(self) -> bool:
         """It has no units: any change computes all of it."""
-        return not self.regrouping.units.columns
+        return not self.regrouping.units.columns and self.sums is None and self.regrouping.units.first is None
 
     @property
     def goes_alone(self) -> bool:
@@ -82,10 +85,10 @@ class Kept:
 
     def all_units(self, tables: Tables) -> set[bytes]:
         grouping, own = self.regrouping, tables[self.name]
-        units = own.values(own.index(grouping.own_index)) | ({ALL} if self.is_whole else set())
+        units = own.values(own.index(grouping.own_index)) | (set() if grouping.units.columns else {ALL})
         for leaf, home in grouping.units.homes.items():
             table = tables[grouping.units.leaves[leaf].input]
-            units |= table.values(table.index(home))
+            units |= table.values(table.index(home)) if home else set()
         return units
 
     def computed(
@@ -95,10 +98,12 @@ class Kept:
         tables: Tables,
         query: Callable[[], AbstractContextManager[None]],
         most_slices: int | None = None,
-    ) -> tuple[Delta, dict[bytes, str]]:
-        """What became of these units, and why those failed that did so alone. Each query runs within `query`; more
-        slices than may be are `TooSlowError` at once."""
-        own, grouping = tables[self.name], self.regrouping
+        lost: UnitSet = None,
+    ) -> Computed:
+        """What became of these units. Each query runs within `query`; more slices than may be are `TooSlowError` at
+        once. `lost` are the units whose sums do not hold, None all of them."""
+        own, grouping, sums = tables[self.name], self.regrouping, self.sums
+        from_rows: list[pa.Table] = []
         if units and self.is_whole:
             _refuse_too_much(self, tables)
         keep_us = grouping.view.keep_us
@@ -106,18 +111,41 @@ class Kept:
 
         def compute(some: set[bytes]) -> pa.Table:
             with query():
-                result = grouping.computed(grouping.needed(some, tables), some)
+                if sums is None:
+                    result = grouping.computed(grouping.needed(some, tables), some)
+                else:
+                    result, found = sums.computed(some, lost, tables)
+                    from_rows.append(found)
             return result if limit_us is None else result.filter(pc.invert(too_old(row_times(result), limit_us)))
 
         suspects = units & self.poisoned.keys()
-        slices = list(grouping.slices(units - suspects, tables))
+        fresh = units - suspects
+        slices = list(grouping.slices(fresh, tables) if sums is None else sums.slices(fresh))
         if most_slices is not None and len(slices) > most_slices:
             raise TooSlowError(f"{len(units):,} units are too many for a step")
         results = compute_units(compute, slices, suspects, self.failures)
         gone = [(set(results.failed), own.shape.schema.empty_table())] if results.failed else []
         delta = joined(grouping.differences([*results.parts, *gone], own), own)
         delta = delta if limit_us is None else without(delta, own.before(limit_us), own)
-        return delta, results.failed
+        if sums is None:
+            return Computed(delta, results.failed)
+        known = FromRows(None if lost is None else lost & units, _joined_sums(from_rows, tables[sums.name]))
+        return Computed(delta, results.failed, known)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What became of some units of a view."""
+
+    delta: Delta
+    failed: dict[bytes, str]
+    """Why those failed that did so alone."""
+    sums: FromRows | None = None
+    """Of a view that is kept by adding, the sums that were lost."""
+
+
+def _joined_sums(parts: list[pa.Table], table: Table) -> pa.Table:
+    return pa.concat_tables([table.shape.schema.empty_table(), *parts])
 
 
 def _refuse_too_much(kept: Kept, tables: Tables) -> None:

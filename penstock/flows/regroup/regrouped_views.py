@@ -23,6 +23,7 @@ from penstock.flows.regroup.kept_view import Kept
 from penstock.flows.regroup.meetings import Meetings
 from penstock.flows.regroup.regrouping import Regrouping
 from penstock.flows.regroup.steps import Steps
+from penstock.flows.regroup.sums import RunningSums
 from penstock.flows.regroup.table_versions import InputVersions, input_of, versions_schema
 from penstock.flows.regroup.unit_poison import skipped_units
 from penstock.flows.regroup.units import Units
@@ -105,12 +106,14 @@ class RegroupedViews:
         assert isinstance(made.node, ViewDef)
         assert made.units is not None
         streams = self._streams(made)
+        grouping = self._regrouping(made, made.units, streams)
         return Kept(
-            regrouping=self._regrouping(made, made.units, streams),
+            regrouping=grouping,
             output=output,
             last=batch_meta(last.meta) if last is not None and last.meta else None,
             tell=partial(self._tell, name),
             streams=streams,
+            sums=RunningSums(grouping) if made.how == "added" else None,
             poisoned=skipped_units(around.log.memory(), name, build.epoch),
         )
 

@@ -20,14 +20,16 @@ from penstock.declaration import ViewDef
 from penstock.errors import DuplicateKeyError, GroupTooLargeError
 from penstock.flows.engine.prepared import PreparedQuery
 from penstock.flows.regroup.cells import ALL, cells_of, values_of
-from penstock.flows.regroup.held import HeldRows, Index, Table
+from penstock.flows.regroup.held import HeldRows, Index, Order, Table
 from penstock.flows.regroup.unit_poison import unit_words
-from penstock.flows.regroup.units import Units
+from penstock.flows.regroup.units import Units, carried, is_hidden
 
 Call = Callable[[Mapping[str, DataFrame]], DataFrame]
 """The user's function on frames of its inputs."""
 UNIT_ROWS = 500_000
 """From how many rows of its inputs one unit may be computed: a change of any of them computes it again."""
+UNKNOWN = b""
+"""The unit of a row that is not known by its columns: a view does not show them, and its changelog has none."""
 _SLICE_ROWS = 50_000
 _SLICE_UNITS = 20_000
 """What is computed by one query: large enough for full speed, small enough for memory."""
@@ -60,11 +62,19 @@ class Regrouping:
         wanted: dict[str, set[Index]] = {leaf.input: set() for leaf in self.units.leaves}
         inputs = {leaf.number: leaf.input for leaf in self.units.leaves}
         for number, expressions in self.units.homes.items():
-            wanted[inputs[number]].add(expressions)
+            if expressions:
+                wanted[inputs[number]].add(expressions)
         for link in self.units.links:
             for place in (link.of, link.to):
                 wanted[inputs[place.leaf]].add((place.expression,))
+        if self.units.first is not None and self.units.first.where is not None:
+            wanted[inputs[0]].add((self.units.first.where,))
         return wanted
+
+    def orders(self) -> dict[str, set[Order]]:
+        """By which orders first rows of inputs are looked up; their conditions are indexes of `indexes`."""
+        first = self.units.first
+        return {} if first is None else {self.units.leaves[0].input: {(first.where, first.order)}}
 
     @property
     def own_index(self) -> Index:
@@ -84,6 +94,8 @@ class Regrouping:
     def _units_of(self, leaf: int, rows: HeldRows, held: Mapping[str, Table]) -> set[bytes]:
         """Back along the links to a home: rows that it does not lead to are no part of any unit."""
         home = self.units.homes.get(leaf)
+        if home is not None and not home:
+            return {ALL} if rows.table.num_rows else set()
         if home is not None:
             return rows.values(self._table(leaf, held).index(home))
         link = next(link for link in self.units.links if link.to.leaf == leaf)
@@ -96,10 +108,15 @@ class Regrouping:
 
     def needed(self, units: set[bytes], held: Mapping[str, Table]) -> dict[str, pa.Table]:
         """The rows of each input from which these units are computed."""
+        if (first := self.units.first) is not None:
+            return {
+                leaf.input: held[leaf.input].first((first.where, first.order), first.count).table
+                for leaf in self.units.leaves
+            }
         rows: dict[int, HeldRows] = {}
         for leaf, home in self.units.homes.items():
             table = self._table(leaf, held)
-            rows[leaf] = table.by_value(table.index(home), units)
+            rows[leaf] = table.by_value(table.index(home), units) if home else table.everything()
         for link in self.units.links:
             of, to = self._table(link.of.leaf, held), self._table(link.to.leaf, held)
             values = rows[link.of.leaf].values(of.index((link.of.expression,)))
@@ -121,7 +138,7 @@ class Regrouping:
         sizes = dict.fromkeys(units, 0)
         for leaf, home in self.units.homes.items():
             table = self._table(leaf, held)
-            for unit, rows in table.counts(table.index(home), units).items():
+            for unit, rows in (table.counts(table.index(home), units) if home else {}).items():
                 sizes[unit] += rows
         some, rows = set[bytes](), 0
         for unit in sorted(units):
@@ -136,8 +153,10 @@ class Regrouping:
             yield some
 
     def computed(self, inputs: Mapping[str, pa.Table], units: set[bytes]) -> pa.Table:
-        """The view's rows of these units, by the user's own function."""
-        result = self._query.run(inputs).cast(self.schema)
+        """The view's rows of these units, by the user's own function, with the columns that lead to their units."""
+        result = self._query.run(inputs)
+        hidden = [result.schema.field(name) for name in self.units.hidden]
+        result = result.cast(pa.schema([*self.schema, *hidden]))
         if not self.units.columns:
             return result if units else result.slice(0, 0)  # a sum over nothing is a row, too
         own = values_of([result.column(name).combine_chunks() for name in self.units.columns])
@@ -145,14 +164,20 @@ class Regrouping:
 
     @cached_property
     def _query(self) -> PreparedQuery:
-        return PreparedQuery(self.spark, self._frame, self._anew)
+        return PreparedQuery(self.spark, self.frame, self._anew)
 
-    def _frame(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+    def frame(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """The function on frames of its inputs, without the rows that fail `where=`."""
         frame = self.call(frames)
-        return frame if self.view.where is None else frame.where(self.view.where)
+        frame = frame if self.view.where is None else frame.where(self.view.where)
+        if not self.units.hidden:
+            return frame
+        more = carried(frame)
+        assert more is not None
+        return more.select(*(f"`{name}`" for name in (*frame.columns, *self.units.hidden)))
 
     def _anew(self, inputs: Mapping[str, pa.Table]) -> pa.Table:
-        return self._frame({name: frame_of(self.spark, rows) for name, rows in inputs.items()}).toArrow()
+        return self.frame({name: frame_of(self.spark, rows) for name, rows in inputs.items()}).toArrow()
 
     def difference(self, units: set[bytes], result: pa.Table, own: Table) -> Delta:
         """What leads from the rows that are held of these units to the result."""
@@ -162,6 +187,8 @@ class Regrouping:
     def differences(self, parts: Sequence[tuple[set[bytes], pa.Table]], own: Table) -> list[Delta]:
         """The same for units that were computed in several parts. A row may have moved from one part to another."""
         units = {unit for some, _ in parts for unit in some}
+        if self.units.hidden and parts:  # of rows that a changelog brought the unit is not known: see `values`
+            parts = [(units, pa.concat_tables([result for _, result in parts], promote_options="default"))]
         if len(parts) > 1:
             self._refuse_twice(pa.concat_tables([result for _, result in parts]), own)
         deltas = []
@@ -169,7 +196,7 @@ class Regrouping:
             delta = difference(self.spark, own, own.by_value(own.index(self.own_index), some), result)
             if delta is None:
                 raise self._twice_computed(result, own)
-            self._refuse_foreign(delta.new.table, units, own)
+            self._refuse_foreign(delta.new, units, own)
             deltas.append(delta)
         return deltas
 
@@ -191,14 +218,15 @@ class Regrouping:
         columns = [rows.column(name).combine_chunks() for name in self.units.columns]
         return [unit_words(self.units.columns, unit) for unit in (values_of(columns) if columns else [ALL] * 2)]
 
-    def _refuse_foreign(self, upserts: pa.Table, units: set[bytes], own: Table) -> None:
+    def _refuse_foreign(self, new: HeldRows, units: set[bytes], own: Table) -> None:
         """A key that the view holds from a unit outside of this step."""
-        there = own.by_key(own.keys_of(upserts))
-        for place, unit in enumerate(there.found[own.index(self.own_index)]):
+        index, keys = own.index(self.own_index), own.keys_of(new.table)
+        there = own.by_key(keys)
+        for place, unit in enumerate(there.found[index]):
             if unit not in units:
                 held = there.table.slice(place, 1)
-                new = upserts.take([own.keys_of(upserts).index(own.keys_of(held)[0])])
-                raise _twice(self.view, held, [*self._units_words(held), *self._units_words(new)])
+                other = new.found[index][keys.index(own.keys_of(held)[0])]
+                raise _twice(self.view, held, [unit_words(self.units.columns, each) for each in (unit, other)])
 
 
 def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
@@ -211,6 +239,8 @@ def values(spark: SparkSession, rows: pa.Table, index: Index) -> list[bytes]:
     if not index:
         return [ALL] * rows.num_rows
     names = [_column(expression, rows.schema) for expression in index]
+    if any(name is None and is_hidden(expression) for name, expression in zip(names, index, strict=True)):
+        return [UNKNOWN] * rows.num_rows
     if not all(names) and rows.num_rows:
         computed = frame_of(spark, rows).selectExpr(*(f"{e} AS `{i}`" for i, e in enumerate(index))).toArrow()
         return values_of([column.combine_chunks() for column in computed.columns])
@@ -225,18 +255,30 @@ def _column(expression: str, schema: pa.Schema) -> str | None:
 def difference(spark: SparkSession, table: Table, old: HeldRows, new: pa.Table) -> Delta | None:
     """The rows that went and came where `new` takes the place of `old`; an equal row did neither. None: two rows of
     `new` have one key."""
-    before, after = _by_key(old.table, table), _by_key(new, table)
+    shown, hidden = new.select(table.shape.schema.names), _hidden_index(table)
+    before, after = _by_key(old.table, table), _by_key(shown, table)
+    if hidden is not None:  # an equal row of another unit is held as that unit's
+        before = _by_key(old.table, table, old.found[hidden])
+        after = _by_key(shown, table, values(spark, new, table.shape.indexes[hidden]))
     if len(after) < new.num_rows:
         return None
     gone = [place for key, (place, cells) in before.items() if key not in after or after[key][1] != cells]
     came = [place for key, (place, cells) in after.items() if key not in before or before[key][1] != cells]
-    upserts = new.take(pa.array(came, pa.int64()))
+    places = pa.array(came, pa.int64())
+    upserts = new.take(places)
     found = tuple(values(spark, upserts, index) for index in table.shape.indexes)
-    return Delta(taken(old, gone), HeldRows(upserts, found))
+    return Delta(taken(old, gone), HeldRows(shown.take(places), found))
 
 
-def _by_key(rows: pa.Table, table: Table) -> dict[bytes, tuple[int, list[object]]]:
+def _hidden_index(table: Table) -> int | None:
+    """The index of a view's rows by units that it does not show."""
+    places = (place for place, index in enumerate(table.shape.indexes) if any(map(is_hidden, index)))
+    return next(places, None)
+
+
+def _by_key(rows: pa.Table, table: Table, *more: list[bytes]) -> dict[bytes, tuple[int, list[object]]]:
     columns = [cells for name in rows.column_names for cells in cells_of(rows.column(name).combine_chunks())]
+    columns += more
     return {key: (place, cells) for place, (key, *cells) in enumerate(zip(table.keys_of(rows), *columns, strict=True))}
 
 
@@ -266,11 +308,17 @@ def _united(rows: Sequence[HeldRows]) -> HeldRows:
 
 
 def changelog(delta: Delta, table: Table) -> pa.RecordBatch:
-    """A difference as a changelog has it: deletes, then upserts; a row that is replaced is an upsert alone."""
+    """A difference as a changelog has it: deletes, then upserts; a row that is replaced is an upsert alone, and one
+    that has only come to another unit is neither."""
     replaced = set(table.keys_of(delta.new.table))
+    came = delta.new.table
+    if _hidden_index(table) is not None:
+        before, after = _by_key(delta.old.table, table), _by_key(came, table)
+        places = [place for key, (place, cells) in after.items() if key not in before or before[key][1] != cells]
+        came = came.take(pa.array(places, pa.int64()))
     keys = table.keys_of(delta.old.table)
     deleted = delta.old.table.filter(pa.array([key not in replaced for key in keys], pa.bool_()))
-    rows = pa.concat_tables([_with_op(deleted, DELETE), _with_op(delta.new.table, UPSERT)]).combine_chunks()
+    rows = pa.concat_tables([_with_op(deleted, DELETE), _with_op(came, UPSERT)]).combine_chunks()
     batches = rows.to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 

@@ -19,22 +19,24 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.errors import PenstockError, PositionGoneError, StaleTermError
 from penstock.flows.late import late_events
-from penstock.flows.regroup.held import HeldFile, Shape, Table, discard
+from penstock.flows.regroup.held import HeldFile, Order, Shape, Table, discard
 from penstock.flows.regroup.input_follower import InputFollower, Reached, Source, Taken, changes_between, replaced, take
 from penstock.flows.regroup.input_streams import commit_behind
-from penstock.flows.regroup.kept_view import Kept, TimeLimit
+from penstock.flows.regroup.kept_view import Computed, Kept, TimeLimit
 from penstock.flows.regroup.meetings import Meetings, Place
 from penstock.flows.regroup.regrouping import Delta, changelog
 from penstock.flows.regroup.stragglers import Job, Straggler, Stragglers
+from penstock.flows.regroup.sums import UnitSet
 from penstock.flows.regroup.unit_poison import FunctionFailsError, TooSlowError, letters, skip_list
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
@@ -75,6 +77,8 @@ class _Move(Taken):
     """Units that views leave out, where that has changed."""
     alone: list[str] = field(default_factory=list)
     """Views that could be computed now, and go alone."""
+    noted: dict[str, tuple[Straggler, list[pa.Table], set[bytes]]] = field(default_factory=dict)
+    """What was added to the sums of views that are with a job, and units for which that failed."""
 
 
 def _is_due(view: Kept, now: float) -> bool:
@@ -187,20 +191,36 @@ class Steps:
             wanted.setdefault(view.name, set()).add(view.regrouping.own_index)
             for name, indexes in view.regrouping.indexes().items():
                 wanted.setdefault(name, set()).update(indexes)
+        orders: dict[str, set[Order]] = {}
+        for view in self.kept:
+            for name, some in view.regrouping.orders().items():
+                orders.setdefault(name, set()).update(some)
+        by_order = {name: tuple(sorted(some, key=repr)) for name, some in orders.items()}
         for name, source in self._inputs.sources.items():
-            self._held.table(source.shape(tuple(sorted(wanted[name]))))
+            shape = source.shape(tuple(sorted(wanted[name])))
+            self._held.table(replace(shape, orders=by_order.get(name, ())))
         for view in self.kept:
             node, found_by = view.regrouping.view, tuple(sorted(wanted[view.name]))
             shape = Shape(view.name, view.regrouping.schema, node.key, found_by, node.keep_us is not None)
-            self._held.table(shape)
+            self._held.table(replace(shape, orders=by_order.get(view.name, ())))
+        for view in self.kept:
+            if view.sums is not None:
+                tables = {name: self._held.tables[name].shape.schema for name in view.tables}
+                self._held.table(view.sums.shape(tables))
         with self._held.transaction():
             for view in self.kept:
-                if any(self._held.reached(table) is None for table in view.tables):
+                unknown = any(self._held.reached(table) is None for table in view.tables)
+                if unknown or (view.sums is not None and self._lost(view) is None):
                     self._held.remember({f"building/{view.name}": True})  # what went meanwhile is nowhere else
+                if unknown and view.sums is not None:
+                    self._held.remember({f"reached/{view.sums.name}": None})
             filled = {view.name: self._fill(view, self._held.tables[view.name]) for view in self.kept}
             deltas = {name: delta for name, delta in filled.items() if delta is not None}
             for view in self.kept:
-                self._held.mark(view.name, view.regrouping.touched(deltas, self._held.tables))
+                touched = view.regrouping.touched(deltas, self._held.tables)
+                self._held.mark(view.name, touched)
+                if view.sums is not None:
+                    self._held.mark(view.sums.name, touched)
 
     def _fill(self, view: Kept, table: Table) -> Delta | None:
         """Bring a view's own rows to the end of its changelog; if they were none of it, every unit is dirty. What
@@ -213,6 +233,8 @@ class Steps:
         changed = changes_between(self._log, view.output, key, start if follows else bounds.starts[0], bounds.ends[0])
         if follows:
             delta = take(self._spark, table, changed) if changed is not None else None
+            if changed is not None and view.regrouping.units.hidden:  # a changelog does not say of which units they are
+                self._held.remember({f"building/{view.name}": True})
         else:  # another build: what readers were made from is told as gone
             delta = replaced(self._spark, table, changed)
             self._held.remember({f"building/{view.name}": True})
@@ -249,6 +271,9 @@ class Steps:
             view.failures, view.building = 0, False
             view.poisoned = move.poisoned.get(view.name, view.poisoned)
             view.tell("running", None)
+        for member, moved, lost in move.noted.values():
+            member.moved += moved
+            member.unmoved |= lost
         self._stragglers.settle(arrived)
         self._send_off(move)
         self.steps += bool(move.appends)
@@ -258,6 +283,7 @@ class Steps:
         """Compute what a view's inputs have changed of it, or note it for later."""
         job = self._stragglers.job_of(view.name)
         units = self._touched(view, move, job)
+        self._add(view, move, job)
         if job is not None:
             self._held.mark(view.name, units)
             self._stand(view, move)
@@ -281,7 +307,8 @@ class Steps:
         newest_us = view.newest_us(move.newest_us)
         self._limit.restart(max(_LEAST_STEP_S, STEP_S / 2**view.overruns))
         try:
-            delta, failed = view.computed(units, newest_us, self._held.tables, self._limit.query, most_slices=1)
+            lost = self._lost(view)
+            made = view.computed(units, newest_us, self._held.tables, self._limit.query, most_slices=1, lost=lost)
         except TooSlowError as error:
             self._overrun(view, units, error, move)
             return
@@ -290,9 +317,10 @@ class Steps:
             self._stand(view, move)
             return
         self._held.clean(view.name, units)
+        self._settle(view, made, move)
         move.places[view.name] = places
-        self._append(view, delta, newest_us, move.reached, move.accepted_us, move)
-        self._leave_out(view, units, failed, move)
+        self._append(view, made.delta, newest_us, move.reached, move.accepted_us, move)
+        self._leave_out(view, units, made.failed, move)
 
     def _touched(self, view: Kept, move: _Move, job: Job | None) -> set[bytes]:
         """The units that this step changes. Of a view that is with a job, what that job does not know is noted."""
@@ -304,6 +332,36 @@ class Steps:
         units = view.regrouping.touched(news, self._held.tables)
         job.members[view.name].touched |= units
         return units | view.regrouping.touched(known, self._held.tables)
+
+    # Sums
+
+    def _lost(self, view: Kept) -> UnitSet:
+        return None if view.sums is None else view.sums.lost(self._held, view.output.epoch)
+
+    def _add(self, view: Kept, move: _Move, job: Job | None) -> None:
+        """Let the sums of a view follow its inputs. What a job does not know of it is noted there."""
+        deltas = {name: delta for name, delta in move.deltas.items() if name in view.tables}
+        if view.sums is None or not deltas or (job is None and self._lost(view) is None):
+            return
+        known = {} if job is None else {n: d for n, d in deltas.items() if n in job.members and n in job.arrived()}
+        news = {name: delta for name, delta in deltas.items() if name not in known}
+        for some in (part for part in (news, known) if part):
+            self._limit.restart(STEP_S)
+            moved = view.sums.follow(self._held, view.output.epoch, some, self._limit.query)
+            if job is not None and some is news:
+                lost = view.regrouping.touched(some, self._held.tables) if moved is None else set()
+                move.noted[view.name] = (job.members[view.name], moved or [], lost)
+
+    def _settle(self, view: Kept, made: Computed, move: _Move, member: Straggler | None = None) -> None:
+        """Hold the sums that were computed from rows, with what has moved since."""
+        if view.sums is None or made.sums is None:
+            return
+        moved: list[pa.Table] = []
+        lost = made.failed.keys() if made.sums.units is None else made.failed.keys() & made.sums.units
+        if member is not None:
+            _, now, unmoved = move.noted.get(view.name, (member, [], set()))
+            moved, lost = [*member.moved, *now], lost | member.unmoved | unmoved
+        view.sums.settle(self._held, view.output.epoch, made.sums, moved, set(lost))
 
     # Views that go alone
 
@@ -348,7 +406,8 @@ class Steps:
             if found is None or (view.failures and self._clock.monotonic() < view.retry_at):
                 continue
             newest_us = view.newest_us(newest)
-            members.append(Straggler(view, self._held.dirty(view.name), newest_us, found, view.building))
+            dirty, lost = self._held.dirty(view.name), self._lost(view)
+            members.append(Straggler(view, dirty, newest_us, found, view.building, lost=lost))
             places[view.name] = found
             newest |= {view.name: newest_us} if newest_us is not None else {}
         return members
@@ -357,17 +416,19 @@ class Steps:
         """What became of a view in a job, at the place where the job's snapshot stood."""
         member, outcome = job.members[view.name], job.outcomes[view.name]
         units = self._touched(view, move, job)
+        self._add(view, move, job)
         if isinstance(outcome, Exception):
             self._failed(view, units, outcome)
             self._stand(view, move)
             return
         self._held.clean(view.name, outcome.units - member.touched)
         self._held.mark(view.name, units & member.touched)
+        self._settle(view, outcome.made, move, member)
         view.slow = view.slow and outcome.took_s >= _QUICK_S
         move.places[view.name] = member.places
-        self._append(view, outcome.delta, member.newest_us, job.reached, job.accepted_us, move)
+        self._append(view, outcome.made.delta, member.newest_us, job.reached, job.accepted_us, move)
         job.reached[view.name] = move.reached[view.name]
-        self._leave_out(view, outcome.units, outcome.failed, move)
+        self._leave_out(view, outcome.units, outcome.made.failed, move)
 
     # What a step makes of a view
 

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.util import InheritableThread
 
@@ -25,9 +26,10 @@ from penstock.clock import Clock
 from penstock.flows.hang import HUNG_S
 from penstock.flows.regroup.held import HeldSnapshot
 from penstock.flows.regroup.input_follower import Reached
-from penstock.flows.regroup.kept_view import Kept, TimeLimit
+from penstock.flows.regroup.kept_view import Computed, Kept, TimeLimit
 from penstock.flows.regroup.meetings import Inputs, Place, roots_of
 from penstock.flows.regroup.regrouping import Delta
+from penstock.flows.regroup.sums import UnitSet
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +85,12 @@ class Straggler:
     building: bool
     touched: set[bytes] = field(default_factory=set)
     """Units that the steps have changed since; belongs to their thread."""
+    lost: UnitSet = None
+    """Of a view that is kept by adding: units whose sums are computed from rows; None: all."""
+    moved: list[pa.Table] = field(default_factory=list)
+    """What the steps have added to its sums since; belongs to their thread."""
+    unmoved: set[bytes] = field(default_factory=set)
+    """Units for which that failed."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +98,7 @@ class CaughtUp:
     """What became of a member."""
 
     units: set[bytes]
-    delta: Delta
-    failed: dict[bytes, str]
+    made: Computed
     took_s: float
 
 
@@ -164,7 +171,7 @@ class Job:
         below = [table for table in member.view.tables if table in self.members]
         done = {table: got for table in below if isinstance(got := self.outcomes.get(table), CaughtUp)}
         if len(done) == len(below):
-            self.outcomes[name] = self._outcome(member, {table: outcome.delta for table, outcome in done.items()})
+            self.outcomes[name] = self._outcome(member, {table: outcome.made.delta for table, outcome in done.items()})
             if name in {table for other in self.members.values() for table in other.view.tables}:
                 self._show(name)
         self._pending.discard(name)  # one whose inputs failed is left to the steps, which let it wait
@@ -172,20 +179,22 @@ class Job:
     def _show(self, name: str) -> None:
         outcome = self.outcomes[name]
         if isinstance(outcome, CaughtUp):
-            self._snapshot.tables[name].apply(outcome.delta.old, outcome.delta.new)
+            self._snapshot.tables[name].apply(outcome.made.delta.old, outcome.made.delta.new)
 
     def _outcome(self, member: Straggler, deltas: Mapping[str, Delta]) -> CaughtUp | Exception:
         view, tables, began = member.view, self._snapshot.tables, self._clock.monotonic()
         patience_s = HUNG_S * 2**view.failures
         try:
-            units = member.dirty | view.regrouping.touched(deltas, tables)
+            touched = view.regrouping.touched(deltas, tables)
+            units = member.dirty | touched
             if member.building:
                 units |= view.all_units(tables)
             query = partial(self._limit.query, patience_s)
-            delta, failed = view.computed(units, member.newest_us, tables, query)
+            lost = None if member.lost is None else member.lost | touched
+            made = view.computed(units, member.newest_us, tables, query, lost=lost)
         except Exception as error:
             return error
-        return CaughtUp(units, delta, failed, self._clock.monotonic() - began)
+        return CaughtUp(units, made, self._clock.monotonic() - began)
 
 
 class Stragglers:

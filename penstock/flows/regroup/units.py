@@ -28,8 +28,9 @@ outer joins (`_through_full_joins`), grouping sets (`_as_union`) and renamed col
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -40,6 +41,8 @@ from penstock.flows import plan_tree
 _GROUP_LIMITS = "spark.sql.optimizer.windowGroupLimitThreshold"
 _LEFT_OUT = "spark.sql.optimizer.excludedRules"
 _FOLDING = "org.apache.spark.sql.catalyst.optimizer.ConstantFolding"
+_NOT_SHOWN = re.compile(r"\(not shown(, \d+)?\)`$")
+_CARRYING = ("Project", "Filter", "SubqueryAlias", "View")
 _OVER_KEYS = ("EqualTo", "EqualNullSafe")
 _WITH_PLANS = ("ScalarSubquery", "LateralSubquery", "Exists", "ListQuery", "InSubquery", "DynamicPruningSubquery")
 
@@ -69,6 +72,17 @@ class JoinLink:
 
 
 @dataclass(frozen=True)
+class FirstRows:
+    """The first rows of an input, by an order of some of its columns."""
+
+    count: int
+    order: tuple[tuple[str, bool], ...]
+    """Column, and whether the largest come first; of rows that are equal in these, all."""
+    where: str | None
+    """SQL over its columns; rows for which it is not true do not count."""
+
+
+@dataclass(frozen=True)
 class Units:
     """How a view is computed unit by unit."""
 
@@ -79,6 +93,10 @@ class Units:
     """Leaves whose rows tell their unit themselves: an expression for each of `columns`."""
     links: tuple[JoinLink, ...]
     """How the other leaves are reached, each after what it is reached from."""
+    first: FirstRows | None = None
+    """Of a view that has no unit: which rows of its one input it needs; None: all."""
+    hidden: tuple[str, ...] = ()
+    """Those of `columns` that the view does not show: they are carried beside its rows (see `carried`)."""
 
 
 def whole(inputs: Iterable[str]) -> Units:
@@ -120,6 +138,68 @@ def find_units(frame: DataFrame, inputs: Mapping[str, DataFrame], key: Sequence[
         if best is not None:
             return best
     return None
+
+
+def find_hidden_units(frame: DataFrame, inputs: Mapping[str, DataFrame]) -> Units | None:
+    """The units of a plan by columns that it drops at its end; None: it drops none, or they are no units."""
+    more = carried(frame)
+    if more is None:
+        return None
+    hidden = [name for name in more.columns if name not in frame.columns]
+    units = find_units(more, inputs, hidden)
+    return None if units is None else replace(units, hidden=tuple(c for c in units.columns if c in hidden))
+
+
+def carried(frame: DataFrame) -> DataFrame | None:
+    """A frame with the columns that its last projections leave out, which filters and projections hand on; None: there
+    are none."""
+    spark = frame.sparkSession
+    jvm: Any = spark._jvm
+    plan = plan_tree.analyzed(frame)
+    lowest = plan
+    while plan_tree.kind(lowest) in _CARRYING:
+        lowest = plan_tree.children(lowest)[0]
+    shown = {column.exprId().id() for column in plan_tree.items(plan.output())}
+    lost = {c.exprId().id(): c for c in plan_tree.items(lowest.output()) if c.exprId().id() not in shown}
+    if not lost or lowest is plan:
+        return None
+    names = _hidden_names([str(column.name()) for column in lost.values()])
+    seq, logical = jvm.PythonUtils.toSeq, jvm.org.apache.spark.sql.catalyst.plans.logical
+
+    def carrying(node: plan_tree.Plan) -> plan_tree.Plan:
+        if plan_tree.kind(node) not in _CARRYING:
+            return node
+        below = carrying(plan_tree.children(node)[0])
+        if plan_tree.kind(node) != "Project":
+            return node.withNewChildren(seq([below]))
+        columns = list(plan_tree.items(node.projectList()))
+        there = {column.exprId().id() for column in columns}
+        return logical.Project(seq([*columns, *(c for n, c in lost.items() if n not in there)]), below)
+
+    named = [plan_tree.alias(jvm, column, name) for column, name in zip(lost.values(), names, strict=True)]
+    columns = [*plan_tree.items(plan.output()), *named]
+    return plan_tree.frame(spark, logical.Project(seq(columns), carrying(plan)))
+
+
+def is_hidden(expression: str) -> bool:
+    """Whether an expression is a column that a view does not show.
+
+    >>> is_hidden("`country (not shown)`"), is_hidden("`country (not shown, 2)`"), is_hidden("`country`")
+    (True, True, False)
+    """
+    return _NOT_SHOWN.search(expression) is not None
+
+
+def _hidden_names(names: Sequence[str]) -> list[str]:
+    """
+    >>> _hidden_names(["country", "id", "country"])
+    ['country (not shown)', 'id (not shown)', 'country (not shown, 2)']
+    """
+    found: list[str] = []
+    for name in names:
+        again = sum(other.startswith(f"{name} (not shown") for other in found)
+        found.append(f"{name} (not shown, {again + 1})" if again else f"{name} (not shown)")
+    return found
 
 
 def _best(
@@ -394,19 +474,9 @@ class _Tracer:
                 for part in above:
                     name = _mark_name(part)
                     if name is not None and _ids(part) <= own:
-                        arrived.append((number, name, self._text(plan_tree.children(part)[0])))
+                        arrived.append((number, name, sql_of(self._spark, plan_tree.children(part)[0])))
                 number += 1
         return _Traces(tuple(arrived))
-
-    def _text(self, expression: Any) -> str:
-        """As SQL over the leaf's own columns."""
-        return str(self._unqualified(expression).sql())
-
-    def _unqualified(self, expression: Any) -> Any:
-        if plan_tree.kind(expression) == "AttributeReference":
-            return expression.withQualifier(self._seq([]))
-        inside = plan_tree.children(expression)
-        return expression.withNewChildren(self._seq(map(self._unqualified, inside))) if inside else expression
 
     def _all(self, parts: Sequence[Any]) -> Any:
         whole = parts[0]
@@ -416,6 +486,19 @@ class _Tracer:
 
     def _seq(self, things: Iterable[Any]) -> Any:
         return self._jvm.PythonUtils.toSeq(list(things))
+
+
+def sql_of(spark: SparkSession, expression: Any) -> str:
+    """An expression over a leaf's columns, as SQL over them."""
+    jvm: Any = spark._jvm
+    return str(_unqualified(expression, jvm.PythonUtils.toSeq).sql())
+
+
+def _unqualified(expression: Any, seq: Any) -> Any:
+    if plan_tree.kind(expression) == "AttributeReference":
+        return expression.withQualifier(seq([]))
+    inside = plan_tree.children(expression)
+    return expression.withNewChildren(seq([_unqualified(part, seq) for part in inside])) if inside else expression
 
 
 def _with_filters(plan: plan_tree.Plan, above: tuple[Any, ...]) -> Iterator[tuple[plan_tree.Plan, tuple[Any, ...]]]:

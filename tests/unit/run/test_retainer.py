@@ -94,6 +94,21 @@ def test_a_build_that_catches_up_is_waited_for(shop):
     assert shop.kept_from() == first + 2
 
 
+def test_events_that_count_stay_however_old_they_are(shop):
+    """A stream in which nothing happens has no newer events: those that it has still count."""
+    app = App("shop")
+    app.stream("orders", Order, retain="1 us")
+    app.view(name="totals", key="n", within="3 seconds")(lambda orders: orders)
+    declared = app.declared()
+    for seconds in range(COMMITS):
+        values = [{"n": 1, "_id": f"s{seconds}", "_key": None, "_time": seconds * 1_000_000, "_received": 0}]
+        batch = pa.RecordBatch.from_pylist(values, schema=declared.streams[0].stored)
+        shop.edge.append([Append(shop.orders, batch)])
+    shop.absorbed(2 * COMMITS)
+    shop.application = declared
+    assert shop.kept_from() == shop.edge.bounds(shop.orders).next_commit - 4
+
+
 class Later(SystemClock):
     """An hour ahead."""
 
