@@ -398,6 +398,8 @@ class RunningSums:
         self, held: HeldFile, epoch: str, found: FromRows, moved: Sequence[pa.Table], failed: set[bytes]
     ) -> None:
         """Hold sums that were computed from rows, with what was `moved` since; those of units that failed are lost."""
+        if found.units is not None and not found.units:
+            return
         table = held.tables[self.name]
         keys = None if found.units is None else set(map(self._key, found.units))
         sums = self._added([_signed(found.sums), *moved], keys, table)
