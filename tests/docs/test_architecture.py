@@ -108,7 +108,7 @@ CONCEPTS = {
     "flows/engine/hadoop_notes.py": "a part that the switch turns off",
     "flows/engine/session_without_ml.py": "a part that the switch turns off",
     "flows/ordered/ordered_replay.py": "an ordered flow as verify plays it",
-    "flows/regroup/ties.py": "where a query chooses among equal rows",
+    "flows/regroup/first_rows.py": "a limit over an order, by an index",
     "flows/regroup/unit_choice.py": "which units verify looks at",
     "flows/summary_bounds.py": "how verify judges an estimate",
     "run/reading_edge.py": "the edge that only reads",
