@@ -29,8 +29,8 @@ SCHEMAS: Spec = {
         private=FLAG | {"description": "It has the name of a personal field; a page masks it."},
     ),
     "View": record(
-        "view, kind: view|table, doc, key: [text], columns: [Column], order_by: [text]?, limit: integer?, keep?, position?,"
-        "class: exact|tolerance|bounded|unverifiable?, how: folded|regrouped|added|whole?, frontier: Frontier",
+        "view, kind: view|table, doc, key: [text], columns: [Column], order_by: [text]?, limit: integer?,"
+        "keep?, position?, class: exact|tolerance|bounded|unverifiable?, how: folded|regrouped|added|whole?, frontier: Frontier",
         rows=_HIDDEN,
         filter_errors=_HIDDEN,
         flow=record("state, error: Error?"),
