@@ -30,7 +30,8 @@ SCHEMAS: Spec = {
     ),
     "View": record(
         "view, kind: view|table, doc, key: [text], columns: [Column], order_by: [text]?, limit: integer?,"
-        "keep?, position?, class: exact|tolerance|bounded|unverifiable?, how: folded|regrouped|added|whole?, frontier: Frontier",
+        "keep?, position?, class: exact|tolerance|bounded|unverifiable?, how: folded|regrouped|added|whole?,"
+        "frontier: Frontier",
         rows=_HIDDEN,
         filter_errors=_HIDDEN,
         flow=record("state, error: Error?"),
