@@ -31,7 +31,7 @@ from penstock.log.opening import open_reader
 from penstock.position import Position
 from tests.running import Running
 
-READY_S = 150.0
+READY_S = 600.0
 BATCH = 20
 PAUSE_S = 0.1
 VICTIMS = ("edge", "flows", "edge", "jvm", "edge", "edge", "supervisor", "edge", "frozen", "edge")

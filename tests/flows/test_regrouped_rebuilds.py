@@ -102,3 +102,27 @@ def test_a_running_total_has_windows_in_it_that_have_gone(world: Callable[[App],
     planned, _ = Planner(one.spark, one.app, one.folder).plan_all()
     keeps = {name: made.node.keep_us for name, made in planned.items()}  # type: ignore[union-attr]
     assert keeps == {"running.1": None, "running": 3_600_000_000, "top.1": 3_600_000_000, "top": 3_600_000_000}
+
+
+def two_streams() -> App:
+    app = App("ticks")
+    for name in ("ticks", "tocks"):
+        app.stream(name, Tick, time="at", late_after="1 hour")
+        counts = f"SELECT window(_time, '1 minute') AS window, count(*) AS n FROM {name} GROUP BY 1"
+        app.sql(f"{name}_counted", key="window", query=counts)
+    both = "SELECT window, t.n AS n, o.n AS m FROM ticks_counted t FULL JOIN tocks_counted o USING (window)"
+    app.sql("both", key="window", query=both, keep="5 minutes")
+    return app
+
+
+def test_a_slower_input_that_comes_later_brings_back_nothing_that_keep_let_go(
+    world: Callable[[App], World],
+) -> None:
+    played = world(two_streams())
+    played.send("ticks", [[Tick(at=0, user="a")], [Tick(at=3_000_000, user="a")]])
+    played.run()
+    assert [row["n"] for row in played.rows("both")] == [1], "of the first stream alone"
+    played.send("tocks", [[Tick(at=10_000, user="a")]])  # in the window that has gone, and far behind
+    played.run()
+    assert [(row["n"], row["m"]) for row in played.rows("both")] == [(1, None)]
+    assert played.verify()["both"].result == "equal"

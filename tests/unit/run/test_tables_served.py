@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import App, Event, Struct, signed
 from penstock.client import AsyncClient
 from penstock.collect.limits.stream_guard import StreamGuard
-from penstock.errors import EventsRejectedError, SchemaChangeError, UnknownRowError
+from penstock.collect.tables.row_changes import RowChanges
+from penstock.collect.tables.table_writer import TableWriter
+from penstock.errors import ConditionError, EventsRejectedError, SchemaChangeError, UnknownRowError
 from penstock.run.reading_edge import open_reading_edge
 from tests.table_edge import edge
 
@@ -77,6 +81,46 @@ async def test_the_same_row_again_writes_nothing(tmp_path: Path) -> None:
         status, again, same = await there.put("/tables/users/1", ANN)
         assert (status, again["accepted"], again["duplicates"]) == (200, 0, 1)
         assert (again["ack"], same) == (first["ack"], tag)
+
+
+async def test_who_was_refused_is_not_written_when_the_commit_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer came between: what was refused would now hold, but its sender was told otherwise."""
+    write, commit, seen = TableWriter.write, TableWriter._commit, list[Any]()
+
+    def noticed(self: TableWriter, edit: Any, sender: Any, *more: Any) -> Any:
+        seen[:] = [self, sender]
+        return write(self, edit, sender, *more)
+
+    monkeypatch.setattr(TableWriter, "write", noticed)
+    async with edge(tmp_path, shop()) as there:
+        await there.put("/tables/users/1", ANN)
+        writer, sender = seen
+        tries = 0
+
+        async def failing_once(self: TableWriter, *given: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise ConditionError("somebody else has written")
+            return await commit(self, *given)
+
+        def rows(number: int) -> RowChanges:
+            return writer.judge.many(json.dumps([ANN | {"id": number}]).encode(), "json")
+
+        def refused(_: object) -> RowChanges:
+            if tries == 0:
+                raise UnknownRowError("it is not there")
+            return rows(3)
+
+        monkeypatch.setattr(TableWriter, "_commit", failing_once)
+        asked = (write(writer, lambda _: rows(2), sender), write(writer, refused, sender))
+        taken, told = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(told, UnknownRowError)
+        assert not isinstance(taken, BaseException)
+        assert tries == 2
+        assert [row["id"] for row in await there.rows()] == [1, 2]
 
 
 async def test_keys_of_several_columns_are_segments_of_the_path(tmp_path: Path) -> None:
