@@ -170,6 +170,7 @@ class Folder:
     log_names: ClassVar[frozenset[str]] = frozenset({"edge.db", "flows.db"})
     names: ClassVar[frozenset[str]] = log_names | {
         "checkpoints",
+        "copied",
         "index",
         "inbox",
         "kafka",

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from penstock import spark_master
-from penstock.cli import dead, kafka_verbs, key_verbs, reports
+from penstock.cli import dead, kafka_verbs, key_verbs, log_verbs, reports
 from penstock.cli.options import (
     AppArgument,
     CaOption,
@@ -53,6 +53,7 @@ app = typer.Typer(
 app.add_typer(dead.app, name="dead")
 app.add_typer(kafka_verbs.app, name="kafka")
 app.add_typer(key_verbs.app, name="keys")
+app.add_typer(log_verbs.app, name="log")
 terminal = Terminal()
 
 

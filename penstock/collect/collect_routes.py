@@ -30,7 +30,7 @@ _MORE = {
 }
 _TAKEN = also(
     record(
-        "accepted: whole, duplicates: whole, level: logged|applied",
+        "accepted: whole, duplicates: whole, level: logged|replicated|applied",
         rejected=_REJECTED,
         ack=text("A token: pass it as after=, or to /acks."),
     ),
@@ -75,7 +75,8 @@ _HEADERS = tuple(
         ("Prefer", "`respond-async` is `ack=none`.", text()),
     )
 )
-_ACK = Parameter("ack", "When to answer.", choice("none", "logged", "applied") | {"default": "logged"})
+_WHEN = "When to answer; `replicated` only on a Kafka cluster that does."
+_ACK = Parameter("ack", _WHEN, choice("none", "logged", "replicated", "applied") | {"default": "logged"})
 _REPLY = Parameter("reply", "A view: answer with its row at the first commit past the event.")
 _KEY = Parameter("key", "A key that may only write, where no header can be set.", is_credential=True)
 
@@ -112,7 +113,7 @@ _ONCE = next(header for header in _HEADERS if header.name == "Idempotency-Key")
 _ROW_KEY = Parameter(
     "key", "The key: one segment of the path for each of its columns, in their order.", place="path", pattern=".+"
 )
-_TABLE_ACK = Parameter("ack", "When to answer.", choice("logged", "applied") | {"default": "logged"})
+_TABLE_ACK = Parameter("ack", _WHEN, choice("logged", "replicated", "applied") | {"default": "logged"})
 _IF = (
     Parameter("If-Match", "ETags: the row must have one of them; `*`: it must be there.", place="header"),
     Parameter("If-None-Match", "`*`: the row must not be there.", place="header"),

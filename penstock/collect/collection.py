@@ -174,6 +174,7 @@ class Collect:
             self.slow,
             self.signatures,
         )
+        self._door.replicates = self._table_door.replicates = log.replicated
         self._pixel = Pixel(self._door, clock)
         self._acks = Acks(self._end_of, receipts, wait_absorbed, limits, clock, signals)
         self.pulls = Pulls(

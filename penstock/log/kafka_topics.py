@@ -21,6 +21,7 @@ REPLICATION = "PENSTOCK_KAFKA_REPLICATION"
 MOST_REPLICAS = 3
 IN_SYNC = "min.insync.replicas"
 FLUSH = "flush.messages"
+REPLICAS = "replicas"
 _ALWAYS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -91,7 +92,7 @@ def settings_of(replicas: int) -> dict[str, str]:
 def differences(topic: TopicFacts, environment: Mapping[str, str] = os.environ) -> Iterator[TopicDifference]:
     asked = asked_replicas(environment)
     if asked is not None and topic.replicas != asked:
-        yield TopicDifference(topic.name, "replicas", str(topic.replicas), str(asked))
+        yield TopicDifference(topic.name, REPLICAS, str(topic.replicas), str(asked))
     for name, wanted in settings_of(topic.replicas).items():
         found = topic.settings.get(name, "")
         if name in _AT_LEAST and found.isdecimal() and int(found) >= int(wanted):
@@ -102,15 +103,15 @@ def differences(topic: TopicFacts, environment: Mapping[str, str] = os.environ) 
             yield TopicDifference(topic.name, name, found, wanted)
 
 
-def refuse(found: list[TopicDifference], log: str) -> None:
-    """Raise `BadLogError` for topics that are not what they should be; `log` is what `--log` says."""
+def refuse(found: list[TopicDifference], servers: str) -> None:
+    """Raise `BadLogError` for topics on these brokers that are not what they should be."""
     if not found:
         return
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    replicas = any(one.setting == "replicas" for one in found)
+    replicas = any(one.setting == REPLICAS for one in found)
     hint = (
         f"move the topic to so many brokers with kafka-reassign-partitions.sh, or set {REPLICATION} to what it has"
         if replicas
-        else f"penstock kafka mend APP --log {log}"
+        else f"penstock kafka mend APP --log kafka://{servers}"
     )
     raise BadLogError(f"the topic {found[0]}{more}", detail="somebody has changed it since it was made", hint=hint)

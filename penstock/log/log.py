@@ -367,6 +367,10 @@ class Log(LogReader, Protocol):
         """The number of this writer; raised by each opening for writing."""
 
     @property
+    def replicated(self) -> bool:
+        """Whether what it acknowledges is on two machines at least."""
+
+    @property
     def answer_s(self) -> float:
         """How long whoever asks for a commit waits for it at most, before it is told that nobody knows."""
 

@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.clock import Clock, SystemClock
 from penstock.log.index.reader import IndexedReader, PlacedRange
+from penstock.log.index.tables import Payloads, WritableDatabase
 from penstock.log.log import Block, Log, LogReader, Stream, Turn
 from penstock.log.topic import Topic
 
@@ -55,6 +56,18 @@ def open_topic(place: str, name: str, partitions: int, *, compacted: bool, reten
     """A topic for other programs beside a log. Only one that lies on Kafka has them."""
     topic: Topic = _backend(place).open_topic(place, name, partitions, compacted=compacted, retention_ms=retention_ms)
     return topic
+
+
+def open_copy(place: str, app: str, clock: Clock) -> tuple[WritableDatabase, Payloads]:
+    """The tables of a log that another one is copied into, in our hands: `log_copy.py` fills them."""
+    opened: tuple[WritableDatabase, Payloads] = _backend(place).open_copy(place, app, clock)
+    return opened
+
+
+def mend(place: str) -> list[str]:
+    """Give what a log on Kafka lies in the settings that it should have; says what was changed."""
+    changed: list[str] = _backend(place).mend(place)
+    return changed
 
 
 def check_place(place: str, app: str) -> None:

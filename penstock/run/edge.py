@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Blocks until SIGTERM or SIGINT."""
     give_memory_back()
-    check_folder(folder, application.name)
+    check_folder(folder, application.name, tell=_log.warning)
     security = security or Security()
     setting = Setting(application, folder, host, security, security.limits)
     if read_only:

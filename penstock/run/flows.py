@@ -59,7 +59,7 @@ def run(loaded: Loaded, folder: Folder, *, standby: bool = False) -> None:
     flows = _Flows(loaded.application, folder, "standby" if standby else "free")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, flows.on_signal)
-    check_folder(folder, loaded.application.name)
+    check_folder(folder, loaded.application.name, tell=_log.warning)
     flows.run()
 
 

@@ -80,7 +80,9 @@ def run(request: Request, terminal: Terminal) -> int:
     os.environ[RUN] = secrets.token_hex(8)  # children of one run know each other by it
     if request.broker is not None:
         jars()
-    check_folder(folder, application.name, ask=request.broker is None)  # else edge and flows ask, when it is up
+    check_folder(
+        folder, application.name, ask=request.broker is None, tell=terminal.warn
+    )  # edge and flows ask when it is up
     lock = RunLock(folder)
     lock.take(_who(request, request.port))
     try:

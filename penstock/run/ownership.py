@@ -17,22 +17,40 @@ from pathlib import Path
 from typing import IO, Any
 
 from penstock.config import Folder
-from penstock.errors import FolderHeldError, FolderMismatchError
+from penstock.errors import FolderHeldError, FolderMismatchError, LogRefusedError, LogUnavailableError
 from penstock.log.opening import check_place
 
+AGAIN_S = 1.0
 WAIT_S = 15.0
 """How long a new run waits for the children of a run that died: they end within 2 s unless the machine is stuck."""
 
 
-def check_folder(folder: Folder, app: str, *, ask: bool = True) -> None:
+def check_folder(folder: Folder, app: str, *, ask: bool = True, tell: Callable[[str], None] | None = None) -> None:
     """See that the folder is on a local disk and this app's, or free, and make it. Nothing is touched before. `ask`:
-    its logs whose they are, which those that lie elsewhere may not be able to answer yet."""
+    its logs whose they are, which those that lie elsewhere may not be able to answer yet. `tell`: where the folder is
+    in use already, a log that is away now is waited for, and that is said; else it is an error."""
     if folder.root.is_dir():
         _refuse_strangers(folder.root)
         _refuse_other_log(folder)
     for place in (folder.edge_log, folder.flows_log) if ask else ():
-        check_place(place, app)
+        _check_place(place, app, tell if any(folder.index.glob("*.db")) else None)
     _make(folder)
+
+
+def _check_place(place: str, app: str, tell: Callable[[str], None] | None) -> None:
+    told = False
+    while True:
+        try:
+            return check_place(place, app)
+        except LogRefusedError:
+            raise
+        except LogUnavailableError as error:
+            if tell is None:
+                raise
+            if not told:
+                tell(f"waiting for the log: {error.message} ({error.detail})")
+            told = True
+            time.sleep(AGAIN_S)
 
 
 def _refuse_strangers(root: Path) -> None:

@@ -104,6 +104,7 @@ BACKENDS = {"client/processing/stores", "collect/pulling/sources", "log/logs"}
 CONCEPTS = {
     "cli/demo.py": "a verb of the command line",
     "cli/kafka_verbs.py": "verbs of the command line",
+    "cli/log_verbs.py": "verbs of the command line",
     "cli/stream_tail.py": "a verb of the command line",
     "flows/engine/hadoop_notes.py": "a part that the switch turns off",
     "flows/engine/session_without_ml.py": "a part that the switch turns off",

@@ -118,6 +118,8 @@ class TableDoor:
         self._idempotency, self._signatures = idempotency, signatures
         self._writers, self._dead, self._wait_absorbed = writers, dead, wait_absorbed
         self._limits, self._signals, self._pressure, self._slow = limits, signals, pressure, slow
+        self.replicates = False
+        """Whether what the log acknowledges is on two machines."""
 
     # What is asked for
 
@@ -173,7 +175,9 @@ class TableDoor:
     async def _taken(
         self, request: web.Request, writer: TableWriter, forms: Forms, make: Make, key: Key | None
     ) -> web.StreamResponse:
-        asked = _Asked(_level(request), wait_s(request, APPLIED_WAIT_S, self._limits.wait_s), once_key(request), key)
+        asked = _Asked(
+            self._level(request), wait_s(request, APPLIED_WAIT_S, self._limits.wait_s), once_key(request), key
+        )
         account = sender_of(request, "table").account
         self._pressure.guards[writer.stream.name].check(account)
         body = RequestBody(request, self._limits, self._pressure.room, account, self._slow, form=_form(request, forms))
@@ -243,6 +247,14 @@ class TableDoor:
     ) -> web.StreamResponse:
         self._signals(EventsTaken(writer.stream.name, sender.way, 0, kept.received, 0))
         return replayed_reply(kept, await self._reached(kept.position, asked))
+
+    def _level(self, request: web.Request) -> str:
+        level = ack_level(request, replicates=self.replicates)
+        if level == "none":
+            raise BadRequestError(
+                "a table answers when a row is written", detail="ack=none", hint="use logged or applied"
+            )
+        return level
 
     async def _reached(self, position: Position, asked: _Asked) -> str:
         if asked.level != "applied":
@@ -314,13 +326,6 @@ def _refused(header: str, detail: str) -> ConditionError:
     return ConditionError(
         f"the row is not what {header} requires", detail=detail, hint="read the row again, and decide anew"
     )
-
-
-def _level(request: web.Request) -> str:
-    level = ack_level(request)
-    if level == "none":
-        raise BadRequestError("a table answers when a row is written", detail="ack=none", hint="use logged or applied")
-    return level
 
 
 def _form(request: web.Request, forms: Forms) -> Form:

@@ -80,6 +80,8 @@ class Door:
         self._memory, self._wait_absorbed = memory, wait_absorbed
         self._limits, self._signals, self._signatures = limits, signals, signatures
         self._pressure, self._slow = pressure, slow
+        self.replicates = False
+        """Whether what the log acknowledges is on two machines."""
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         """One request; never raises but for a lost connection."""
@@ -111,7 +113,7 @@ class Door:
 
     async def _post(self, request: web.Request, name: str) -> web.StreamResponse:
         intake = self.intake(name)
-        options = post_options(request, self._limits.wait_s)
+        options = post_options(request, self._limits.wait_s, replicates=self.replicates)
         account = sender_of(request, "post").account
         self._pressure.guards[name].check(account)
         body = RequestBody(request, self._limits, self._pressure.room, account, self._slow)
@@ -167,11 +169,11 @@ class Door:
         outcome = await self._reception.take_judged(intake, judged, raw, sender, options.producer, note)
         expected = self._expected(intake.stream, options)
         if not outcome.accepted and not outcome.duplicates:
-            return outcome_reply(outcome, "logged", expected)
+            return outcome_reply(outcome, _logged(options), expected)
         more = await self._replies.body(
             credential_of(body.request), options.reply, intake, judged.decoded, outcome.position, options.wait_s
         )
-        return outcome_reply(outcome, "logged", expected, more, late=more is None)
+        return outcome_reply(outcome, _logged(options), expected, more, late=more is None)
 
     # Once by its key
 
@@ -202,13 +204,13 @@ class Door:
         position = kept.position
         if options.reply is None or kept.rejected:
             applied = options.level == "applied" and await self._applied(position, options.wait_s)
-            return replayed_reply(kept, "applied" if applied else "logged")
+            return replayed_reply(kept, "applied" if applied else _logged(options))
         judged = await self._reception.judged(intake, raw, body.form, sender)
         self._replies.check_one(judged.decoded)
         more = await self._replies.body(
             credential_of(body.request), options.reply, intake, judged.decoded, position, options.wait_s
         )
-        return replayed_reply(kept, "logged", more, late=more is None)
+        return replayed_reply(kept, _logged(options), more, late=more is None)
 
     # Without waiting
 
@@ -228,7 +230,7 @@ class Door:
 
     async def _reached(self, outcome: Outcome, options: PostOptions) -> str:
         waits = options.level == "applied" and not outcome.repeated
-        return "applied" if waits and await self._applied(outcome.position, options.wait_s) else "logged"
+        return "applied" if waits and await self._applied(outcome.position, options.wait_s) else _logged(options)
 
     async def _applied(self, position: Position, patience_s: float) -> bool:
         views = await self._wait_absorbed(position, patience_s)
@@ -248,3 +250,8 @@ class Door:
             what = "a ledger" if name in LEDGERS else "made by a flow"
             raise ReadOnlyStreamError(f"the stream '{name}' is {what}", hint=f"post to one of: {names}")
         raise UnknownStreamError(f"no stream is called '{name[:80]}'", hint=f"the streams are: {names}")
+
+
+def _logged(options: PostOptions) -> str:
+    """The level of what is in the log, as it was asked for."""
+    return "replicated" if options.level == "replicated" else "logged"

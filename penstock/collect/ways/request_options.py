@@ -13,7 +13,7 @@ from penstock.errors import BadRequestError
 from penstock.log.log import Producer
 from penstock.route import waiting
 
-AckLevel = Literal["none", "logged", "applied"]
+AckLevel = Literal["none", "logged", "replicated", "applied"]
 APPLIED_WAIT_S = 5.0
 """How long `ack=applied` waits unless the request says otherwise."""
 _PRODUCER = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
@@ -38,8 +38,8 @@ class PostOptions:
     sent_us: int | None
 
 
-def post_options(request: web.Request, most_s: float) -> PostOptions:
-    """Raises `BadRequestError` for what cannot be had, or not together."""
+def post_options(request: web.Request, most_s: float, *, replicates: bool = False) -> PostOptions:
+    """`replicates`: whether the log does. Raises `BadRequestError` for what cannot be had, or not together."""
     headers = request.headers
     if not request.query_string and not any(name in headers for name in _ASKING):
         return _NOTHING_SPECIAL
@@ -51,7 +51,7 @@ def post_options(request: web.Request, most_s: float) -> PostOptions:
         and not any(name in headers for name in _ANSWERED)  # a preference that cannot be honoured is none
     )
     options = PostOptions(
-        "none" if preferred else ack_level(request),
+        "none" if preferred else ack_level(request, replicates=replicates),
         wait_s(request, APPLIED_WAIT_S, most_s),
         producer_of(request),
         once_key(request),
@@ -119,14 +119,16 @@ def _sent_us(text: str) -> int:
     return sent_us
 
 
-def ack_level(request: web.Request) -> AckLevel:
+def ack_level(request: web.Request, *, replicates: bool = False) -> AckLevel:
     """`?ack=`, `logged` unless given."""
     level = request.query.get("ack", "logged") if request.query_string else "logged"
-    if level == "replicated":
+    if level == "replicated" and not replicates:
         raise BadRequestError(
-            "this log does not replicate", detail="ack=replicated", hint="use ack=logged, or run the app on Kafka"
+            "this log does not replicate",
+            detail="ack=replicated",
+            hint="use ack=logged, or run the app on a Kafka cluster of three brokers or more",
         )
-    if level not in ("none", "logged", "applied"):
+    if level not in ("none", "logged", "replicated", "applied"):
         raise BadRequestError(f"ack='{level[:40]}' is not a level", hint="use none, logged or applied")
     return cast(AckLevel, level)
 

@@ -383,8 +383,9 @@ class Tables:
 
     # Whose log it is
 
-    def claim(self, app: str) -> int:
-        """Make the tables if need be, see that they are this app's, and raise the term. Gives the new term."""
+    def claim(self, app: str, copies: bool = False) -> int:
+        """Make the tables if need be, see that they are this app's, and raise the term. Gives the new term. `copies`:
+        by whoever copies another log into them."""
         self.make()
         stored = dict(self._execute("SELECT key, value FROM meta").fetchall())
         refuse_newer(stored, self._name)
@@ -392,6 +393,11 @@ class Tables:
             raise FolderMismatchError(
                 f"'{self._name}' belongs to the app '{stored['app']}', not to '{app}'",
                 hint="give each app its own --data folder",
+            )
+        if "copying" in stored and not copies:
+            raise FolderMismatchError(
+                f"'{self._name}' is a copy of another log that is not finished",
+                hint="finish it: the same `penstock log copy` again goes on where it stopped",
             )
         term = int(stored.get("term", 0)) + 1
         facts = {"format": FORMAT, "app": app, "term": term}
@@ -406,6 +412,11 @@ class Tables:
     def note(self, key: str, value: Any) -> None:
         """Something that `meta` holds beside whose log it is."""
         self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def mark_copy(self, source: str, done: bool) -> None:
+        """That these tables become a copy of another log, or have become one."""
+        self._execute("DELETE FROM meta WHERE key = 'copying'")
+        self.note("copied" if done else "copying", source)
 
     def check_term(self, term: int) -> None:
         stored = self._execute("SELECT value FROM meta WHERE key = 'term'").fetchall()[0][0]
@@ -426,6 +437,10 @@ class Tables:
             (spec.name, epoch, *layout),
         )
         self.add_schema(made.lastrowid, 1, schema)
+
+    def ident(self, name: str, epoch: str) -> int:
+        """The number of a stream, as this transaction sees it."""
+        return int(self._execute(_IDENT, (name, epoch)).fetchall()[0][0])
 
     def add_schema(self, ident: int, version: int, schema: bytes) -> None:
         self._execute("INSERT INTO schemas VALUES (?, ?, ?)", (ident, version, schema))

@@ -44,6 +44,7 @@ class IndexedLog(IndexedReader):
         super().__init__(place, database, payloads)
         self._term = database.claim(app)
         self._writable = database
+        self.replicated = False
         self._clock = clock
         self._tails: dict[tuple[str, str], StreamEnd] = {}
         self._horizons: dict[tuple[str, str], Horizon] = {}

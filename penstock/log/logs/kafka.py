@@ -40,6 +40,7 @@ from penstock.log.index.reader import IndexedReader, PlacedRange
 from penstock.log.index.tables import BlockPlace, Index, Stored, Tables
 from penstock.log.index.writer import IndexedLog
 from penstock.log.kafka_settings import client_settings
+from penstock.log.kafka_topics import REPLICAS, TopicFacts, differences, refuse
 from penstock.log.log import CONTROL, Block, Stream, Turn, Writer
 from penstock.log.logs.kafka_cluster import Cluster, DoubtError
 from penstock.log.logs.kafka_index import IndexApplier, JournalIndex, KafkaPlace, LogJournal, note_state
@@ -115,6 +116,8 @@ class JournalIndexWriter(JournalIndex):
         self._blocks: list[tuple[int, tuple[str, int, bytes | None, Any]]] = []
         self._claimed_again = False
         """The journal has a claim of ours that the index does not know yet."""
+        self.copies = False
+        """Whether this writer copies another log, and so may go on with a copy that was begun."""
         self._gone: dict[tuple[str, int], float] = {}
         """When the first records of a partition may go."""
 
@@ -133,7 +136,7 @@ class JournalIndexWriter(JournalIndex):
             await_turn(self._turn, self._folder, self.journal.where.journal, self._newest, self._tell)
             with self._busy, self._immediate():
                 tables, calls = recording(self.tables)
-                term = tables.claim(app)
+                term = tables.claim(app, copies=self.copies)
                 state = self._judge.state()
                 try:
                     record = self._record(state.claim + 1, 0, calls)
@@ -405,11 +408,45 @@ def open_log(place: str, app: str, clock: Clock, turn: Turn = "now") -> IndexedL
     database = JournalIndexWriter(LogJournal(where), clock, turn)
     try:
         log = IndexedLog(place, database, TopicPayloads(where, database), app, clock)
+        topics = _topics(where, log)
+        refuse([found for topic in topics for found in differences(topic)], where.servers)
+        log.replicated = all(topic.replicated for topic in topics)
         database.live()
         return log
     except BaseException:
         database.close()
         raise
+
+
+def open_copy(place: str, app: str, clock: Clock) -> tuple[JournalIndexWriter, TopicPayloads]:
+    where = parse(place)
+    database = JournalIndexWriter(LogJournal(where), clock)
+    try:
+        database.copies = True
+        database.claim(app)
+        return database, TopicPayloads(where, database)
+    except BaseException:
+        database.close()
+        raise
+
+
+def _topics(where: KafkaPlace, log: IndexedReader) -> list[TopicFacts]:
+    """Those of a log, as they are."""
+    streams = [where.topic(stream.name, stream.epoch) for stream in log.streams() if stream.name != CONTROL]
+    journal = log.database.journal if isinstance(log.database, JournalIndex) else None
+    assert journal is not None
+    return journal.cluster.topics([where.journal, *streams])
+
+
+def mend(place: str) -> list[str]:
+    """Give the topics of a log the settings that they should have; says what was changed."""
+    where = parse(place)
+    with closing(open_reader(place)) as reader:
+        found = [one for topic in _topics(where, reader) for one in differences(topic) if one.setting != REPLICAS]
+        with closing(Cluster(where.servers, client_settings(secure=where.secure))) as cluster:
+            for one in found:
+                cluster.set_topic(one.topic, {one.setting: one.wanted})
+    return [f"'{one.topic}' has {one.setting}={one.wanted} now; it had {one.found}" for one in found]
 
 
 def open_reader(place: str, *, keep: bool = False) -> IndexedReader:

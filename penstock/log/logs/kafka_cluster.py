@@ -35,6 +35,8 @@ except ImportError as error:  # pragma: no cover
 WRITE_S = 4.0
 """How long a record may take to be on all replicas that are in sync."""
 ASK_S = 5.0
+ADMIN_S = 20.0
+"""For what is asked at a start, or when a stream is made: nobody waits for it whom a busy broker should turn away."""
 _CACHE_BYTES = 32 * 1024**2
 _AT_ONCE = 999
 _FOLLOWED = 8
@@ -384,7 +386,7 @@ class Cluster:
 
     def _metadata(self) -> Any:
         try:
-            return self._topics().list_topics(timeout=ASK_S)
+            return self._topics().list_topics(timeout=ADMIN_S)
         except KafkaException as error:
             raise self._away(error, self._admin) from error
 

@@ -27,6 +27,7 @@ from penstock.log.index.tables import Tables
 FORMAT = 1
 _CHANGES = (
     "claim",
+    "mark_copy",
     "add_stream",
     "add_schema",
     "change_stream",

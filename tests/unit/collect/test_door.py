@@ -267,6 +267,12 @@ async def test_options_that_mean_nothing_are_refused(edge: Edge, query: str) -> 
     assert edge.events("orders") == []
 
 
+async def test_replicated_is_told_where_the_log_replicates(edge: Edge) -> None:
+    edge.collect._door.replicates = True
+    reply = await edge.post("orders", order(1), query="?ack=replicated")
+    assert (reply.status, reply.body["level"]) == (200, "replicated")
+
+
 # Duplicates and counts
 
 
