@@ -12,10 +12,11 @@ from typing import Any, TypeVar, get_args, overload
 
 import msgspec
 
-from penstock.config import WHOLE_ROWS, duration_us, rows_count, size_bytes
+from penstock.config import MIN_IDLE_US, WHOLE_ROWS, duration_us, rows_count, size_bytes
 from penstock.declaration import (
     Application,
     ChannelDef,
+    Completeness,
     FlowDef,
     How,
     Place,
@@ -80,6 +81,8 @@ class App(OrderedFlows):
         id: Names = None,
         partitions: int = 1,
         late_after: str | timedelta | None = None,
+        idle_after: str | timedelta | None = None,
+        complete: Completeness = "events",
         future: str | timedelta = "10 minutes",
         retain: str | timedelta | None = None,
         unknown: Unknown = "ignore",
@@ -98,12 +101,13 @@ class App(OrderedFlows):
 
         `key` chooses the partition, `time` is the field with the event's time (int: milliseconds), `id` the field or
         fields that make an event unique (`"fingerprint"`: a hash of its content). An event more than `late_after`
-        behind the newest is late; one further ahead than `future` goes to `dead`. `retain` is an age ("7 days") or a
-        size ("10 GB"). `unknown` fields are ignored, kept in the JSON column `_unknown`, or a reason to reject. `rate`
-        ("1000/s") is what one account may send, `burst` how many events at once. `overload="shed"` drops events where
-        others would get 503, by the rule `shed`: "newest", "random", "sample" (keeps whole keys) or
-        "priority:<field>". `signed` says how webhooks into this stream are signed (`penstock.signed`); nothing else is
-        taken then but what comes with a key.
+        behind the newest is late; one further ahead than `future` goes to `dead`. After `idle_after` without events
+        time goes on by the clock, so that what waits for it closes; `complete="producers"` goes by what numbered
+        producers promise instead of by the newest event. `retain` is an age ("7 days") or a size ("10 GB"). `unknown`
+        fields are ignored, kept in the JSON column `_unknown`, or a reason to reject. `rate` ("1000/s") is what one
+        account may send, `burst` how many events at once. `overload="shed"` drops events where others would get 503, by
+        the rule `shed`: "newest", "random", "sample" (keeps whole keys) or "priority:<field>". `signed` says how
+        webhooks into this stream are signed (`penstock.signed`); nothing else is taken then but what comes with a key.
 
         `id="cloudevent"` takes a CloudEvent's source and id. `sent` is the field in which the sender's clock says when
         it sent (or the header `Penstock-Sent` does): `_time` is then corrected by how wrong that clock is, up to
@@ -122,6 +126,7 @@ class App(OrderedFlows):
                 raise DeclarationError(f"unknown='{unknown}' of '{name}'", hint="use 'ignore', 'keep' or 'reject'")
             if not inspect.isclass(type):
                 raise DeclarationError(f"{type!r} is not an Event class", hint="write class X(Event): ...")
+            _check_times(name, late_after, idle_after, complete)
             if horizon is not None and id is None:
                 raise DeclarationError(
                     f"horizon= of '{name}' without an id", hint="say what makes an event unique: id="
@@ -134,6 +139,8 @@ class App(OrderedFlows):
                 id=_names(id),
                 partitions=partitions,
                 late_after_us=None if late_after is None else duration_us(late_after),
+                idle_after_us=None if idle_after is None else duration_us(idle_after),
+                complete=complete,
                 future_us=duration_us(future),
                 retain=_retention(retain),
                 unknown=unknown,
@@ -380,6 +387,7 @@ class App(OrderedFlows):
         whole: int | str | None = None,
         within: str | timedelta | None = None,
         correct: str | timedelta | None = None,
+        final: bool = False,
     ) -> Callable[[F], F]:
         """A function whose rows are kept current by `key` and served. Its parameters name its inputs: streams, flows
         and other views.
@@ -393,7 +401,9 @@ class App(OrderedFlows):
         `whole` says up to how many rows of its inputs it may be computed as a whole: `"1 million rows"`. `within` is
         part of the query: an event of a stream counts while it is at most this far behind the newest one of its stream,
         so that a view can join events with tables, views and other events. `correct` lets events that are late change
-        windows that have closed, up to this far behind. `topic` publishes its rows for other programs, as for a stream.
+        windows that have closed, up to this far behind. `final=True` adds a column `is_final`: a row of a window that
+        cannot change any more is sent once more, with true. `topic` publishes its rows for other programs, as for a
+        stream.
 
         >>> from penstock import App, Event
         >>> app = App("shop")
@@ -434,6 +444,7 @@ class App(OrderedFlows):
                         whole_rows=WHOLE_ROWS if whole is None else rows_count(whole),
                         within_us=None if within is None else duration_us(within),
                         correct_us=None if correct is None else duration_us(correct),
+                        final=final,
                     )
                 )
             return f
@@ -553,6 +564,21 @@ def _skew(sent: str | None, max_skew: str | timedelta | None) -> int | None:
     if max_skew is not None:
         return duration_us(max_skew)
     return None if sent is None else duration_us("1 day")
+
+
+def _check_times(
+    name: str, late_after: str | timedelta | None, idle_after: str | timedelta | None, complete: str
+) -> None:
+    """What moves time needs to know how far behind it events may come."""
+    if complete not in get_args(Completeness):
+        raise DeclarationError(f"complete='{complete}' of '{name}'", hint="use 'events' or 'producers'")
+    for option, given in (("idle_after=", idle_after is not None), ("complete='producers'", complete == "producers")):
+        if given and late_after is None:
+            raise DeclarationError(
+                f"{option} of '{name}' without late_after=", hint="say how late an event may be: late_after="
+            )
+    if idle_after is not None and duration_us(idle_after) < MIN_IDLE_US:
+        raise DeclarationError(f"idle_after='{idle_after}' of '{name}'", hint="use 100 ms or more")
 
 
 def _retention(retain: str | timedelta | None) -> Retention:

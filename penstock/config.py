@@ -60,6 +60,8 @@ def duration_us(text: str | timedelta) -> int:
     return round(float(match[1]) * unit)
 
 
+MIN_IDLE_US = 100_000
+"""A stream is silent after this long at least: each tick is a commit with an fsync."""
 WHOLE_ROWS = 100_000
 """Rows of its inputs up to which a view without units is computed whenever one of them changes: about a second."""
 _ROWS = re.compile(r"^([0-9][0-9_,]*|[0-9]+\.[0-9]+)\s*(thousand|million)?\s*rows?$")

@@ -26,6 +26,7 @@ How = Literal["folded", "regrouped", "added", "whole", "ordered"]
 to sums, or by computing all of it; or it is the state of a flow that sees the events of a key one after the other."""
 Order = Literal["log", "time"]
 """In which order such a flow sees them: as they came, or as they happened, once nothing older is taken any more."""
+Completeness = Literal["events", "producers"]
 Unknown = Literal["ignore", "keep", "reject"]
 Policy = Literal["conflate", "every_change"]
 """What a subscriber that cannot keep up gets: batches merged into one, or a cut and then every batch from there."""
@@ -119,6 +120,10 @@ class StreamDef:
     """Which events a reader sees, by its claims; None: all."""
     topic: str | None = None
     """The topic for other programs that it is published to."""
+    idle_after_us: int | None = None
+    """After how long without events time goes on by the clock; None: it stands still."""
+    complete: Completeness = "events"
+    """What moves `complete`: the newest event, or what producers promise."""
 
     @property
     def identified_by_envelope(self) -> bool:
@@ -202,6 +207,8 @@ class ViewDef:
     """The ordered flow whose state it is."""
     topic: str | None = None
     """The topic for other programs that its rows are published to."""
+    final: bool = False
+    """Its rows say whether their window can still change."""
 
     @property
     def inputs(self) -> tuple[str, ...]:

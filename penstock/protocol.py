@@ -88,8 +88,13 @@ def http_date_s(text: str | None) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def snapshot(view: str, position: str, rows: Sequence[Any], part: int = 1, parts: int = 1) -> Message:
+def snapshot(
+    view: str, position: str, rows: Sequence[Any], part: int = 1, parts: int = 1, complete: str | None = None
+) -> Message:
+    """`complete`, here and in the others: the time before which nothing comes to the view any more, where there is
+    one."""
     message: Message = {"type": "snapshot", "view": view, "position": position, "rows": rows}
+    message |= {} if complete is None else {"complete": complete}
     return message if parts == 1 else message | {"part": part, "parts": parts}
 
 
@@ -100,6 +105,7 @@ def changes(
     deletes: Sequence[Any],
     accepted: str | None = None,
     corrected: Sequence[Any] = (),
+    complete: str | None = None,
 ) -> Message:
     """One batch. `accepted` is when the newest event that it absorbed was taken at the door: freshness begins there.
     `corrected` are the keys of rows of closed windows that late events have changed."""
@@ -112,6 +118,8 @@ def changes(
     }
     if accepted is not None:
         message["accepted"] = accepted
+    if complete is not None:
+        message["complete"] = complete
     if corrected:
         message["corrected"] = corrected
     return message
@@ -121,8 +129,9 @@ def reset(reason: str) -> Message:
     return {"type": "reset", "reason": reason}
 
 
-def position_moved(position: str) -> Message:
-    return {"type": "position", "position": position}
+def position_moved(position: str, complete: str | None = None) -> Message:
+    message: Message = {"type": "position", "position": position}
+    return message if complete is None else message | {"complete": complete}
 
 
 def subscribed(position: str) -> Message:

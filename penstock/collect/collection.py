@@ -65,7 +65,12 @@ def _receipt_id() -> str:
 def stream_spec(declared: StreamDef) -> StreamSpec:
     """How the log makes a declared stream."""
     return StreamSpec(
-        declared.name, versioned(declared), declared.partitions, unique=bool(declared.id), horizon=declared.horizon
+        declared.name,
+        versioned(declared),
+        declared.partitions,
+        unique=bool(declared.id),
+        horizon=declared.horizon,
+        late_after_us=declared.late_after_us if declared.complete == "events" else None,
     )
 
 

@@ -11,14 +11,13 @@ from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Problem, StreamDef, ViewDef
 from penstock.errors import PenstockError
 from penstock.flows import flow_build
-from penstock.flows.plan import Planned, Planner, flow_time, served_columns
+from penstock.flows.plan import Planned, Planner, served_columns
 from penstock.flows.regroup.table_versions import input_of
 from penstock.flows.session import open_session
 from penstock.log import control_keys
 from penstock.log.class_change import WAY_OUT, judged, key_refused
 from penstock.log.log import LogReader, Stream
 from penstock.log.opening import open_reader
-from penstock.schema import TIME
 from penstock.views.read_rule import rule_problems, stream_columns
 
 _DAY_US = 86_400_000_000
@@ -53,7 +52,7 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
             yield from _forgotten(application, made, node.within_us)
         elif not made.event_time and node.keep_us is None and made.how != "ordered":
             yield from _unbounded(application, made)
-    elif isinstance(node, FlowDef) and node.late_after_us and (len(made.inputs) > 1 or flow_time(made) != TIME):
+    elif isinstance(node, FlowDef) and node.late_after_us and not made.hands_on:
         text = f"lateness in '{node.name}' is judged on its own stream, so a rebuild may change it"
         yield Problem("note", "rebuild_may_differ", text, node.place)
 

@@ -17,7 +17,7 @@ from penstock.change import Column
 from penstock.clock import Clock
 from penstock.config import Folder
 from penstock.declaration import FlowDef
-from penstock.flows.plan import Planned, flow_schema
+from penstock.flows.plan import Planned, flow_late_after, flow_schema
 from penstock.flows.sink import Ends, changelog_schema
 from penstock.flows.source import Skips
 from penstock.log import control_keys
@@ -72,7 +72,8 @@ def stream_spec(made: Planned, build: Build) -> StreamSpec:
     """The stream that a build writes: a flow's events, or a view's changelog."""
     node = made.node
     if isinstance(node, FlowDef):
-        return StreamSpec(node.name, flow_schema(made), node.partitions, epoch=build.epoch)
+        own_us = None if made.hands_on else flow_late_after(made)
+        return StreamSpec(node.name, flow_schema(made), node.partitions, epoch=build.epoch, late_after_us=own_us)
     return StreamSpec(node.name, changelog_schema(made), counts="commits", compact_by=node.key, epoch=build.epoch)
 
 

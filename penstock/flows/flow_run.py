@@ -33,6 +33,7 @@ from penstock.errors import (
 from penstock.flows import checkpoint, failure, flow_build, poison
 from penstock.flows.engine.batch_sink import start_query
 from penstock.flows.engine.small_batches import FEW_EVENTS
+from penstock.flows.final_rows import OpenRows
 from penstock.flows.keep import Expiry
 from penstock.flows.plan import Planned, Planner
 from penstock.flows.query import Start
@@ -205,6 +206,7 @@ class Flow:
             last=batch_meta(last.meta) if last and last.meta else None,
             expiry=self._expiry(),
             switch=takeover,
+            open_rows=self._open_rows(),
             next_commit=0 if last is None else last.number + 1,
         )
 
@@ -215,6 +217,14 @@ class Flow:
         expiry = Expiry(node.key, node.keep_us)
         expiry.load(block.batch for block in self.around.log.read(self.output, 0, 0))
         return expiry
+
+    def _open_rows(self) -> OpenRows | None:
+        node = self.made.node
+        if not isinstance(node, ViewDef) or not node.final or self.output is None:
+            return None
+        rows = OpenRows(node.key)
+        rows.load(block.batch for block in self.around.log.read(self.output, 0, 0))
+        return rows
 
     def _checkpoint(self) -> Path:
         assert self.build is not None

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import schema as columns_
-from penstock.flows.source import Feed, earliest_us, late_mask
+from penstock.flows.source import Feed, late_mask
 from penstock.log.folder_log import LATE
 from penstock.log.log import Commit, LogReader
 from penstock.protocol import wire
@@ -21,19 +21,14 @@ def late_events(log: LogReader, feed: Feed, flow: str, start: int, end: int, now
     """The late events of a stream in the commits [start, end), as rows of the ledger; None: there are none."""
     if feed.late_after_us is None:
         return None
-    late_after_us = feed.late_after_us if feed.closes_after_us is None else feed.closes_after_us
     rows: list[dict[str, Any]] = []
     before = log.last_commit(feed.stream, start)
     starts = before.ends if before else log.bounds(feed.stream).starts
     for commit in log.commits(feed.stream, start, end):
-        if _has_late(commit, late_after_us):
-            rows += _rows(log, feed, flow, starts, commit, late_after_us, now_us)
+        if commit.min_us is not None and commit.min_us < feed.earliest_us(commit, closed=True):
+            rows += _rows(log, feed, flow, starts, commit, now_us)
         starts = commit.ends
     return pa.RecordBatch.from_pylist(rows, schema=LATE) if rows else None
-
-
-def _has_late(commit: Commit, late_after_us: int) -> bool:
-    return commit.min_us is not None and commit.min_us < earliest_us(commit.bound_us, late_after_us)
 
 
 def _rows(
@@ -42,17 +37,16 @@ def _rows(
     flow: str,
     starts: tuple[int, ...],
     commit: Commit,
-    late_after_us: int,
     now_us: int,
 ) -> Iterator[dict[str, Any]]:
     for partition, (start, end) in enumerate(zip(starts, commit.ends, strict=True)):
         if start == end:
             continue
         for block in log.read(feed.stream, partition, start, end):
-            mask = late_mask(block, late_after_us)
+            mask = late_mask(feed, block, closed=True)
             if mask is None:
                 continue
-            offsets, lost = block.offsets.filter(mask).to_pylist(), late_mask(block, feed.late_after_us)
+            offsets, lost = block.offsets.filter(mask).to_pylist(), late_mask(feed, block)
             corrected = [True] * len(offsets) if lost is None else pc.invert(lost).filter(mask).to_pylist()
             for offset, event, taken in zip(offsets, dicts_of(block.batch.filter(mask)), corrected, strict=True):
                 yield _row(feed, flow, partition, offset, event, commit.bound_us, now_us) | {"corrected": taken}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,6 +26,7 @@ from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, How, Node, Place, Problem, ViewDef
 from penstock.errors import PlanError
 from penstock.flows import plan_tree, proof, rules
+from penstock.flows.final_rows import IS_FINAL
 from penstock.flows.fingerprint import fingerprint
 from penstock.flows.ordered.fold import FoldSpec
 from penstock.flows.ordered.ordered_plan import ordered_facts, state_facts
@@ -38,13 +39,11 @@ from penstock.flows.regroup.units import Units, find_hidden_units, find_units, r
 from penstock.flows.regroup.units import whole as whole_unit
 from penstock.flows.session import ship
 from penstock.flows.source import FORMAT, Feed, LogSource, Skips
+from penstock.flows.watermark import delay_us, followed, watermarked, whole
 from penstock.joins import VERSION
 from penstock.log.builds import Proof
 from penstock.log.log import Stream
 from penstock.view_query import ViewQuery
-
-_WATERMARK_EXTRA_US = 1_000
-"""Spark drops `time <= watermark`, the log calls late what is `< bound - late_after`: one millisecond between."""
 
 _CALLED = "the function is called with DataFrames of its inputs and must return a DataFrame"
 _SQL = "the query is Spark's SQL over the columns of what it reads"
@@ -77,6 +76,8 @@ class Input:
     """Its rows do: it is a view or a table."""
     closes_after_us: int | None = None
     """Where a view has `correct=`: what the stream's own `late_after` says, which then leaves out nothing."""
+    handed_on: bool = False
+    """It is as complete as what its flow has read."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,11 @@ class Planned:
     """How a view that is not folded is computed, unit by unit."""
     fold: FoldSpec | None = None
     """How an ordered flow folds."""
+    reach_us: int | None = None
+    """How far behind the newest event something may wait for time; None: nothing does, or in another time."""
+    hands_on: bool = False
+    """A flow whose rows keep the `_time` of what they are made from, and come in the same batch: its stream is as
+    complete as what it has read, and no row is late a second time."""
 
     @property
     def arrow(self) -> pa.Schema:
@@ -145,7 +151,7 @@ class Planner:
                 )
                 continue
             cuttable = made is None and isinstance(node, ViewDef) and node.how != "folded" and _folds(found)
-            cuttable = cuttable and getattr(node, "correct_us", None) is None
+            cuttable = cuttable and getattr(node, "correct_us", None) is None and not getattr(node, "final", False)
             parts = self._parts(node, planned) if cuttable and isinstance(node, ViewDef) else None
             if parts is not None:
                 planned |= {part.node.name: part for part in parts}
@@ -170,11 +176,13 @@ class Planner:
         changing = any(self._changes(name, planned) for name in node.inputs)
         if isinstance(node, ViewDef) and node.correct_us is not None and (changing or node.within_us is not None):
             return None, [rules.no_correction(node, "it is not folded by Spark")]
+        if isinstance(node, ViewDef) and node.final and (changing or node.within_us is not None):
+            return None, [rules.not_final(node, "it is not folded by Spark")]
         if isinstance(node, ViewDef) and (changing or node.within_us is not None):
             return self._plan_regrouped(node, planned)
         inputs = {name: _corrected(node, self.input(name, planned)) for name in node.inputs}
         frame = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
-        delays = {_delay_us(i.late_after_us) for i in inputs.values() if i.late_after_us is not None}
+        delays = {delay_us(i.late_after_us) for i in inputs.values() if i.late_after_us is not None}
         mode, said = rules.output_mode(self.spark, node, frame)
         problems = [*rules.column_problems(node, frame), *rules.refused(node, frame, delays, mode)]
         if mode is None and not problems:
@@ -182,7 +190,9 @@ class Planner:
         if isinstance(node, ViewDef) and node.where is not None:
             problems += self._where_problems(node, frame)
         if isinstance(node, ViewDef) and node.correct_us is not None and not problems:
-            problems += _correct_problems(node, inputs, frame)
+            problems += rules.correct_problems(node, inputs, frame)
+        if isinstance(node, ViewDef) and node.final and not problems:
+            problems += rules.final_problems(node, inputs, frame)
         if mode is None or problems:
             return None, problems
         return self._described(node, inputs, frame, mode, planned), problems
@@ -251,6 +261,7 @@ class Planner:
             proof_reasons=reasons,
             fingerprint="",
         )
+        made = dataclasses.replace(made, hands_on=_hands_on(made, kinds), reach_us=_reach_us(made, frame))
         return dataclasses.replace(made, fingerprint=self._fingerprint(made, batch, kinds, planned))
 
     def _plan_regrouped(self, node: ViewDef, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
@@ -404,11 +415,13 @@ class Planner:
         stream = self.application.stream(name)
         if stream is not None:
             place = self.folder.edge_log
-            return Input(name, place, False, stream.stored, stream.late_after_us, stream.partitions, bool(stream.id))
+            layout = (stream.stored, stream.late_after_us, stream.partitions, bool(stream.id))
+            return Input(name, place, False, *layout, handed_on=stream.complete == "producers")
         made = planned[name]
         assert isinstance(made.node, FlowDef)
         place = self.folder.flows_log
-        return Input(name, place, True, flow_schema(made), flow_late_after(made), made.node.partitions, False)
+        late_after_us, partitions = flow_late_after(made), made.node.partitions
+        return Input(name, place, True, flow_schema(made), late_after_us, partitions, False, handed_on=made.hands_on)
 
     def _empty(self, source: Input, *, streaming: bool = False) -> DataFrame:
         """The shape of an input, with nothing in it: for looking at plans. Made once: Spark starts a process for it."""
@@ -434,6 +447,7 @@ class Planner:
                 needed=made.needed,
                 late_after_us=made.late_after[name],
                 closes_after_us=source.closes_after_us,
+                handed_on=source.handed_on,
                 skips=skips.get(name, frozenset()),
                 tasks=self._tasks,
             )
@@ -446,9 +460,10 @@ class Planner:
         # Spark asks the sources of a query one after the other: the first would keep it from the second's events.
         wait_s = _WAIT_S if len(feeds) == 1 else 0.0
         for name, feed in feeds.items():
-            options = dataclasses.replace(feed, max_rows=max_rows, wait_s=wait_s).options(self.folder.feeds)
-            frame = whole(self.spark.readStream.format(FORMAT).options(**options).load(), feed)
-            frames[name] = watermarked(frame, made.late_after[name])
+            marks = made.event_time and feed.late_after_us is not None
+            feed = dataclasses.replace(feed, max_rows=max_rows, wait_s=wait_s, marks=marks, ticks=made.drops_late)
+            frame = self.spark.readStream.format(FORMAT).options(**feed.options(self.folder.feeds)).load()
+            frames[name] = whole(followed(frame) if marks else frame, feed)
         return self.call(made.node, frames)
 
     def batch_frame(self, made: Planned, feeds: Mapping[str, Feed], ranges: Ranges) -> DataFrame:
@@ -475,7 +490,7 @@ class Planner:
             ) from error
         if not isinstance(frame, DataFrame):
             raise PlanError(f"{node.place}: '{node.name}' returned {type(frame).__name__}", hint="return a DataFrame")
-        return frame
+        return frame.withColumn(IS_FINAL, F.lit(False)) if isinstance(node, ViewDef) and node.final else frame
 
 
 def _used(frame: DataFrame, shapes: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
@@ -504,45 +519,11 @@ def in_commit_order(frame: DataFrame) -> bool:
     return all(node_kind(plan_tree.kind(node)).in_order and not plan_tree.joins_subqueries(node) for node in inner)
 
 
-def whole(frame: DataFrame, feed: Feed) -> DataFrame:
-    """A relation of what a plan needs, as the function knows it: columns that it names without need are null."""
-    there = set(frame.columns)
-    if there == set(feed.whole_schema.names):
-        return frame
-    fields = from_arrow_schema(feed.whole_schema).fields
-    nulls = {f.name: F.lit(None).cast(f.dataType).alias(f.name) for f in fields if f.name not in there}
-    return frame.select(*(nulls.get(f.name, F.col(f"`{f.name}`")) for f in fields))
-
-
-def watermarked(frame: DataFrame, late_after_us: int | None) -> DataFrame:
-    """Let Spark's watermark evict state; it never drops a row, because the log has left out what is late."""
-    if late_after_us is None:
-        return frame
-    return frame.withWatermark(columns_.TIME, f"{_delay_us(late_after_us) // 1000} milliseconds")
-
-
-def _delay_us(late_after_us: int) -> int:
-    """The watermark's delay: whole milliseconds, a little more than the log's rule."""
-    return (late_after_us + _WATERMARK_EXTRA_US) // 1000 * 1000
-
-
 def _corrected(node: Node, source: Input) -> Input:
     """An input of a view with `correct=`, whose fold goes on until that is over."""
     if not isinstance(node, ViewDef) or node.correct_us is None:
         return source
     return dataclasses.replace(source, late_after_us=node.correct_us, closes_after_us=source.late_after_us)
-
-
-def _correct_problems(node: ViewDef, inputs: Mapping[str, Input], frame: DataFrame) -> Iterator[Problem]:
-    types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
-    for source in inputs.values():
-        closes_us = source.closes_after_us
-        if source.derived:
-            yield rules.no_correction(node, f"'{source.name}' is made by a flow, which leaves late events out")
-        elif closes_us is None or node.correct_us is None or closes_us >= node.correct_us:
-            yield rules.no_correction(node, f"the stream '{source.name}' has no shorter late_after=")
-    if rules.window_column(types) is None or not plan_tree.event_time_state(plan_tree.analyzed(frame)):
-        yield rules.no_correction(node, "its rows have no window over _time")
 
 
 def user_line(node: Node, error: BaseException) -> Place:
@@ -572,11 +553,28 @@ def flow_time(made: Planned) -> str | None:
 
 
 def flow_late_after(made: Planned) -> int | None:
-    """A flow that hands `_time` on from one stream inherits its lateness; any other is judged by its own word."""
+    """A flow that hands `_time` on inherits the lateness of what it reads; any other is judged by its own word."""
     assert isinstance(made.node, FlowDef)
+    if made.hands_on:
+        return max(i.late_after_us or 0 for i in made.inputs.values())
     if made.node.late_after_us is None and flow_time(made) == columns_.TIME and len(made.inputs) == 1:
         return next(iter(made.inputs.values())).late_after_us
     return made.node.late_after_us
+
+
+def _reach_us(made: Planned, frame: DataFrame) -> int | None:
+    timed = all(source.late_after_us is not None for source in made.inputs.values())
+    own = any(source.derived and not source.handed_on for source in made.inputs.values())
+    return plan_tree.reach_us(plan_tree.analyzed(frame)) if made.event_time and timed and not own else None
+
+
+def _hands_on(made: Planned, kinds: frozenset[str]) -> bool:
+    """Rows of a join or an aggregation may come when time has passed them."""
+    timed = all(source.late_after_us is not None for source in made.inputs.values())
+    flow = isinstance(made.node, FlowDef) and flow_time(made) == columns_.TIME
+    return (
+        flow and timed and not kinds & {"Join", "Aggregate"} and not any(k.startswith("TransformWith") for k in kinds)
+    )
 
 
 def served_columns(planned: Mapping[str, Planned]) -> dict[str, list[Column]]:

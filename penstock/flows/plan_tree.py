@@ -6,6 +6,7 @@ what was asked of a node is kept with the object that stands for it here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -21,6 +22,10 @@ Expression = Any
 T = TypeVar("T")
 
 _DELAY = "spark.watermarkDelayMs"
+_WINDOW, _SESSION = "spark.timeWindow", "spark.sessionWindow"
+_LONGS = re.compile(r"\b(\d+)L\b")
+_DAY_US = 86_400_000_000
+_MONTH_US = 31 * _DAY_US
 _RELATIONS = ("StreamingRelationV2", "DataSourceV2Relation", "DataSourceV2ScanRelation")
 """Nodes that stand for a table of a data source: one of the log's streams, or another one."""
 _ALWAYS_TIMED = (
@@ -143,8 +148,7 @@ def inside(expression: Expression) -> Iterator[Expression]:
 def delay_us(watermark: Plan) -> int:
     """The delay of an `EventTimeWatermark`, as far as it is shorter than a day or given in fixed units."""
     interval = watermark.delay()
-    day_us = 86_400_000_000
-    return int(get_field(interval, "microseconds")) + int(get_field(interval, "days")) * day_us
+    return int(get_field(interval, "microseconds")) + int(get_field(interval, "days")) * _DAY_US
 
 
 def is_relation(node: Plan) -> bool:
@@ -178,6 +182,41 @@ def _evicted_by(node: Plan) -> Iterator[Expression]:
     elif node_kind(name).evicts:
         for child in children(node):
             yield from items(child.output())
+
+
+def reach_us(plan: Plan) -> int:
+    """How long after an event something of a plan may end that it has begun: at most the sum of all intervals that the
+    plan names and of the longest of its windows."""
+    spans = [_interval_us(part) for node in nodes(plan) for part in expressions(node) if kind(part) == "Literal"]
+    lengths = [0]
+    for node in nodes(plan):
+        if any(column.metadata().contains(_WINDOW) for column in items(node.output())):
+            texts = [str(each.sql()) for each in items(node.expressions())]
+            lengths += [int(number) for text in texts for number in _LONGS.findall(text)]
+        if kind(node) == "Project" and any(column.metadata().contains(_SESSION) for column in items(node.output())):
+            spans += [_interval_us(part) for each in items(node.expressions()) for part in _all_inside(each)]
+    return sum(spans) + max(lengths)
+
+
+def _all_inside(expression: Expression) -> Iterator[Expression]:
+    yield expression
+    for child in children(expression):
+        yield from _all_inside(child)
+
+
+def _interval_us(literal: Expression) -> int:
+    """0 for what is no interval."""
+    if kind(literal) != "Literal" or literal.value() is None:
+        return 0
+    name = str(literal.dataType().getClass().getSimpleName())
+    if name.startswith("DayTimeInterval"):
+        return abs(int(literal.value()))
+    if name.startswith("YearMonthInterval"):
+        return abs(int(literal.value())) * _MONTH_US
+    if not name.startswith("CalendarInterval"):
+        return 0
+    parts = {part: abs(int(get_field(literal.value(), part))) for part in ("months", "days", "microseconds")}
+    return parts["months"] * _MONTH_US + parts["days"] * _DAY_US + parts["microseconds"]
 
 
 def streaming_join(node: Plan) -> bool:

@@ -6,7 +6,7 @@ what stands above an aggregation may only compute columns.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from py4j.protocol import Py4JJavaError
@@ -362,6 +362,36 @@ def no_correction(node: ViewDef, why: str) -> Problem:
         node,
         "correct= is for a view of a stream grouped by a window over _time, and longer than the stream's late_after=",
     )
+
+
+def not_final(node: ViewDef, why: str) -> Problem:
+    return _error(
+        "bad_final",
+        f"'{node.name}' has final=, but {why}",
+        node,
+        "final= is for a view that groups by a window over the _time of streams with late_after=",
+    )
+
+
+def correct_problems(node: ViewDef, inputs: Mapping[str, Any], frame: DataFrame) -> Iterator[Problem]:
+    types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+    for source in inputs.values():
+        closes_us = source.closes_after_us
+        if source.derived:
+            yield no_correction(node, f"'{source.name}' is made by a flow, which leaves late events out")
+        elif closes_us is None or node.correct_us is None or closes_us >= node.correct_us:
+            yield no_correction(node, f"the stream '{source.name}' has no shorter late_after=")
+    if window_column(types) is None or not plan_tree.event_time_state(plan_tree.analyzed(frame)):
+        yield no_correction(node, "its rows have no window over _time")
+
+
+def final_problems(node: ViewDef, inputs: Mapping[str, Any], frame: DataFrame) -> Iterator[Problem]:
+    types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+    if window_column(types) is None or not plan_tree.event_time_state(plan_tree.analyzed(frame)):
+        yield not_final(node, "its rows have no window over _time that closes")
+    for source in inputs.values():
+        if source.late_after_us is None:
+            yield not_final(node, f"'{source.name}' has no late_after=")
 
 
 _JSON = (

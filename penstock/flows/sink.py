@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from penstock.clock import Clock
 from penstock.declaration import FlowDef, ViewDef
 from penstock.errors import BatchRangeError, DuplicateKeyError
 from penstock.flows import checkpoint
+from penstock.flows.final_rows import OpenRows
 from penstock.flows.keep import Expiry, row_times
 from penstock.flows.late import late_events
 from penstock.flows.plan import Planned, flow_schema, flow_time
@@ -74,6 +75,8 @@ class Sink:
     switch: Callable[[Ends], Mapping[str, Any]]
     """Called before each commit with its end; gives what the control stream must learn, such as that this build is
     level and now the live one."""
+    open_rows: OpenRows | None
+    """The rows of a view with `final=` that are not final."""
     next_commit: int
     """The number of the next commit of `output`, unless one whose outcome was unknown has been made after all."""
     error: BaseException | None = None
@@ -146,11 +149,17 @@ class Sink:
             end=span.end,
             even=span.even,
             max_us=None if None in newest else min(n for n in newest if n is not None),
+            waits_us=self._waits_us(newest),
+            complete_us=least([feed.complete_us(c) for feed, c in zip(self.feeds.values(), commits, strict=True)]),
             watermark_us=closes_us,
             accepted_us=max(accepted, default=None),
             planned_us=span.planned_us,
             done_us=done_us,
         )
+
+    def _waits_us(self, newest: Sequence[int | None]) -> int | None:
+        reach_us, known = self.made.reach_us, [each for each in newest if each is not None]
+        return None if reach_us is None or not known else max(known) + reach_us
 
     # Rows
 
@@ -160,7 +169,8 @@ class Sink:
         meta = msgspec.structs.replace(meta, corrected=self._corrected(batch, span))
         stored, sets = msgspec.to_builtins(meta), self.switch(meta.end)
         unwritten = EndsAt(self.output, self.next_commit)
-        appends = [Append(self.output, batch, stored, requires=(unwritten,), sets=sets)]
+        complete_us = meta.complete_us if isinstance(self.made.node, ViewDef) or self.made.hands_on else None
+        appends = [Append(self.output, batch, stored, requires=(unwritten,), sets=sets, complete_us=complete_us)]
         for name, feed in self.feeds.items():
             found = late_events(
                 self.logs[name], feed, self.made.node.name, span.start_commits[name], span.end_commits[name], now
@@ -178,6 +188,8 @@ class Sink:
         changes = one_row_per_key(rows, self.made)
         if self.expiry is not None:
             changes = self.expiry.apply(changes, meta.max_us)
+        if self.open_rows is not None:
+            changes = self.open_rows.apply(changes, closed_us(self.feeds, meta))
         return _one_batch(changes.select(self.output.schema.names).cast(self.output.schema))
 
     def _corrected(self, changes: pa.RecordBatch, span: Span) -> list[Any] | None:
@@ -185,15 +197,28 @@ class Sink:
         one is late, whichever commit of the batch it is in."""
         for name, feed in self.feeds.items():
             before = self.logs[name].last_commit(feed.stream, span.start_commits[name])
-            if feed.closes_after_us is None or before is None or before.max_us is None:
+            complete_us = feed.complete_us(before)
+            if feed.closes_after_us is None or complete_us is None:
                 return None
-            closed = pc.less_equal(row_times(pa.Table.from_batches([changes])), before.max_us - feed.closes_after_us)
+            closed = pc.less_equal(row_times(pa.Table.from_batches([changes])), complete_us)
             changes = changes.filter(pc.and_kleene(closed, pc.equal(changes.column(OP), UPSERT)))
         keys = dicts_of(changes.select(self.made.node.key))
         return [{name: wire(value) for name, value in key.items()} for key in keys] or None
 
     def _events(self, rows: pa.Table, now_us: int) -> pa.RecordBatch:
         return flow_events(rows, self.made, now_us)
+
+
+def least(times: Sequence[int | None]) -> int | None:
+    """The least of all; None: one of them is not known."""
+    known = [each for each in times if each is not None]
+    return min(known) if known and len(known) == len(times) else None
+
+
+def closed_us(feeds: Mapping[str, Feed], meta: BatchMeta) -> int | None:
+    """Windows that end here or before cannot change any more."""
+    slack_us = max(feed.slack_us for feed in feeds.values())
+    return None if meta.complete_us is None else meta.complete_us - slack_us
 
 
 def with_op(frame: DataFrame, view: ViewDef) -> DataFrame:

@@ -3,11 +3,13 @@
 1. A batch is a whole number of commits, also when its limit is smaller than the next one.
 2. `latestOffset` depends on its arguments and the log alone, since the planner and `read` run in different processes;
    where views meet downstream, on the cuts that their planners share, too.
-3. Late events are left out by the log's own rule: `_time < bound - late_after`, where the bound is stored with the
-   commit. So what a flow sees does not depend on where batches are cut.
+3. Late events are left out by the log's own rule: `_time` before what its stream was complete to, which is stored
+   with the commit. So what a flow sees does not depend on where batches are cut.
 4. Only the columns that the plan needs are decoded and handed over. Spark prunes nothing here, so the relation has no
    others; `plan.py` adds them as nulls for functions that name them.
 5. Splits are contiguous and in order, so that rows collected in order are in commit order.
+6. A query that holds state by event time gets one row more at the end of each batch, the *mark*: its `_complete` is
+   what Spark's watermark follows, and nothing else. `plan.py` takes it out above the watermark.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from pyspark.sql.types import StructType
 from penstock import schema as columns_
 from penstock.flows.regroup.cuts import CutFile
 from penstock.log.follower import INTERVAL_S
-from penstock.log.log import Block, LogReader, Stream
+from penstock.log.log import Block, Commit, LogReader, Stream
 from penstock.log.opening import open_reader, placed, read_placed
 
 FORMAT = "penstock"
@@ -42,6 +44,10 @@ _ONE_SPLIT_ROWS = 10_000
 """Below this a second task costs more than it saves; a further one has half of it at least."""
 _BATCH_ROWS = 50_000
 """Small blocks are joined up to this many rows: a record batch costs Spark about as much as 500 rows."""
+COMPLETE = "_complete"
+"""Null in the row of an event; in a mark, the time that nothing to come lies behind."""
+_MARK_US = 1_000
+"""Spark drops `time <= watermark` in whole milliseconds, the log calls late what is less than `complete`."""
 _FIRST_US = 1
 """The first microsecond of 1970: the earliest time that Spark's watermark lets pass."""
 
@@ -63,6 +69,12 @@ class Feed:
     """None: nothing is left out as late."""
     closes_after_us: int | None = None
     """Where a view is corrected: what is later than this changes windows that have closed."""
+    handed_on: bool = False
+    """The stream is as complete as what its flow has read: a commit that does not say how far has nothing late."""
+    marks: bool = False
+    """A query reads it that holds state by event time."""
+    ticks: bool = False
+    """A commit without events is a reason for a batch if the stream is complete further with it."""
     skips: Skips = field(default=frozenset())
     """Partition and offset of events that poisoned a batch."""
     max_rows: int | None = None
@@ -116,13 +128,39 @@ class Feed:
     @property
     def shown_schema(self) -> pa.Schema:
         """What the relation has: one column at least, since rows of none cannot be counted."""
-        if self.needed is None:
-            return self.whole_schema
-        wanted = set(self.needed) or {columns_.OFFSET}
-        return pa.schema([field for field in self.whole_schema if field.name in wanted])
+        fields = list(self.whole_schema)
+        if self.needed is not None:
+            wanted = set(self.needed) or {columns_.OFFSET}
+            fields = [field for field in fields if field.name in wanted]
+        return pa.schema([*fields, pa.field(COMPLETE, columns_.TIMESTAMP)] if self.marks else fields)
 
     def open(self) -> LogReader:
         return open_reader(self.stream.place)
+
+    def complete_us(self, last: Commit | None) -> int | None:
+        """How far the stream is complete with this commit; None: nobody knows."""
+        return None if last is None else self._complete(last.complete_us, last.max_us)
+
+    def earliest_us(self, at: Commit | Block, *, closed: bool = False) -> int:
+        """What happened before this is left out of a commit; or, with `closed`, comes to windows that have closed.
+
+        Spark's watermark is 1970 from its first batch on and drops what is not behind it without a word: so it is the
+        log that leaves that out, by name."""
+        complete_us = self._complete(at.earliest_us, at.bound_us)
+        if complete_us is None:
+            return _FIRST_US
+        return max(_FIRST_US, complete_us - (0 if closed else self.slack_us))
+
+    @property
+    def slack_us(self) -> int:
+        """How much longer than its stream's `late_after` says a view takes events."""
+        return 0 if self.closes_after_us is None else (self.late_after_us or 0) - self.closes_after_us
+
+    def _complete(self, stored_us: int | None, newest_us: int | None) -> int | None:
+        late_after_us = self.late_after_us if self.closes_after_us is None else self.closes_after_us
+        if stored_us is not None or newest_us is None or late_after_us is None or self.handed_on:
+            return stored_us
+        return newest_us - late_after_us
 
 
 @dataclass(frozen=True)
@@ -134,6 +172,8 @@ class Split(InputPartition):
     placed: tuple[bytes | None, ...] = ()
     """Of each partition, where its blocks lie: whoever reads them needs neither the log's index nor its folder. Empty
     or None: they are read through the log."""
+    mark_us: int | None = None
+    """Of the mark behind its rows; None: it has none."""
 
 
 def offset_of(stream: Stream, commit: int, ends: Sequence[int]) -> Offset:
@@ -217,9 +257,16 @@ class LogStreamReader(DataSourceStreamReader):
         else:
             next_commit = self._most(start, limit)
         last = self.log.last_commit(stream, next_commit)
-        if last is None or last.ends == ends_of(start):  # a commit without events is no reason for a batch
+        if last is None or (last.ends == ends_of(start) and not self._ticked(start, last)):
             return start
         return offset_of(stream, next_commit, last.ends)
+
+    def _ticked(self, start: Offset, last: Commit) -> bool:
+        """Whether commits without events are a reason for a batch: somebody waits for the time that they tell."""
+        if not self.feed.ticks or last.complete_us is None or last.number < start["commit"]:
+            return False
+        before = self.log.last_commit(self.feed.stream, start["commit"])
+        return before is None or last.complete_us > (self.feed.complete_us(before) or last.complete_us - 1)
 
     def _most(self, start: Offset, limit: ReadLimit) -> int:
         """The commit up to which a batch may go."""
@@ -228,7 +275,13 @@ class LogStreamReader(DataSourceStreamReader):
         return self.log.bounds(self.feed.stream).next_commit
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return splits(self.log, self.feed, ends_of(start), ends_of(end), start["commit"])
+        found = splits(self.log, self.feed, ends_of(start), ends_of(end), start["commit"])
+        found = found or [Split(ends_of(end), ends_of(end))]
+        last = self.log.last_commit(self.feed.stream, end["commit"]) if self.feed.marks else None
+        complete_us = self.feed.complete_us(last)
+        if complete_us is not None:
+            found[-1] = replace(found[-1], mark_us=complete_us - self.feed.slack_us - _MARK_US)
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
@@ -288,17 +341,20 @@ def _placed(log: LogReader, feed: Feed, starts: tuple[int, ...], ends: tuple[int
 
 def read_split(feed: Feed, split: Split) -> Iterator[pa.RecordBatch]:
     """The rows of a split that the flow may see, in commit order, as few large record batches."""
+    if split.starts == split.ends:
+        yield from _shown_together(feed, iter(()), split.mark_us)
+        return
     if split.placed:
-        yield from _shown_together(feed, _placed_in_commit_order(feed, split))
+        yield from _shown_together(feed, _placed_in_commit_order(feed, split), split.mark_us)
         return
     log = feed.open()
     try:
-        yield from _shown_together(feed, _in_commit_order(log, feed, split))
+        yield from _shown_together(feed, _in_commit_order(log, feed, split), split.mark_us)
     finally:
         log.close()
 
 
-def _shown_together(feed: Feed, blocks: Iterator[Block]) -> Iterator[pa.RecordBatch]:
+def _shown_together(feed: Feed, blocks: Iterator[Block], mark_us: int | None) -> Iterator[pa.RecordBatch]:
     waiting: list[pa.RecordBatch] = []
     rows = 0
     schema = feed.shown_schema
@@ -309,7 +365,9 @@ def _shown_together(feed: Feed, blocks: Iterator[Block]) -> Iterator[pa.RecordBa
         if rows >= _BATCH_ROWS:
             yield pa.concat_batches(waiting)
             waiting, rows = [], 0
-    if rows:
+    if mark_us is not None:
+        waiting.append(pa.RecordBatch.from_pylist([{COMPLETE: mark_us}], schema=schema))
+    if waiting:
         yield pa.concat_batches(waiting)
 
 
@@ -358,7 +416,7 @@ def shown(feed: Feed, block: Block, schema: pa.Schema) -> pa.RecordBatch:
 
 def _kept(feed: Feed, block: Block) -> pa.Array | None:
     keep: pa.Array | None = None
-    late = late_mask(block, feed.late_after_us)
+    late = late_mask(feed, block)
     if late is not None:
         keep = pc.invert(late)
     skipped = [offset for partition, offset in feed.skips if partition == block.partition]
@@ -368,19 +426,13 @@ def _kept(feed: Feed, block: Block) -> pa.Array | None:
     return keep
 
 
-def late_mask(block: Block, late_after_us: int | None) -> pa.Array | None:
-    """Which events of a block are late; None: none is."""
-    if late_after_us is None:
+def late_mask(feed: Feed, block: Block, *, closed: bool = False) -> pa.Array | None:
+    """Which events of a block are left out as late, or with `closed` come to closed windows; None: none is."""
+    if feed.late_after_us is None:
         return None
     times = block.batch.column(columns_.TIME).cast(pa.int64())
-    late = pc.fill_null(pc.less(times, earliest_us(block.bound_us, late_after_us)), False)
+    late = pc.fill_null(pc.less(times, feed.earliest_us(block, closed=closed)), False)
     return late if pc.any(late).as_py() else None
-
-
-def earliest_us(bound_us: int | None, late_after_us: int) -> int:
-    """What happened before this is late in a commit with this bound. Spark's watermark is 1970 from its first batch on
-    and drops what is not behind it without a word: so it is the log that leaves that out, by name."""
-    return max(_FIRST_US, _FIRST_US if bound_us is None else bound_us - late_after_us)
 
 
 def _shown_column(feed: Feed, block: Block, batch: pa.RecordBatch, offsets: pa.Array, name: str) -> pa.Array:
@@ -388,6 +440,8 @@ def _shown_column(feed: Feed, block: Block, batch: pa.RecordBatch, offsets: pa.A
         return offsets
     if name == columns_.PARTITION:
         return pa.repeat(pa.scalar(block.partition, pa.int32()), batch.num_rows)
+    if name == COMPLETE:
+        return pa.nulls(batch.num_rows, columns_.TIMESTAMP)
     if name == columns_.ID and not feed.stream.unique:
         return pc.binary_join_element_wise(feed.stream.name, str(block.partition), offsets.cast(pa.string()), "/")
     return batch.column(name)

@@ -29,6 +29,7 @@ from penstock.config import Folder
 from penstock.declaration import Application, ViewDef
 from penstock.errors import PenstockError, PositionGoneError
 from penstock.flows import failure, flow_build
+from penstock.flows.final_rows import judged
 from penstock.flows.keep import hashable, row_times, too_old
 from penstock.flows.ordered.ordered_flow import ordered_inputs
 from penstock.flows.ordered.ordered_replay import replayed, same_order, without_clocks
@@ -41,7 +42,7 @@ from penstock.flows.regroup.unit_choice import UnitChoice, choose
 from penstock.flows.regroup.unit_poison import skipped_units
 from penstock.flows.rules import window_column
 from penstock.flows.session import open_session
-from penstock.flows.sink import flow_events, latest_by_key, with_op
+from penstock.flows.sink import closed_us, flow_events, latest_by_key, with_op
 from penstock.flows.summary_bounds import compare_bounded
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta, build_of
@@ -257,8 +258,8 @@ class Verifier:
         node = made.node
         if made.how == "ordered":
             return self._replayed(made, ground, output, meta).select(self._names(made))
+        streams = {name: each.stream for name, each in ground.items()}
         if made.how == "folded":
-            streams = {name: each.stream for name, each in ground.items()}
             feeds = self.planner.feeds(made, streams, flow_build.skips_of(self.flows.memory(), node.name, output.epoch))
             ranges = {name: (each.starts, tuple(meta.end[name][1])) for name, each in ground.items()}
             frame = self.planner.batch_frame(made, feeds, ranges)
@@ -271,6 +272,8 @@ class Verifier:
             table = self._closed(with_op(frame, node).toArrow(), made, meta)
             table = latest_by_key(table, node.key) if made.ordered else table
             table = table.filter(pc.equal(table.column(OP), UPSERT))
+            if node.final:
+                table = judged(table, closed_us(self.planner.feeds(made, streams, {}), meta))
             if node.keep_us is not None and meta.max_us is not None:
                 table = table.filter(pc.invert(too_old(row_times(table), meta.max_us - node.keep_us)))
         else:

@@ -85,6 +85,10 @@ class BatchMeta(msgspec.Struct, frozen=True, kw_only=True):
     """False when a stream that the function uses twice was read up to two different ends; `verify` passes over it."""
     max_us: int | None = None
     """The input's largest event time at `end` (several inputs: the smallest of theirs); `keep` is measured by it."""
+    complete_us: int | None = None
+    """Up to when all of its inputs are complete at `end`; None: one of them never is, or it was not noted."""
+    waits_us: int | None = None
+    """Up to when something that groups or joins by event time may be open at `end`; None: nothing is."""
     watermark_us: int | None = None
     """An aggregation in append mode: windows that end at or before it are closed."""
     accepted_us: int | None = None

@@ -60,6 +60,13 @@ class StreamEnd:
     total_bytes: int = 0
     max_us: int | None = None
     ids: IdIndex | None = None
+    complete_us: int | None = None
+    late_after_us: int | None = None
+
+    @property
+    def complete(self) -> int | None:
+        """What is older is late in the next commit."""
+        return greatest(self.complete_us, behind(self.max_us, self.late_after_us))
 
     @property
     def position(self) -> Position:
@@ -87,8 +94,23 @@ class Draft:
     after: StreamEnd
 
 
-def draft(tail: StreamEnd, batch: pa.RecordBatch, meta: Mapping[str, Any] | None, now_us: int) -> Draft:
-    """The next commit of a stream with these events."""
+def behind(newest_us: int | None, late_after_us: int | None) -> int | None:
+    """How far a stream is complete by its newest event; None: that says nothing."""
+    return None if newest_us is None or late_after_us is None else newest_us - late_after_us
+
+
+def greatest(*times: int | None) -> int | None:
+    return max((each for each in times if each is not None), default=None)
+
+
+def draft(
+    tail: StreamEnd,
+    batch: pa.RecordBatch,
+    meta: Mapping[str, Any] | None,
+    now_us: int,
+    complete_us: int | None = None,
+) -> Draft:
+    """The next commit of a stream with these events, complete up to there at least."""
     pieces = list(_pieces(tail, batch))
     least, most = _times(batch)
     size = sum(piece.data.size for piece in pieces)
@@ -100,6 +122,7 @@ def draft(tail: StreamEnd, batch: pa.RecordBatch, meta: Mapping[str, Any] | None
         total_rows=tail.total_rows + batch.num_rows,
         total_bytes=tail.total_bytes + size,
         max_us=max_us,
+        complete_us=greatest(tail.complete, behind(max_us, tail.late_after_us), complete_us),
     )
     facts = None if meta is None else dict(meta)
     commit = Commit(
@@ -113,6 +136,8 @@ def draft(tail: StreamEnd, batch: pa.RecordBatch, meta: Mapping[str, Any] | None
         written_us=now_us,
         meta=facts,
         bytes=size,
+        earliest_us=tail.complete,
+        complete_us=after.complete_us,
     )
     return Draft(commit, pieces, after)
 
@@ -471,7 +496,8 @@ class _Attempt:
         taken.fresh = [fresh]
         if not (fresh.num_rows or metas or any(not append.batch.num_rows for append in appends)):
             return None
-        made = draft(taken.tail, fresh, metas[0] if metas else None, self._now_us)
+        complete_us = greatest(*(append.complete_us for append in appends))
+        made = draft(taken.tail, fresh, metas[0] if metas else None, self._now_us, complete_us)
         taken.end(made)
         return made
 

@@ -11,7 +11,9 @@ Invariants, each of which `penstock.testing.contracts.log_contract` tries to bre
 2. One call of `append` is one commit: all of its streams or none, in the order of the list.
 3. Offsets are dense per partition. Nothing is ever changed in place; only `trim` and `compact` remove, at the start.
 4. All blocks of a stream in one commit carry the stream's largest `_time` *before* that commit (`bound_us`); what is
-   late is decided from it, so the same log always names the same late events.
+   late follows from what is stored, so the same log always names the same late events.
+   The same holds for `complete`: nothing older is taken any more. It is stored with each commit as it was before
+   (`earliest_us`) and with it (`complete_us`), never goes back, and what is older than the former is late.
 5. In a stream that is `unique` an `_id` is taken once within the horizon; a producer's sequence number is taken once.
    Both survive a restart.
 6. Every block carries a checksum that is verified on every read: wrong bytes raise `CorruptBlockError`.
@@ -65,6 +67,9 @@ class StreamSpec:
     horizon: Horizon = Horizon()
     """How many ids of a `unique` stream are known, and how long. It is not part of the stream: what this writer was
     told last counts, and another one may be told something else."""
+    late_after_us: int | None = None
+    """How far behind the newest `_time` the stream is complete; None: only as far as an `Append` says. Not part of the
+    stream, as the horizon is not: what was stored stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +203,8 @@ class Append:
     outcomes: tuple[OutcomeKey, ...] = ()
     """Set if it is taken, and if it is `repeated` by its producer's number."""
     counts: tuple[Count, ...] = ()
+    complete_us: int | None = None
+    """The stream is complete up to here with this commit, if it is not already further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +249,11 @@ class Commit:
     meta: dict[str, Any] | None
     bytes: int = 0
     """Size of its blocks as stored; what retention and compaction are counted in."""
+    earliest_us: int | None = None
+    """How far the stream was complete before this commit: what is older is late in it."""
+    complete_us: int | None = None
+    """How far it is complete with this commit. None: nothing was said, or it was written before this was stored; a
+    reader that knows a `late_after` then goes by `bound_us` and `max_us`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +270,8 @@ class Block:
     """Under the stream's newest schema."""
     offsets: pa.Array
     """Each row's own offset; not always dense, since compaction removes rows."""
+    earliest_us: int | None = None
+    """Of its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +286,8 @@ class Bounds:
     """Rows ever appended: survives trimming."""
     bytes: int
     max_us: int | None
+    complete_us: int | None = None
+    """Of its newest commit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,13 @@ class EventsTaken(Signal):
         return self.accepted + self.duplicates + self.dead + self.shed
 
 
+class StreamTicked(Signal):
+    """No events came, and something waited for time to go on."""
+
+    moves = (Counts("penstock_collect_ticks_total", "Commits that only moved time.", ("stream",)),)
+    stream: str
+
+
 class EventsSkewed(Signal):
     """Events were taken whose sender's clock is too wrong to be corrected."""
 

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from penstock.collect.collection import Collect
 from penstock.collect.letters.letter_office import DeadLetterOffice
+from penstock.collect.ticks import Ticks
 from penstock.rights.credential import credential_of
 from penstock.rights.guard import Guard
 from penstock.run.edge_log import WrittenLog
@@ -28,7 +29,7 @@ class WritingHalf:
     def __init__(self, edge_log: WrittenLog, reading: ReadingHalf) -> None:
         setting, views = reading.setting, reading.views
         self._edge_log, self._reading = edge_log, reading
-        self._application, self._clock = setting.application, setting.clock
+        self._application, self._clock, self._signals = setting.application, setting.clock, setting.observer.emit
         self.collect = Collect(
             setting.application,
             edge_log.log,
@@ -80,6 +81,8 @@ class WritingHalf:
         published = publishing(self._application, folder, "edge", group, self._clock)
         await asyncio.to_thread(published.__enter__)
         opened.push_async_callback(asyncio.to_thread, published.__exit__, None, None, None)
+        ticks = Ticks(self._application, log, group, self._reading.log.flows, self._clock, self._signals)
+        opened.push_async_callback(cancelled, asyncio.create_task(ticks.run()))
 
     def add_routes(self, web_app: web.Application, guard: Guard) -> None:
         self.collect.add_routes(web_app)

@@ -124,6 +124,23 @@ class Serving:
             lambda: {(): float(sum(pipe.unsent_bytes for pipe in self._pipes))},
         )
 
+        self._measure_times()
+
+    def _measure_times(self) -> None:
+        times = self.status.event_times
+        self.observer.gauge(
+            "penstock_serve_newest_seconds",
+            "The newest event time of a stream, flow or view, in seconds since 1970.",
+            ("name",),
+            lambda: {(name,): t.newest_us / 1e6 for name, t in times().items() if t.newest_us is not None},
+        )
+        self.observer.gauge(
+            "penstock_serve_complete_seconds",
+            "The event time before which nothing is taken any more, in seconds since 1970.",
+            ("name",),
+            lambda: {(name,): t.complete_us / 1e6 for name, t in times().items() if t.complete_us is not None},
+        )
+
     def _hooks(self, memory: ControlMap | None, options: WebhookOptions | None) -> Webhooks | None:
         if memory is None or self._remember is None:
             return None

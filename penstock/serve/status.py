@@ -37,12 +37,36 @@ _UNITS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_00
 
 
 @dataclass(frozen=True)
+class EventTimes:
+    """How far events have come, and how far they are complete."""
+
+    newest_us: int | None = None
+    complete_us: int | None = None
+    held_by: str | None = None
+    """What keeps `complete` from going further: an input, a producer, or that there is no `late_after`."""
+
+    @property
+    def skew_s(self) -> float | None:
+        """How far behind the newest event lies what is complete."""
+        if self.newest_us is None or self.complete_us is None:
+            return None
+        return round((self.newest_us - self.complete_us) / 1e6, 3)
+
+    def body(self) -> dict[str, Any]:
+        times = {"newest": self.newest_us, "complete": self.complete_us}
+        shown = {name: None if us is None else rfc3339(us) for name, us in times.items()}
+        return {**shown, "skew_s": self.skew_s, "held_by": self.held_by}
+
+
+@dataclass(frozen=True)
 class _Sample:
     """One look at the log. Lengths are read before the flows' last commits: nothing read seems to be still to come."""
 
     streams: list[dict[str, Any]] = field(default_factory=list)
     ends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     metas: Mapping[str, BatchMeta] = field(default_factory=dict)
+    times: Mapping[str, EventTimes] = field(default_factory=dict)
+    """Of each stream, as it is now."""
     processes: Any = field(default_factory=dict)
     topics: Mapping[str, Any] = field(default_factory=dict)
 
@@ -201,7 +225,31 @@ class Status:
         return [{"name": name, **known[name]} for name in self._application.publishes if name in known]
 
     def graph(self) -> dict[str, Any]:
-        return self._application.graph({n.name: self._views.flow_state(n.name).state for n in self._application.nodes})
+        states = {n.name: self._views.flow_state(n.name).state for n in self._application.nodes}
+        body = self._application.graph(states)
+        times = dict(self._sample.times) | {node.name: self._times(node) for node in self._application.nodes}
+        return body | {"nodes": [node | times.get(node["name"], EventTimes()).body() for node in body["nodes"]]}
+
+    def event_times(self) -> dict[str, EventTimes]:
+        """Of each stream, flow and view, as far as they are known."""
+        return dict(self._sample.times) | {node.name: self._times(node) for node in self._application.nodes}
+
+    def _times(self, node: Node) -> EventTimes:
+        """Of a flow or view, at its frontier: held by the input that is complete the least."""
+        meta = self._meta(node)
+        if meta is None:
+            return EventTimes()
+        inputs = [name for name in node.inputs if self._application.table(name) is None]
+        known = {name: self._complete_us(name) for name in inputs}
+        never = next((name for name, complete_us in known.items() if complete_us is None), None)
+        least = never or min(known, key=lambda name: known[name] or 0, default=None)
+        return EventTimes(meta.max_us, meta.complete_us, least if never or len(inputs) > 1 else None)
+
+    def _complete_us(self, name: str) -> int | None:
+        if name in self._sample.times:
+            return self._sample.times[name].complete_us
+        content = self._views.view(name).content
+        return content.meta.complete_us if content and content.meta else None
 
     def _flow(self, node: Node) -> dict[str, Any]:
         state, meta = self._views.flow_state(node.name), self._meta(node)
@@ -212,6 +260,7 @@ class Status:
             "batch_ms": _batch_ms(meta),
             "rate": self._absorbed.per_second(node.name),
             "lag_events": self._lag(node, meta),
+            **self._times(node).body(),
         }
 
     def _meta(self, node: Node) -> BatchMeta | None:
@@ -266,12 +315,15 @@ class Status:
     def _gather(self) -> _Sample:
         door, flows = self._log.edge.memory(), self._views.memory
         bounds = dict(self._all_bounds())
-        streams = [self._stream(name, bounds.get(name), door, flows) for name in self._stream_names()]
+        times = {name: self._stream_times(name, bounds.get(name)) for name in self._stream_names()}
+        streams = [
+            self._stream(name, bounds.get(name), door, flows) | times[name].body() for name in self._stream_names()
+        ]
         metas = {flow.name: meta for flow in self._application.flows if (meta := self._last_meta(flow)) is not None}
         family = control_keys.topic
         told = {**door, **flows}.items() if self._application.publishes else ()
         topics = {family.rest(key): value for key, value in told if key.startswith(family.prefix)}
-        return _Sample(streams, {name: b.ends for name, b in bounds.items()}, metas, self.processes(), topics)
+        return _Sample(streams, {name: b.ends for name, b in bounds.items()}, metas, times, self.processes(), topics)
 
     def _stream_names(self) -> list[str]:
         return [*(s.name for s in self._application.streams), *(f.name for f in self._application.flows), *LEDGERS]
@@ -310,6 +362,18 @@ class Status:
             "position": self._log.position_end(name).token() if bounds else None,
             "hint": _in_seconds(definition, bounds.max_us, self._clock.now_us()) if definition and bounds else None,
         }
+
+    def _stream_times(self, name: str, bounds: Bounds | None) -> EventTimes:
+        if bounds is None or name in LEDGERS:
+            return EventTimes()
+        declared = self._application.stream(name)
+        late_after_us = declared.late_after_us if declared else None
+        complete_us = bounds.complete_us
+        if (
+            complete_us is None and late_after_us is not None and bounds.max_us is not None
+        ):  # written before it was noted
+            complete_us = bounds.max_us - late_after_us
+        return EventTimes(bounds.max_us, complete_us, "no late_after" if complete_us is None else None)
 
     def _horizon(self, stream: StreamDef) -> dict[str, Any]:
         """What is promised (so many of the newest ids, or so long, whichever ends first), and what is known now."""

@@ -18,7 +18,7 @@ from penstock.rights.rights import Rights
 from penstock.serve.describe.serve_routes import OF_ROWS
 from penstock.serve.fanout.answers import answer, json_parts, prepare, written
 from penstock.serve.fanout.hub import Hub
-from penstock.serve.fanout.messages import RowCodec
+from penstock.serve.fanout.messages import RowCodec, complete_of
 from penstock.serve.longpoll import Replies, poll
 from penstock.serve.question import Question, key_in, seconds
 from penstock.serve.replies import JSON, cache_of, has_tag
@@ -109,6 +109,8 @@ class ViewReads:
         """The rows, position and frontier of one moment: nothing is awaited between taking them."""
         query = question.query(view, content)
         head = {"view": view.name, "position": content.position.token(), "frontier": frontier_body(view.frontier)}
+        if (complete := complete_of(content.meta)) is not None:
+            head["complete"] = complete
         key = request.query.get("key")
         headers = cache_of(request) | {"ETag": _etag(head, query, key)}
         if has_tag(request, headers["ETag"]):

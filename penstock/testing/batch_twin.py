@@ -29,13 +29,14 @@ from penstock.flows import flow_build, poison
 from penstock.flows.engine.scratch import scratch
 from penstock.flows.keep import hashable
 from penstock.flows.late import late_events
-from penstock.flows.plan import Planned, Planner, flow_late_after, flow_schema, flow_time, served_columns, whole
+from penstock.flows.plan import Planned, Planner, flow_late_after, flow_schema, flow_time, served_columns
 from penstock.flows.regroup.regrouping import frame_of
 from penstock.flows.runner import problems_error
 from penstock.flows.session import open_session
 from penstock.flows.sink import one_row_per_key
 from penstock.flows.source import Feed, Split, shown_events
 from penstock.flows.verify import Verifier
+from penstock.flows.watermark import whole
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta
 from penstock.log.folder_log import DEAD, LATE

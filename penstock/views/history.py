@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -65,6 +65,11 @@ class History:
         """The batch that follows `offset`, if there is one. `offset` must not be below `start`."""
         at = bisect_right(self._ends, offset)
         return self._batches[at] if at < len(self._batches) else None
+
+    def meta_at(self, end: int) -> BatchMeta | None:
+        """Of the batch that ended there."""
+        at = bisect_left(self._ends, end)
+        return self._batches[at].meta if at < len(self._ends) and self._ends[at] == end else None
 
     def _trim(self, now_us: int) -> None:
         gone = 0

@@ -104,6 +104,10 @@ class Content:
         """The token of an offset of this build."""
         return Position("view", self.name, self.shown, (offset,)).token()
 
+    def meta_at(self, offset: int) -> BatchMeta | None:
+        """What was absorbed when the build was at an offset; None: that is not kept any more."""
+        return self.meta if offset == self.offset else self.history.meta_at(offset)
+
     @property
     def bytes(self) -> int:
         """An estimate of what the rows take; sampled again when their number has changed by a tenth."""

@@ -27,12 +27,12 @@ from penstock.flows.late import late_events
 from penstock.flows.ordered.fold import BatchGround, FoldSpec, Letter
 from penstock.flows.ordered.held_state import HeldState, changelog_batch, keys_table, together
 from penstock.flows.ordered.ordered_plan import state_facts
-from penstock.flows.ordered.ordered_reader import OrderedBatch, OrderedInput, OrderedReader, ReadPlace, complete_before
+from penstock.flows.ordered.ordered_reader import OrderedBatch, OrderedInput, OrderedReader, ReadPlace
 from penstock.flows.ordered.spread import fold_anywhere
 from penstock.flows.plan import Planned
 from penstock.flows.regroup.held import discard
 from penstock.flows.regroup.input_streams import commit_behind
-from penstock.flows.sink import flow_events
+from penstock.flows.sink import flow_events, least
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, FlowState, OrderedMeta, State, batch_meta
 from penstock.log.folder_log import DEAD
@@ -252,6 +252,7 @@ class OrderedFlow(Flow):
             start=start,
             end=end,
             max_us=batch.max_us if batch is not None else last.max_us if last is not None else None,
+            complete_us=self._complete_us(commits),
             accepted_us=batch.accepted_us if batch is not None else None,
             planned_us=ground.now_us,
             done_us=now_us,
@@ -262,6 +263,11 @@ class OrderedFlow(Flow):
                 fired=[[list(key), name] for key, name in ground.fired],
             ),
         )
+
+    def _complete_us(self, commits: Mapping[str, int]) -> int | None:
+        """How far all of its inputs are complete at these commits."""
+        feeds = [(self._log_of(name), feed, commits.get(name, 0)) for name, feed in self.feeds.items()]
+        return least([feed.complete_us(log.last_commit(feed.stream, commit)) for log, feed, commit in feeds])
 
     def _nothing(self) -> dict[str, Any]:
         return {name: [feed.stream.epoch, list(feed.first[1])] for name, feed in self.feeds.items()}
@@ -347,7 +353,7 @@ def ordered_inputs(
             source.place = ReadPlace(commit, offsets)
             before = logs[name].last_commit(feed.stream, commit)
             source.newest_us = before.max_us if before is not None else None
-            source.complete_us = complete_before(before, source.late_after_us) if before is not None else None
+            source.complete_us = source.complete_before(before) if before is not None else None
         inputs[name] = source
     return inputs
 

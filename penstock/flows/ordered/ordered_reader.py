@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from penstock import schema as columns_
 from penstock.declaration import Order
 from penstock.flows.ordered.fold import LATE, SEQUENCE, STEP
-from penstock.flows.source import Feed, earliest_us, late_mask, shown
+from penstock.flows.source import Feed, late_mask, shown
 from penstock.log.builds import batch_meta
 from penstock.log.log import Block, Commit, LogReader
 
@@ -50,6 +50,20 @@ class OrderedInput:
     @property
     def name(self) -> str:
         return self.feed.stream.name
+
+    @property
+    def judging(self) -> Feed:
+        """By which it is said what is late."""
+        return replace(self.feed, late_after_us=self.late_after_us)
+
+    def complete_before(self, commit: Commit) -> int | None:
+        """What was complete when the events of a commit were judged: nothing older is taken any more. One without
+        events says it itself. Where nothing is ever late, the newest time before it, by which `keep=` goes then."""
+        if self.late_after_us is None:
+            return commit.bound_us
+        if not commit.rows and commit.complete_us is not None:
+            return commit.complete_us
+        return None if commit.bound_us is None else self.judging.earliest_us(commit)
 
 
 @dataclass
@@ -113,7 +127,7 @@ class OrderedReader:
             ends[name] = ReadPlace(commits[-1].number + 1, commits[-1].ends) if commits else source.place
             numbers: dict[int, int] = {}
             for commit in commits:
-                completes[name] = _latest(completes[name], complete_before(commit, source.late_after_us))
+                completes[name] = _latest(completes[name], source.complete_before(commit))
                 newest[name] = commit.max_us
                 numbers[commit.number] = len(steps)
                 steps.append(_least(completes.values()))
@@ -162,7 +176,7 @@ class OrderedReader:
 
     def _shown(self, source: OrderedInput, block: Block) -> pa.Table:
         schema = source.feed.shown_schema
-        late = late_mask(block, source.late_after_us)
+        late = late_mask(source.judging, block)
         flags = pa.array([False] * block.batch.num_rows, pa.bool_()) if late is None else late
         table = pa.Table.from_batches([shown(source.feed, block, schema)], schema)
         table = table.append_column(LATE, flags)
@@ -176,14 +190,6 @@ class OrderedReader:
         if STEP in table.column_names:
             return table
         return table.append_column(STEP, pa.repeat(pa.scalar(step, pa.int64()), table.num_rows))
-
-
-def complete_before(commit: Commit, late_after_us: int | None) -> int | None:
-    """What was complete when the events of a commit were judged: nothing older is taken any more. Where nothing is ever
-    late, the newest time before it, by which `keep=` goes then."""
-    if late_after_us is None:
-        return commit.bound_us
-    return None if commit.bound_us is None else earliest_us(commit.bound_us, late_after_us)
 
 
 def _commits(source: OrderedInput, max_rows: int, until: int | None) -> list[Commit]:

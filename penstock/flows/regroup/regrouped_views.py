@@ -16,7 +16,7 @@ from penstock.declaration import TableDef, ViewDef
 from penstock.errors import DiskFullError, LogUnavailableError, OverloadedError, StaleTermError
 from penstock.flows import failure, flow_build
 from penstock.flows.flow_run import Surroundings
-from penstock.flows.plan import Planned, plain_columns, whole
+from penstock.flows.plan import Planned, plain_columns
 from penstock.flows.regroup.input_follower import InputChangelog, Source
 from penstock.flows.regroup.input_streams import InputStream, table_name
 from penstock.flows.regroup.kept_view import Kept
@@ -28,6 +28,7 @@ from penstock.flows.regroup.table_versions import InputVersions, input_of, versi
 from penstock.flows.regroup.unit_poison import skipped_units
 from penstock.flows.regroup.units import Units
 from penstock.flows.source import Feed
+from penstock.flows.watermark import whole
 from penstock.log import control_keys
 from penstock.log.builds import Build, FlowState, State, batch_meta
 from penstock.log.log import Stream
@@ -157,7 +158,7 @@ class RegroupedViews:
                 continue
             needed = tuple(sorted({c for view in self._looking_back(within_us, name) for c in view.needed}))
             stream = Stream(name, "-", source.partitions, source.unique, "events", (), source.schema, source.place)
-            feed = Feed(stream, source.derived, needed, made.late_after[name])
+            feed = Feed(stream, source.derived, needed, made.late_after[name], handed_on=source.handed_on)
             schema = plain_columns(from_arrow_schema(feed.shown_schema))
             log = self._around.log if source.derived else self._around.edge
             live = partial(self._live_stream, name) if source.derived else partial(log.find, name)

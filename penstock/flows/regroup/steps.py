@@ -31,13 +31,14 @@ from penstock.errors import PenstockError, PositionGoneError, StaleTermError
 from penstock.flows.late import late_events
 from penstock.flows.regroup.held import HeldFile, Order, Shape, Table, discard
 from penstock.flows.regroup.input_follower import InputFollower, Reached, Source, Taken, changes_between, replaced, take
-from penstock.flows.regroup.input_streams import commit_behind
+from penstock.flows.regroup.input_streams import commit_at, commit_behind
 from penstock.flows.regroup.kept_view import Computed, Kept, TimeLimit
 from penstock.flows.regroup.meetings import Meetings, Place
 from penstock.flows.regroup.regrouping import Delta, changelog
 from penstock.flows.regroup.stragglers import Job, Straggler, Stragglers
 from penstock.flows.regroup.sums import UnitSet
 from penstock.flows.regroup.unit_poison import FunctionFailsError, TooSlowError, letters, skip_list
+from penstock.flows.sink import least
 from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.group_commit import GroupCommit
@@ -483,6 +484,7 @@ class Steps:
             start=last.end if last is not None else end,
             end=end,
             max_us=newest_us,
+            complete_us=self._complete_us(view, end),
             accepted_us=accepted_us,
             planned_us=now_us,
             done_us=now_us,
@@ -490,9 +492,22 @@ class Steps:
         move.deltas[view.name] = delta
         move.reached[view.name] = (view.output.epoch, [offset + 1])
         move.metas[view.name] = meta
-        move.bodies[view.name] = msgspec.to_builtins(meta)
-        move.appends.append(Append(view.output, changelog(delta, own), meta=move.bodies[view.name]))
+        stored = move.bodies[view.name] = msgspec.to_builtins(meta)
+        move.appends.append(Append(view.output, changelog(delta, own), stored, complete_us=meta.complete_us))
         move.appends += self._late_events(view, end, now_us)
+
+    def _complete_us(self, view: Kept, end: Mapping[str, Any]) -> int | None:
+        """Up to when the streams and views that a view reads are complete at its frontier; tables hold nothing."""
+        known: list[int | None] = []
+        for name, (epoch, offsets) in end.items():
+            source = view.streams.get(name)
+            stream = source.live() if source else self._log.find(name, epoch)
+            if source and stream:
+                known.append(source.feed.complete_us(commit_at(source.log, stream, offsets)))
+            elif stream:
+                last = self._log.last_commit(stream, offsets[0])
+                known.append(last.complete_us if last else None)
+        return least(known)
 
     def _late_events(self, view: Kept, end: Mapping[str, Any], now_us: int) -> Iterator[Append]:
         """What the log's rule has left out between the view's last frontier and this one, for the ledger `late`."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from penstock.clock import Clock
 from penstock.errors import CorruptBlockError, DiskFullError, FolderMismatchError, LogUnavailableError, PenstockError
-from penstock.log.index.tables import Index, Look, Tables, Values, refuse_newer
+from penstock.log.index.tables import OLDER, Index, Look, Tables, Values, refuse_newer
 from penstock.log.log import Writer
 
 T = TypeVar("T")
@@ -220,6 +220,9 @@ def open_reader(path: Path) -> Reading | None:
         raise translated(error, path) from error
     refuse_newer(stored, str(path))
     connection.execute(f"PRAGMA mmap_size = {MMAP_BYTES}").fetchall()
+    if stored.get("format") == 1:
+        connection.execute("PRAGMA temp_store = MEMORY").fetchall()
+        connection.execute(OLDER)
     return reading
 
 

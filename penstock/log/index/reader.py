@@ -228,9 +228,10 @@ class IndexedReader:
         places = self.index.places([row.payload for row in rows])
         if missing := [row for row in rows if row.payload not in places]:
             raise _gone(stream, f"what stood at {missing[0].start} was removed while it was looked for")
+        blocks = [((*row[:13], None, None, row.earliest_us), places[row.payload][1:]) for row in rows]
         versions = {row.version for row in rows}
         schemas = {version: bytes(self.schema(stream, wanted.ident, version).serialize()) for version in versions}
-        return PlacedRange(start, end, [(row[:13], places[row.payload][1:]) for row in rows], schemas)
+        return PlacedRange(start, end, blocks, schemas)
 
     def _with_data(self, stream: Stream, row: Stored) -> Stored:
         if row.data is not None:
@@ -294,7 +295,8 @@ def block_of(
     if (start, end) != (row.start, row.stop) and stream.counts == "events":
         batch = batch.slice(start - row.start, end - start)
         offsets = offsets.slice(start - row.start, end - start)
-    return Block(row.partition, start, end, row.number, row.bound_us, row.written_us, batch, offsets)
+    facts = (row.partition, start, end, row.number, row.bound_us, row.written_us)
+    return Block(*facts, batch, offsets, row.earliest_us)
 
 
 def _decoded(row: Stored, stream: Stream, schema: pa.Schema, where: str) -> pa.RecordBatch:

@@ -32,7 +32,8 @@ from penstock.log.log import Bounds, Commit, Stream, StreamSpec, Writer
 T = TypeVar("T")
 Values = Sequence[Any] | Mapping[str, Any]
 
-FORMAT = 1
+FORMAT = 2
+"""1: commits did not say how far their stream is complete."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -45,7 +46,8 @@ CREATE TABLE IF NOT EXISTS schemas (
 CREATE TABLE IF NOT EXISTS commits (
     stream INTEGER, number INTEGER, ends TEXT NOT NULL, rows INTEGER NOT NULL, total_rows INTEGER NOT NULL,
     bound_us INTEGER, max_us INTEGER, min_us INTEGER, written_us INTEGER NOT NULL, meta TEXT,
-    bytes INTEGER NOT NULL, total_bytes INTEGER NOT NULL, PRIMARY KEY (stream, number)) WITHOUT ROWID;
+    bytes INTEGER NOT NULL, total_bytes INTEGER NOT NULL, earliest_us INTEGER, complete_us INTEGER,
+    PRIMARY KEY (stream, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS blocks (
     stream INTEGER, partition INTEGER, start INTEGER, piece INTEGER, stop INTEGER NOT NULL,
     number INTEGER NOT NULL, version INTEGER NOT NULL, rows INTEGER NOT NULL, merged INTEGER NOT NULL,
@@ -56,6 +58,12 @@ CREATE TABLE IF NOT EXISTS places (
     payload INTEGER PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS garbage (payload INTEGER PRIMARY KEY);
 """
+
+
+COMPLETENESS = ("earliest_us", "complete_us")
+"""Columns of `commits` that a file of format 1 does not have."""
+OLDER = "CREATE TEMP VIEW commits AS SELECT *, NULL AS earliest_us, NULL AS complete_us FROM main.commits"
+"""For who may only read such a file. When its writer adds the columns, `*` has them, and the first of a name counts."""
 
 
 class Stored(NamedTuple):
@@ -78,6 +86,8 @@ class Stored(NamedTuple):
     """None: the index does not hold it; `Payloads.get` does."""
     offsets: bytes | None = None
     """Of each row, where compaction has left gaps."""
+    earliest_us: int | None = None
+    """Of its commit."""
 
 
 _HEADER = struct.Struct("<11q")
@@ -176,18 +186,22 @@ class WritableDatabase(Database, Protocol):
 
 # Questions
 
-_COMMIT = "number, ends, rows, total_rows, bound_us, max_us, min_us, written_us, meta, bytes"
+_COMMIT = "number, ends, rows, total_rows, bound_us, max_us, min_us, written_us, meta, bytes, earliest_us, complete_us"
 _BLOCK = (
     "b.stream, b.partition, b.start, b.piece, b.stop, b.number, b.version, b.rows, b.merged, b.bound_us,"
-    " b.written_us, b.checksum, b.payload, p.data, p.offsets"
+    " b.written_us, b.checksum, b.payload, p.data, p.offsets, c.earliest_us"
+)
+_BLOCKS = (
+    "blocks b LEFT JOIN payloads p ON p.id = b.payload"
+    " LEFT JOIN commits c ON c.stream = b.stream AND c.number = b.number"
 )
 _FIRST_PAGE = f"""
-SELECT {_BLOCK} FROM blocks b LEFT JOIN payloads p ON p.id = b.payload
+SELECT {_BLOCK} FROM {_BLOCKS}
 WHERE b.stream = :stream AND b.partition = :partition AND b.start < :end AND b.start >= coalesce(
     (SELECT max(start) FROM blocks WHERE stream = :stream AND partition = :partition AND start <= :at), :at)
 ORDER BY b.start, b.piece LIMIT :limit"""
 _NEXT_PAGE = f"""
-SELECT {_BLOCK} FROM blocks b LEFT JOIN payloads p ON p.id = b.payload
+SELECT {_BLOCK} FROM {_BLOCKS}
 WHERE b.stream = :stream AND b.partition = :partition AND (b.start, b.piece) > (:start, :piece) AND b.start < :end
 ORDER BY b.start, b.piece LIMIT :limit"""
 
@@ -200,7 +214,7 @@ _IDENT = "SELECT id FROM streams WHERE name = ? AND epoch = ? AND dropped = 0"
 
 _BOUNDS = """
 SELECT s.id, s.starts, s.removed_bytes, (SELECT min(number) FROM commits WHERE stream = s.id), c.number, c.ends,
-       c.total_rows, c.total_bytes, c.max_us
+       c.total_rows, c.total_bytes, c.max_us, c.complete_us
 FROM streams s LEFT JOIN commits c ON c.stream = s.id
      AND c.number = (SELECT max(number) FROM commits WHERE stream = s.id)
 WHERE s.name = ? AND s.epoch = ? AND s.dropped = 0"""
@@ -237,12 +251,12 @@ class Index:
         rows = self._rows(_BOUNDS, (stream.name, stream.epoch))
         if not rows:
             return None
-        ident, starts, removed, first, last, ends, total_rows, total_bytes, max_us = rows[0]
+        ident, starts, removed, first, last, ends, total_rows, total_bytes, max_us, complete_us = rows[0]
         begin = tuple(msgspec.json.decode(starts))
         if last is None:
             return ident, Bounds(begin, begin, 0, 0, 0, 0, None)
         behind = tuple(msgspec.json.decode(ends))
-        return ident, Bounds(begin, behind, first, last + 1, total_rows, total_bytes - removed, max_us)
+        return ident, Bounds(begin, behind, first, last + 1, total_rows, total_bytes - removed, max_us, complete_us)
 
     def schemas(self, ident: int) -> list[tuple[int, bytes]]:
         return self._rows("SELECT version, arrow FROM schemas WHERE stream = ? ORDER BY version", (ident,))
@@ -347,10 +361,10 @@ class Index:
 
 
 def _commit(row: Sequence[Any]) -> Commit:
-    number, ends, rows, total_rows, bound_us, max_us, min_us, written_us, meta, size = row
+    number, ends, rows, total_rows, bound_us, max_us, min_us, written_us, meta, *more = row
     behind = tuple(msgspec.json.decode(ends))
     facts = None if meta is None else msgspec.json.decode(meta)
-    return Commit(number, behind, rows, total_rows, bound_us, max_us, min_us, written_us, facts, size)
+    return Commit(number, behind, rows, total_rows, bound_us, max_us, min_us, written_us, facts, *more)
 
 
 def _up_to(rows: Iterable[Any], size: int) -> list[Stored]:
@@ -408,6 +422,10 @@ class Tables:
         """The tables that are not there yet."""
         for statement in _TABLES.split(";"):
             self._execute(statement)
+        there = {column[1] for column in self._execute("PRAGMA table_info(commits)").fetchall()}
+        for name in COMPLETENESS:
+            if name not in there:
+                self._execute(f"ALTER TABLE commits ADD COLUMN {name} INTEGER")
 
     def note(self, key: str, value: Any) -> None:
         """Something that `meta` holds beside whose log it is."""
@@ -466,10 +484,10 @@ class Tables:
         times = (commit.bound_us, commit.max_us, commit.min_us, commit.written_us)
         meta = None if commit.meta is None else _json(commit.meta)
         self._execute(
-            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(ident, commit.number, _json(commit.ends), commit.rows, commit.total_rows),
-                *(*times, meta, commit.bytes, total_bytes),
+                *(*times, meta, commit.bytes, total_bytes, commit.earliest_us, commit.complete_us),
             ),
         )
 

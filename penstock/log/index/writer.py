@@ -48,6 +48,7 @@ class IndexedLog(IndexedReader):
         self._clock = clock
         self._tails: dict[tuple[str, str], StreamEnd] = {}
         self._horizons: dict[tuple[str, str], Horizon] = {}
+        self._late_after: dict[tuple[str, str], int | None] = {}
         self._idents: dict[tuple[str, str], tuple[int, int]] = {}
         """Of the streams that were written to: their number in the index, and the version that is written."""
         self._memory = ControlMap()
@@ -77,7 +78,7 @@ class IndexedLog(IndexedReader):
         _refuse_dictionaries(spec.schema)
         there = self.find(spec.name, spec.epoch)
         epoch = self._make(spec) if there is None else self._change(there, spec)
-        self._see_to(spec.name, epoch, spec.horizon)
+        self._see_to(spec, epoch)
         found = self.find(spec.name, epoch)
         assert found is not None
         return found
@@ -100,12 +101,14 @@ class IndexedLog(IndexedReader):
         self._renew(there)
         return there.epoch
 
-    def _see_to(self, name: str, epoch: str, horizon: Horizon) -> None:
+    def _see_to(self, spec: StreamSpec, epoch: str) -> None:
         """Ids that were loaded under another horizon are loaded again when they are needed."""
-        key = (name, epoch)
-        if horizon != self._horizons.get(key, Horizon()):
+        key = (spec.name, epoch)
+        if spec.horizon != self._horizons.get(key, Horizon()):
             self._tails.pop(key, None)
-        self._horizons[key] = horizon
+        self._horizons[key], self._late_after[key] = spec.horizon, spec.late_after_us
+        if (tail := self._tails.get(key)) is not None:
+            self._tails[key] = replace(tail, late_after_us=spec.late_after_us)
 
     def _renew(self, old: Stream) -> None:
         """Write under the newest schema from now on; the ids, which take long to load, are kept."""
@@ -231,7 +234,17 @@ class IndexedLog(IndexedReader):
         ids = self._load_ids(stream) if stream.unique else None
         self._idents[stream.name, stream.epoch] = (ident, self.index.newest_version(ident))
         total_bytes = self.index.total_bytes(ident, bounds.next_commit - 1)
-        return StreamEnd(stream, bounds.ends, bounds.next_commit, bounds.rows, total_bytes, bounds.max_us, ids)
+        return StreamEnd(
+            stream,
+            bounds.ends,
+            bounds.next_commit,
+            bounds.rows,
+            total_bytes,
+            bounds.max_us,
+            ids,
+            bounds.complete_us,
+            self._late_after.get((stream.name, stream.epoch)),
+        )
 
     def _load_ids(self, stream: Stream) -> IdIndex | None:
         """The index of a stream's newest ids, from their own column, in the order in which they were committed."""

@@ -16,6 +16,8 @@ SECURITY: Spec = {
 """How one shows who one is."""
 
 _HIDDEN: Spec = {"type": ["integer", "null"], "description": "Null where each reader sees its own rows only."}
+_TIMES = "newest?, complete?, skew_s: number?, held_by?"
+"""Of events: the newest, up to when they are complete, how far that is apart, and what holds it."""
 _TOTALS = ("accepted", "duplicates", "dead", "shed", "skewed", "late", "poisoned")
 
 SCHEMAS: Spec = {
@@ -42,7 +44,7 @@ SCHEMAS: Spec = {
         view=text("The view that it shows; or `stream`."),
     ),
     "Stream": record(
-        "stream, kind: stream|flow|ledger, partitions: whole, key: [text], time?, position?",
+        f"stream, kind: stream|flow|ledger, partitions: whole, key: [text], time?, position?, {_TIMES}",
         schema={"type": ["integer", "null"], "description": "The version of its class."},
         private=array(text("Path of a personal field, which a page should mask.")),
         totals=record(**dict.fromkeys(_TOTALS, _HIDDEN)),
@@ -52,7 +54,7 @@ SCHEMAS: Spec = {
     ),
     "Flow": record(
         "flow, state: starting|running|rebuilding|retrying|stopped, error: Error?,"
-        "batch_ms: number?, rate: number?, lag_events: integer?"
+        f"batch_ms: number?, rate: number?, lag_events: integer?, {_TIMES}"
     ),
     "Status": record(
         "app, version, started, uptime_s: number, processes: object, streams: [Stream], views: [View], flows: [Flow],"
@@ -68,5 +70,7 @@ SCHEMAS: Spec = {
         "stream, host, port: whole, queued_bytes: whole",
         kernel_drops={"type": ["integer", "null"], "description": "Datagrams lost before the edge could read them."},
     ),
-    "Graph": record("app", nodes=array(record("name, kind, doc, state?")), edges=array(record("from, to"))),
+    "Graph": record(
+        "app", nodes=array(also(record("name, kind, doc, state?"), _TIMES)), edges=array(record("from, to"))
+    ),
 }

@@ -33,6 +33,9 @@ _LONG: Spec = {"minimum": -(2**63), "maximum": 2**63 - 1}
 _DECIMAL = r"^[+-]?[0-9]{1,18}(\.[0-9]{1,18})?$"
 _MOMENT: Spec = {"type": "string", "format": "date-time"}
 
+COMPLETE: Spec = _MOMENT | {"description": "Nothing that happened before it comes to the view any more."}
+"""Left out where there is no such time: a stream that the view is made from has no `late_after`."""
+
 Columns = Mapping[str, Sequence[Column]]
 
 
@@ -41,7 +44,7 @@ def _message(kind: str, written: str = "", /, optional: Spec | None = None, **mo
 
 
 SHARED: Spec = {
-    "message.position": _message("position", "position: Position"),
+    "message.position": _message("position", "position: Position", optional={"complete": COMPLETE}),
     "message.reset": _message("reset", reason=text("Why what the subscriber holds is void; a snapshot follows.")),
     "message.stall": _message(
         "stall",
@@ -65,16 +68,15 @@ SHARED: Spec = {
 
 def _snapshot(thing: Thing) -> Spec:
     parts = {"part": WHOLE | {"minimum": 1}, "parts": WHOLE | {"minimum": 2}}
-    return _message("snapshot", optional=parts, **_head(thing), rows=array(ref(thing.name)))
+    return _message("snapshot", optional=parts | {"complete": COMPLETE}, **_head(thing), rows=array(ref(thing.name)))
 
 
 def _changes(thing: Thing) -> Spec:
     when = _MOMENT | {"description": "When the newest event of the batch was taken at the door."}
     rows, keys = array(ref(thing.name)), array(ref(f"{thing.name}.key"))
     late = keys | {"description": "Rows of closed windows that late events have changed."}
-    return _message(
-        "changes", optional={"accepted": when, "corrected": late}, **_head(thing), upserts=rows, deletes=keys
-    )
+    told = {"accepted": when, "corrected": late, "complete": COMPLETE}
+    return _message("changes", optional=told, **_head(thing), upserts=rows, deletes=keys)
 
 
 def _head(thing: Thing) -> Spec:

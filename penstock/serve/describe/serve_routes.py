@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from penstock.json_schema import ANYTHING, Spec, also, array, choice, message, obj, record, ref, text
 from penstock.route import WAIT, Link, Parameter, Reply, Right, Route, Subject, Talk, json_body
+from penstock.serve.describe.message_schemas import COMPLETE
 from penstock.serve.describe.talks import (
     as_events,
     from_socket,
@@ -66,7 +67,7 @@ OF_ROWS = frozenset({_KEY.name, *(parameter.name for parameter in _REACHED)})
 def _rows(subject: Subject) -> Spec:
     thing = subject.thing
     head = "position: Position, frontier: Frontier"
-    rows = record(head, view={"const": thing.target}, rows=array(ref(thing.name)))
+    rows = also(record(head, view={"const": thing.target}, rows=array(ref(thing.name))), complete=COMPLETE)
     return {"oneOf": [rows, polled(subject)]}
 
 

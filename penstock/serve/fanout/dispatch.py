@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from penstock.change import Change
 from penstock.observe.metrics import Observer
 from penstock.observe.signals import GroupFailed, MessagesSent
-from penstock.serve.fanout.messages import BatchJson, Joined, Message, RowCodec, position_moved
+from penstock.serve.fanout.messages import BatchJson, Joined, Message, RowCodec, complete_of, position_moved
 from penstock.views.history import Batch
 from penstock.views.read_query import Query
 from penstock.views.store import Content, View
@@ -123,7 +123,7 @@ class Dispatch:
     def moved(self, end: int) -> Message:
         """The message that says only how far batches have passed by: the same for all groups that are there."""
         if self._moved is None or self._moved.end != end:
-            self._moved = position_moved(self.content.at(end), end)
+            self._moved = position_moved(self.content.at(end), end, complete_of(self.content.meta_at(end)))
         return self._moved
 
     def in_one_piece(self, run: Sequence[Message]) -> Message:

@@ -228,7 +228,7 @@ class BatchJson:
 
     def __init__(self, view: str, position: str, batch: Batch) -> None:
         self._position, self._end, self._meta = position, batch.end, batch.meta
-        whole = encode(protocol.changes(view, position, [], [], _accepted(batch.meta)))
+        whole = encode(protocol.changes(view, position, [], [], _accepted(batch.meta), (), complete_of(batch.meta)))
         self._head, _, rest = whole.partition(b'"upserts":[]')
         self._head += b'"upserts":['
         self._tail = rest.partition(b'"deletes":[]')[2]
@@ -281,6 +281,11 @@ def _accepted(meta: BatchMeta | None) -> str | None:
     return None if meta is None or meta.accepted_us is None else rfc3339(meta.accepted_us)
 
 
+def complete_of(meta: BatchMeta | None) -> str | None:
+    """The time before which nothing comes to a view any more at the end of a batch."""
+    return None if meta is None or meta.complete_us is None else rfc3339(meta.complete_us)
+
+
 class MessageMaker:
     """Makes the messages of one query on one build of a view."""
 
@@ -293,17 +298,20 @@ class MessageMaker:
     def changes(self, upserts: Sequence[Row], deletes: Sequence[Key], end: int, meta: BatchMeta | None) -> Message:
         gone, rows = [self.codec.key(key) for key in deletes], self.codec.rows(upserts)
         late = self.codec.corrected(rows, meta)
-        return Message(protocol.changes(self._view, self._token(end), rows, gone, _accepted(meta), late), end)
+        told = (_accepted(meta), late, complete_of(meta))
+        return Message(protocol.changes(self._view, self._token(end), rows, gone, *told), end)
 
-    def snapshot(self, rows: Sequence[Any], end: int, part: int = 1, parts: int = 1) -> Message:
+    def snapshot(
+        self, rows: Sequence[Any], end: int, part: int = 1, parts: int = 1, complete: str | None = None
+    ) -> Message:
         last = part == parts
-        body = protocol.snapshot(self._view, self._token(end), rows, part, parts)
+        body = protocol.snapshot(self._view, self._token(end), rows, part, parts, complete)
         return Message(body, end, resumable=last, whole=last)
 
 
-def position_moved(position: str, end: int) -> Message:
+def position_moved(position: str, end: int, complete: str | None = None) -> Message:
     """Batches have passed that changed nothing for whoever gets it."""
-    return Message(protocol.position_moved(position), end)
+    return Message(protocol.position_moved(position, complete), end)
 
 
 def reset(reason: str) -> Message:

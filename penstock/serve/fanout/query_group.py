@@ -25,7 +25,7 @@ from penstock.serve.fanout.answers import answer, json_parts
 from penstock.serve.fanout.dispatch import FAILED_S, Dispatch, Due
 from penstock.serve.fanout.laggards import LARGE_CHANGES, Laggards
 from penstock.serve.fanout.member import Gone, Member, Shown, shown_rows
-from penstock.serve.fanout.messages import LARGE_BYTES, Joined, Message, MessageMaker
+from penstock.serve.fanout.messages import LARGE_BYTES, Joined, Message, MessageMaker, complete_of
 from penstock.serve.fanout.query_history import Backlog, QueryHistory, maybe_in_thread
 from penstock.serve.fanout.receiver import Receiver
 from penstock.views.history import Batch
@@ -214,11 +214,11 @@ class QueryGroup:
                 rows = self._present().rows()
         size = self._limits.snapshot_part_rows
         parts = max(1, -(-len(rows) // size))
-        number = 0
+        number, complete = 0, complete_of(self.content.meta_at(offset))
         async with receiver.turn:  # of all subscriptions on a connection one holds a part that waits
             async for part in json_parts(self._make.codec, rows, size):
                 number += 1
-                await receiver.send(self._make.snapshot(part, offset, number, parts))
+                await receiver.send(self._make.snapshot(part, offset, number, parts, complete))
         return offset
 
     async def _missed(self, offset: int) -> tuple[list[Message], int]:

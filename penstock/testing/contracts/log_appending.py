@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -176,6 +177,44 @@ class Appending(LogFixtures):
         put(log, stream, range(10))
         bounds = {b.commit: b.bound_us for p in (0, 1) for b in log.read(stream, p, 0)}
         assert bounds == {0: None, 1: 109, 2: 500}
+
+    # How far a stream is complete
+
+    def test_a_stream_is_complete_late_after_behind_its_newest_event(self, log: Log) -> None:
+        stream = log.create(StreamSpec("numbers", SCHEMA, partitions=2, late_after_us=10))
+        for times in ([100, 50], [95], [200, 1], [180]):
+            put(log, stream, range(len(times)), times=times)
+        commits = [(c.earliest_us, c.complete_us) for c in log.commits(stream, 0)]
+        assert commits == [(None, 90), (90, 90), (90, 190), (190, 190)]
+        assert {b.commit: b.earliest_us for p in (0, 1) for b in log.read(stream, p, 0)} == {
+            0: None,
+            1: 90,
+            2: 90,
+            3: 190,
+        }
+        assert log.bounds(stream).complete_us == 190
+
+    def test_a_commit_without_events_can_move_what_is_complete_and_nothing_moves_it_back(
+        self, backend: LogBackend, fresh: Callable[[], str]
+    ) -> None:
+        place, spec = fresh(), StreamSpec("numbers", SCHEMA, late_after_us=10)
+        with closing(backend.open(place)) as log:
+            stream = log.create(spec)
+            put(log, stream, [1], times=[100])
+            log.append([Append(stream, events([]), complete_us=150), Append(stream, events([]), complete_us=140)])
+        with closing(backend.open(place)) as log:
+            put(log, log.create(replace(spec, late_after_us=90)), [2, 3], times=[120, 200])
+            log.append([Append(stream, events([]), complete_us=20)])
+        with closing(backend.reader(place)) as reader:
+            told = [(c.rows, c.earliest_us, c.complete_us) for c in reader.commits(stream, 0)]
+        assert told == [(1, None, 90), (0, 90, 150), (2, 150, 150), (0, 150, 150)]
+
+    def test_a_stream_of_which_nobody_says_it_is_never_complete(self, log: Log) -> None:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        put(log, stream, [1, 2], times=[100, 200])
+        assert [(c.earliest_us, c.complete_us) for c in log.commits(stream, 0)] == [(None, None)]
+        put(log, log.create(StreamSpec("numbers", SCHEMA, late_after_us=10)), [3], times=[150])
+        assert log.commits(stream, 1)[0].earliest_us == log.bounds(stream).complete_us == 190
 
     @quick
     @given(
