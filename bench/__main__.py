@@ -16,7 +16,7 @@ from bench import machine, results
 from bench.options import Options
 from bench.results import Result
 
-NAMES = ("freshness", "ingest", "udp", "publish", "crowd", "fanout", "catchup", "start", "load", "growth")
+NAMES = ("freshness", "ingest", "udp", "publish", "crowd", "fanout", "catchup", "start", "load", "growth", "regrouped")
 RESULTS = Path(__file__).parent / "results"
 FILE_COLUMNS = 140
 """Width of a table that goes into a file."""

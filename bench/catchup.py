@@ -96,7 +96,7 @@ def _verify(folder: Folder) -> list[Figure]:
     command = server.penstock("verify", str(APP), "--data", str(folder.root), "--view", "counts", "--json")
     with server.started(command, subprocess.PIPE) as (process, began):
         output, _ = process.communicate(timeout=PATIENCE_S)
-    report = _report(output.decode())
+    report = reported(output.decode())
     if report["result"] != "equal":
         raise RuntimeError(f"verify says that the view is {report}")
     return [
@@ -106,7 +106,7 @@ def _verify(folder: Folder) -> list[Figure]:
     ]
 
 
-def _report(text: str) -> dict[str, Any]:
+def reported(text: str) -> dict[str, Any]:
     """The line of JSON among the notes."""
     for line in text.splitlines():
         if line.startswith("{"):

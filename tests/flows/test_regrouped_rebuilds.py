@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from penstock import App, Event, plain
 from penstock.flows.plan import Planner
+from penstock.flows.regroup.kept_view import Kept
+from penstock.flows.regroup.unit_poison import TooSlowError
 from tests.flows.world import World
 
 GRID = """
@@ -24,7 +27,7 @@ class User(Event):
     country: str
 
 
-def users_app(least: int = 0, by_name: bool = False) -> App:
+def users_app(least: int = 0, by_name: bool = False, weight: int = 1) -> App:
     app = App("shop")
     app.table("users", User, key="id")
 
@@ -34,7 +37,7 @@ def users_app(least: int = 0, by_name: bool = False) -> App:
 
     @app.view(key="country")
     def counted(some: DataFrame) -> DataFrame:
-        return some.groupBy("country").agg(F.count("*").alias("n"))
+        return some.groupBy("country").agg((F.count("*") * weight).alias("n"))
 
     @app.view(key="country")
     def countries(users: DataFrame) -> DataFrame:
@@ -70,6 +73,46 @@ def test_what_went_while_nobody_looked_leaves_every_view(world: Callable[[App], 
     assert counts(one, "countries") == {"no": 1, "se": 1}
     assert {report.result for report in one.verify().values()} == {"equal"}
     assert not {"prepared", "eviction"} & plain.given_up().keys(), "else this tests the plain way alone"
+
+
+def first_commit_us(played: World, view: str) -> int:
+    """When the build that is served was first written."""
+    stream = played.stream(view)
+    assert stream is not None
+    return played._flows.commits(stream, 0, limit=1)[0].written_us
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["within a step", "beside the steps"])
+def test_an_input_that_is_rebuilt_resets_nobody_and_two_that_changed_go_live_in_one_commit(
+    world: Callable[[App], World], monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    one = world(users_app())
+    one.change("users", [[User(id=n, name="A", country=c) for n, c in enumerate(["no", "se", "se", "dk"], 1)]])
+    one.run()
+    before = one.memory()
+    if beside:
+        computed = Kept.computed
+
+        def slow(self: Kept, *given: Any, **named: Any) -> Any:
+            if self.name == "counted" and named.get("most_slices"):
+                raise TooSlowError("it takes a minute")
+            return computed(self, *given, **named)
+
+        monkeypatch.setattr(Kept, "computed", slow)
+    one.use(users_app(least=1))
+    one.run()
+    after = one.memory()
+    assert after["live/some"] != before["live/some"]
+    assert after["live/counted"] == before["live/counted"], "who reads it gets changes, and no reset"
+    assert counts(one, "counted") == {"se": 2, "dk": 1}
+    one.use(users_app(least=2, weight=10))
+    one.run()
+    both = one.memory()
+    assert both["live/some"] != after["live/some"]
+    assert both["live/counted"] != after["live/counted"]
+    assert counts(one, "counted") == {"se": 10, "dk": 10}
+    assert first_commit_us(one, "some") == first_commit_us(one, "counted")
+    assert {report.result for report in one.verify().values()} == {"equal"}
 
 
 class Tick(Event):
