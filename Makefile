@@ -137,6 +137,11 @@ cluster: testing kafka
 cluster-stop: testing
 	@$(BIN)/python -m tests.loopback_cluster stop
 
+# Executor, worker, driver and brokers of that cluster killed under load: make chaos-cluster
+.PHONY: chaos-cluster
+chaos-cluster: testing kafka
+	$(BIN)/python -m tests.chaos.cluster_kills
+
 # The browser and the proxy of the tests. Root on Debian installs it; anybody else is told what to install.
 .PHONY: chromium
 chromium:

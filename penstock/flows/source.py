@@ -36,7 +36,7 @@ from penstock import schema as columns_
 from penstock.flows.regroup.cuts import CutFile
 from penstock.log.follower import INTERVAL_S
 from penstock.log.log import Block, Commit, LogReader, Stream
-from penstock.log.opening import open_reader, placed, read_placed
+from penstock.log.opening import access, open_reader, placed, read_placed
 
 FORMAT = "penstock"
 _FEED = "feed"
@@ -216,10 +216,12 @@ class LogStreamReader(DataSourceStreamReader):
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
+        self.given: Any = None
         self._log: LogReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"feed": self.feed, "_log": None}
+        """As it travels from the driver to executors, inside of the job."""
+        return {"feed": self.feed, "given": access(self.feed.stream.place), "_log": None}
 
     @property
     def log(self) -> LogReader:
@@ -285,7 +287,7 @@ class LogStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
-        return read_split(self.feed, partition)
+        return read_split(self.feed, partition, self.given)
 
 
 class LogBatchReader(DataSourceReader):
@@ -293,8 +295,12 @@ class LogBatchReader(DataSourceReader):
 
     def __init__(self, feed: Feed, start: tuple[int, ...], end: tuple[int, ...]) -> None:
         self.feed = feed
+        self.given: Any = None
         self.start = start
         self.end = end
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"given": access(self.feed.stream.place)}
 
     def partitions(self) -> Sequence[InputPartition]:
         log = self.feed.open()
@@ -308,7 +314,7 @@ class LogBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Split)
-        return read_split(self.feed, partition)
+        return read_split(self.feed, partition, self.given)
 
 
 def splits(
@@ -339,13 +345,13 @@ def _placed(log: LogReader, feed: Feed, starts: tuple[int, ...], ends: tuple[int
     return Split(starts, ends, tuple(found) if any(found) else ())
 
 
-def read_split(feed: Feed, split: Split) -> Iterator[pa.RecordBatch]:
+def read_split(feed: Feed, split: Split, given: Any = None) -> Iterator[pa.RecordBatch]:
     """The rows of a split that the flow may see, in commit order, as few large record batches."""
     if split.starts == split.ends:
         yield from _shown_together(feed, iter(()), split.mark_us)
         return
     if split.placed:
-        yield from _shown_together(feed, _placed_in_commit_order(feed, split), split.mark_us)
+        yield from _shown_together(feed, _placed_in_commit_order(feed, split, given), split.mark_us)
         return
     log = feed.open()
     try:
@@ -387,9 +393,9 @@ def _in_commit_order(log: LogReader, feed: Feed, split: Split) -> Iterator[Block
     return _merged(parts)
 
 
-def _placed_in_commit_order(feed: Feed, split: Split) -> Iterator[Block]:
+def _placed_in_commit_order(feed: Feed, split: Split, given: Any) -> Iterator[Block]:
     columns = _stored_columns(feed)
-    return _merged([read_placed(feed.stream, data, columns) for data in split.placed if data is not None])
+    return _merged([read_placed(feed.stream, data, columns, given) for data in split.placed if data is not None])
 
 
 def _merged(parts: Sequence[Iterator[Block]]) -> Iterator[Block]:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -45,10 +46,20 @@ def placed(log: LogReader, stream: Stream, partition: int, start: int, end: int)
     return None if found is None else zlib.compress(msgspec.msgpack.encode(found), 1)
 
 
-def read_placed(stream: Stream, data: bytes, columns: Sequence[str] | None = None) -> Iterator[Block]:
-    """The blocks of a range that `placed` gave, in any process, without an index. Raises `PositionGoneError`."""
+def access(place: str) -> Any:
+    """What a process on another machine needs to read what lies there, besides the place: it may hold secrets, and so
+    is handed from process to process and written nowhere. None: nothing."""
+    backend = _backend(place)
+    return backend.access(place) if hasattr(backend, "access") else None
+
+
+def read_placed(
+    stream: Stream, data: bytes, columns: Sequence[str] | None = None, given: Any = None
+) -> Iterator[Block]:
+    """The blocks of a range that `placed` gave, in any process, without an index, with what `access` gave or what this
+    process has itself. Raises `PositionGoneError`."""
     found = msgspec.msgpack.decode(zlib.decompress(data), type=PlacedRange)
-    blocks: Iterator[Block] = _backend(stream.place).read_placed(stream, found, columns)
+    blocks: Iterator[Block] = _backend(stream.place).read_placed(stream, found, columns, given)
     return blocks
 
 

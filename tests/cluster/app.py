@@ -16,10 +16,10 @@ class Word(Event):
     n: int
 
 
-words = app.stream("words", Word, key="word", id="n")
+words = app.stream("words", Word, key="word", id="n", topic=True)
 
 
-@app.view(key="word")
+@app.view(key="word", topic=True)
 def counts(words: DataFrame) -> DataFrame:
     """How often each word came, as a Python function of the project writes it."""
     loud = F.udf(shouted, "string")

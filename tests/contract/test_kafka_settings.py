@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.errors import BadLogError, LogRefusedError
+from penstock.flows.source import Feed, LogStreamReader, offset_of
 from penstock.log.kafka_settings import client_settings
 from penstock.log.log import StreamSpec
 from penstock.log.opening import open_log, open_reader
@@ -116,3 +118,21 @@ def test_the_settings_name_no_file_that_can_be_read(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PENSTOCK_KAFKA_SETTINGS", str(tmp_path / "none"))
     with pytest.raises(BadLogError, match="are not usable"):
         _cluster("kafkas://localhost:9093")
+
+
+def test_what_an_executor_needs_travels_with_its_job_and_through_no_file(
+    kafka: Broker, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = place(kafka.named, tmp_path)
+    with closing(open_log(where, app=where.split("/")[3], clock=SystemClock())) as log:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        put(log, stream, [1, 2])
+        reader = LogStreamReader(Feed(stream))
+        (split,) = reader.partitions(offset_of(stream, 0, (0,)), offset_of(stream, 1, (2,)))
+    feed = Path(Feed(stream).options(tmp_path / "feeds")["feed"])
+    assert kafka.PASSWORD.encode() not in feed.read_bytes()
+    sent = pickle.dumps((reader, split))
+    monkeypatch.delenv("PENSTOCK_KAFKA_SETTINGS")
+    monkeypatch.delenv("THE_PASSWORD")
+    there, work = pickle.loads(sent)
+    assert [n for batch in there.read(work) for n in batch.column("n").to_pylist()] == [1, 2]

@@ -39,7 +39,7 @@ from penstock.log.index.file import failures
 from penstock.log.index.reader import IndexedReader, PlacedRange
 from penstock.log.index.tables import BlockPlace, Index, Stored, Tables
 from penstock.log.index.writer import IndexedLog
-from penstock.log.kafka_settings import client_settings
+from penstock.log.kafka_settings import ClientSettings, client_settings
 from penstock.log.kafka_topics import REPLICAS, TopicFacts, differences, refuse
 from penstock.log.log import CONTROL, Block, Stream, Turn, Writer
 from penstock.log.logs.kafka_cluster import Cluster, DoubtError
@@ -455,9 +455,15 @@ def open_reader(place: str, *, keep: bool = False) -> IndexedReader:
     return IndexedReader(place, database, TopicPayloads(where, database))
 
 
-def read_placed(stream: Stream, placed: PlacedRange, columns: Sequence[str] | None) -> Iterator[Block]:
-    where = parse(stream.place)
-    cluster = _readers_cluster(where.servers, where.secure)
+def access(place: str) -> ClientSettings:
+    """What a process on another machine needs besides the place."""
+    return client_settings(secure=parse(place).secure)
+
+
+def read_placed(
+    stream: Stream, placed: PlacedRange, columns: Sequence[str] | None, given: ClientSettings | None
+) -> Iterator[Block]:
+    cluster = _readers_cluster(parse(stream.place).servers, given or access(stream.place))
 
     def fetch(topic: str, partition: int, position: int) -> tuple[Any, bytes | None] | None:
         found = cluster.get(topic, partition, position)
@@ -466,17 +472,24 @@ def read_placed(stream: Stream, placed: PlacedRange, columns: Sequence[str] | No
     return placed.read(stream, columns, fetch)
 
 
-@cache
-def _readers_cluster(servers: str, secure: bool) -> Cluster:
+def _readers_cluster(servers: str, settings: ClientSettings) -> Cluster:
     """One for as long as a process of Spark lives, which reads range after range: a new one is slow to begin."""
-    return Cluster(servers, client_settings(secure=secure))
+    known = _clusters().get(servers)
+    if known is None or known[0] != settings:
+        known = _clusters()[servers] = (settings, Cluster(servers, settings))
+    return known[1]
+
+
+@cache
+def _clusters() -> dict[str, tuple[ClientSettings, Cluster]]:
+    """By their servers, and with what they were opened."""
+    return {}
 
 
 def open_topic(place: str, name: str, partitions: int, *, compacted: bool, retention_ms: int) -> Topic:
     from penstock.log.logs.published_topic import PublishedTopic
 
-    where = parse(place)
-    cluster = Cluster(where.servers, client_settings(secure=where.secure))
+    cluster = Cluster(parse(place).servers, access(place))
     return PublishedTopic(cluster, name, partitions, compacted=compacted, retention_ms=retention_ms)
 
 
