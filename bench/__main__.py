@@ -54,6 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rates", type=_numbers, help="freshness: events per second, as 1000,10000")
     parser.add_argument("--flows", type=_numbers, help="freshness: how many flows, as 1,3")
     parser.add_argument("--cases", type=_texts, help="fanout: some of its cases, as same,market")
+    parser.add_argument(
+        "--log",
+        dest="logs",
+        type=lambda log: ("sqlite", log),
+        choices=[("sqlite", "kafka")],
+        metavar="kafka",
+        help="freshness, ingest and catchup: also on Kafka, beside the embedded log",
+    )
     parser.add_argument("--no-paint", dest="paint", action="store_false", help="freshness: without Chromium")
     return parser
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,18 @@ APP = server.APPS / "narrow.py"
 
 def run(options: Options) -> Result:
     figures: list[Figure] = []
-    with server.data_folder(options.folder) as folder:
-        options.note(f"catchup: writing {options.events:,} events")
-        figures.append(fill(folder, options.events))
-        options.note("catchup: the flow")
-        with server.run("narrow", folder) as running:
-            commits = level(folder, options.events)
-        figures += _rates(commits, options.events)
-        figures.append(Figure("windowed count", "start to ready", running.ready_s, "s"))
-        options.note("catchup: verify")
-        figures += _verify(folder)
+    for log in options.logs:
+        with server.data_folder(options.folder, log, "narrow") as folder:
+            options.note(f"catchup: writing {options.events:,} events{server.on(log)}")
+            found = [fill(folder, options.events)]
+            options.note("catchup: the flow")
+            with server.run("narrow", folder) as running:
+                commits = level(folder, options.events)
+            found += _rates(commits, options.events)
+            found.append(Figure("windowed count", "start to ready", running.ready_s, "s"))
+            options.note("catchup: verify")
+            found += _verify(folder)
+            figures += [replace(figure, case=f"{figure.case}{server.on(log)}") for figure in found]
     settings = {"events": options.events, "events per commit": COMMIT, "sensors": narrow.SENSORS, "columns": 6}
     return Result("catchup", figures, settings)
 
@@ -93,7 +96,9 @@ def _rates(commits: Sequence[Commit], events: int) -> list[Figure]:
 
 
 def _verify(folder: Folder) -> list[Figure]:
-    command = server.penstock("verify", str(APP), "--data", str(folder.root), "--view", "counts", "--json")
+    command = server.penstock(
+        "verify", str(APP), "--data", str(folder.root), "--view", "counts", "--json", *server.log_words(folder)
+    )
     with server.started(command, subprocess.PIPE) as (process, began):
         output, _ = process.communicate(timeout=PATIENCE_S)
     report = reported(output.decode())

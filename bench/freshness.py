@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import subprocess
 import sys
@@ -30,10 +31,13 @@ def run(options: Options) -> Result:
     paints = options.paint and paint.chromium() is not None
     if options.paint and not paints:
         options.note("no `chromium` on PATH: nothing is painted")
-    for flows in options.flows:
-        with server.data_folder(options.folder) as folder, server.run(APPS[flows], folder) as running:
+    for flows, log in itertools.product(options.flows, options.logs):
+        with (
+            server.data_folder(options.folder, log, APPS[flows]) as folder,
+            server.run(APPS[flows], folder) as running,
+        ):
             for number, rate in enumerate(options.rates):
-                case = Case(flows, rate, paints, first=1 + number * 1_000_000)
+                case = Case(flows, rate, paints, first=1 + number * 1_000_000, log=log)
                 options.note(f"freshness: {case.name}")
                 figures += asyncio.run(case.measure(running, options))
     settings = {"seconds": options.seconds, "warm-up seconds": options.warm_s, "painted": paints}
@@ -43,8 +47,8 @@ def run(options: Options) -> Result:
 class Case:
     """One number of flows at one rate, on a server that runs."""
 
-    def __init__(self, flows: int, rate: int, paints: bool, first: int) -> None:
-        self.name = f"{flows} flow{'s' * (flows > 1)}, {rate:,}/s"
+    def __init__(self, flows: int, rate: int, paints: bool, first: int, log: str = "sqlite") -> None:
+        self.name = f"{flows} flow{'s' * (flows > 1)}, {rate:,}/s{server.on(log)}"
         self._flows = flows
         self._rate = rate
         self._paints = paints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import statistics
 import subprocess
@@ -15,6 +16,8 @@ from bench import disk, server
 from bench.options import Options
 from bench.percentile import spread
 from bench.results import Figure, Result, of_spread
+from penstock.config import Folder
+from penstock.log.log import CONTROL
 from penstock.log.opening import open_reader
 
 BATCH = 500
@@ -52,6 +55,7 @@ CASES = (
 def run(options: Options) -> Result:
     seconds = options.seconds / 3
     figures: list[Figure] = []
+    embedded: dict[str, float] = {}
     with (
         server.data_folder(options.folder) as folder,
         server.edge("narrow", folder) as edge,
@@ -68,8 +72,60 @@ def run(options: Options) -> Result:
                 )
             theirs = measured(case, port, pid, first_id, seconds)
             figures += _told(case, ours, theirs)
+            embedded[case.name] = _per_cpu_s(case, ours)
+    if "kafka" in options.logs:
+        figures += _on_kafka(options, seconds, embedded)
     settings = {"seconds": round(seconds, 1), "batch connections": BATCH_CONNECTIONS}
     return Result("ingest", figures, settings)
+
+
+def _per_cpu_s(case: Case, found: dict[str, Any]) -> float:
+    return float(case.events * found["requests"] / found["server_cpu_s"])
+
+
+def _on_kafka(options: Options, seconds: float, embedded: dict[str, float]) -> list[Figure]:
+    """The same with a broker beside the edge: as it is made, and with records left in the broker's page cache."""
+    figures: list[Figure] = []
+    with (
+        server.data_folder(options.folder, "kafka", "narrow") as folder,
+        server.edge("narrow", folder) as edge,
+    ):
+        for flush, number in itertools.product(("every record fsynced", "from page cache"), range(len(CASES))):
+            case = CASES[number]
+            if case.path != "/streams/readings" or case.form == "csv":
+                continue
+            if flush == "from page cache" and not case.half:
+                continue
+            _flush(folder, always=flush != "from page cache")
+            name = f"{case.name}, on Kafka, {flush}"
+            options.note(f"ingest: {name}")
+            ours = measured(case, edge.port, edge.pid, (20 + number) * 10**12, seconds)
+            per_cpu = _per_cpu_s(case, ours)
+            figures += [
+                Figure(name, "durable", case.events * ours["requests"] / ours["seconds"], "events/s"),
+                Figure(name, "durable per CPU-second of the edge", per_cpu, "events"),
+                Figure(name, "to the embedded log, per CPU-second", per_cpu / embedded[case.name], "ratio", aim="0.7"),
+                Figure(name, "reply", ours["p50_ms"], "ms", ours["p99_ms"], ours["requests"]),
+            ]
+            if case.half:
+                rate = ours["requests"] / ours["seconds"] / 2
+                half = measured(case, edge.port, edge.pid, (40 + number) * 10**12, seconds, rate)
+                figures.append(
+                    Figure(f"{name}, half of it", "reply", half["p50_ms"], "ms", half["p99_ms"], half["requests"])
+                )
+    return figures
+
+
+def _flush(folder: Folder, *, always: bool) -> None:
+    """Whether the broker fsyncs each record of the edge's topics; a start of the app would refuse it without."""
+    from penstock.log.logs.kafka import parse
+    from penstock.log.logs.kafka_cluster import Cluster
+
+    where = parse(folder.edge_log)
+    with contextlib.closing(open_reader(folder.edge_log)) as log, contextlib.closing(Cluster(where.servers)) as cluster:
+        streams = [where.topic(stream.name, stream.epoch) for stream in log.streams() if stream.name != CONTROL]
+        for topic in (where.journal, *streams):
+            cluster.set_topic(topic, {"flush.messages": "1" if always else str(2**63 - 1)})
 
 
 def measured(

@@ -29,6 +29,8 @@ class Options:
     """Of `fanout`; none: all."""
     events: int = 5_000_000
     rows: int = 1_000_000
+    logs: tuple[str, ...] = ("sqlite",)
+    """Of `freshness`, `ingest` and `catchup`: each on these logs, one after the other."""
     starts: int = 3
     idle_s: float = 10.0
 

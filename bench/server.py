@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 from bench import processes
 from penstock.config import Folder
+from penstock.run.app_file import load
+from penstock.run.broker import BrokerNode
 
 ROOT = Path(__file__).parents[1]
 APPS = Path(__file__).parent / "apps"
@@ -48,19 +50,35 @@ class Server:
 
 
 @contextlib.contextmanager
-def data_folder(parent: Path) -> Iterator[Folder]:
-    """A new data folder, removed at the end."""
+def data_folder(parent: Path, log: str = "sqlite", app: str = "") -> Iterator[Folder]:
+    """A new data folder, removed at the end. `log` is `sqlite`, or `kafka` with a broker beside it for this app."""
     path = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=parent))
     try:
-        yield Folder(path)
+        if log == "sqlite":
+            yield Folder(path)
+            return
+        node = BrokerNode(Folder(path).kafka)
+        node.prepare()
+        with node.running():
+            yield Folder(path, f"kafka://{node.address}/{load(str(APPS / f'{app}.py')).application.name}")
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def log_words(folder: Folder) -> list[str]:
+    """What tells a verb of `penstock` which log a folder has."""
+    return ["--log", folder.log.rpartition("/")[0]] if folder.log else []
+
+
+def on(log: str) -> str:
+    """What the name of a case says of its log."""
+    return "" if log == "sqlite" else ", on Kafka"
 
 
 @contextlib.contextmanager
 def run(app: str, folder: Folder, **environment: str) -> Iterator[Server]:
     """`penstock run`, ready."""
-    command = penstock("run", str(APPS / f"{app}.py"), "--port", "0", "--data", str(folder.root))
+    command = penstock("run", str(APPS / f"{app}.py"), "--port", "0", "--data", str(folder.root), *log_words(folder))
     output = folder.root.with_suffix(".out")
     try:
         env = {**os.environ, **environment}
@@ -74,7 +92,7 @@ def run(app: str, folder: Folder, **environment: str) -> Iterator[Server]:
 @contextlib.contextmanager
 def edge(app: str, folder: Folder, ready_for: str = "collect") -> Iterator[Server]:
     """`penstock edge` alone, without a JVM, ready for what was asked."""
-    command = penstock("edge", str(APPS / f"{app}.py"), "--port", "0", "--data", str(folder.root))
+    command = penstock("edge", str(APPS / f"{app}.py"), "--port", "0", "--data", str(folder.root), *log_words(folder))
     output = folder.root.with_suffix(".out")
     try:
         with output.open("w+b") as file, started(command, file) as (process, began):

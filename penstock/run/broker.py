@@ -39,7 +39,7 @@ from penstock.run.preflight import check_java, check_port
 OWN = "kafka"
 """What `--log` says for a broker of the data folder's own."""
 HERE = "127.0.0.1"
-START_S = 120.0
+START_S = 300.0
 """A JVM on a busy machine needs more than a while."""
 STOP_S = 10.0
 FORMAT_S = 120.0
@@ -147,6 +147,8 @@ class BrokerNode:
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "log.cleaner.dedupe.buffer.size": str(16 * 1024**2),
+            "initial.broker.registration.timeout.ms": str(round(START_S * 1000)),
+            "broker.session.timeout.ms": "60000",  # there is no other node that could take over
         } | self._settings
 
     def _java(self, *words: str) -> list[str]:

@@ -57,6 +57,10 @@ class IndexedLog(IndexedReader):
         self._control = self.create(control.SPEC)
         self._planner = CommitPlanner(self, self._tail, self._control, self._memory, self._producers)
         self._load_control()
+        self._written_us = max(
+            (commit.written_us for commit in map(self.last_commit, self.streams()) if commit), default=0
+        )
+        """Of the newest commit: the clock of another machine, which wrote before this one, may be ahead."""
 
     @property
     def term(self) -> int:
@@ -136,7 +140,7 @@ class IndexedLog(IndexedReader):
     def append(
         self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None
     ) -> list[Appended | Exception]:
-        now_us = self._clock.now_us()
+        now_us = max(self._clock.now_us(), self._written_us)
         plan = self._planner.plan(appends, remember or {}, now_us)
         try:
             self._write(plan.drafts)
@@ -146,6 +150,7 @@ class IndexedLog(IndexedReader):
         for made in plan.drafts:
             self._tails[made.after.stream.name, made.after.stream.epoch] = made.after
         plan.commit()
+        self._written_us = now_us
         self._take_over(plan.memory, now_us)
         return plan.results
 

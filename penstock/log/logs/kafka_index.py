@@ -104,20 +104,32 @@ class LogJournal:
     # The index
 
     def open_index(self) -> sqlite3.Connection:
-        """A connection that writes the index; one that is missing, damaged or ahead of the journal is made anew."""
+        """A connection that writes the index; one that is missing, damaged, of another cluster or ahead of the journal
+        is made anew."""
         path = self.where.index
         path.parent.mkdir(parents=True, exist_ok=True)
         for _ in range(2):
             try:
                 connection = _opened(path)
                 known, end = state_of(connection).offset, self.end()
-                if known <= end:
+                there = self.cluster.id()
+                before = _cluster_of(connection, there)
+                if known <= end and before == there:
                     return connection
+                if before != there:
+                    _log.warning(
+                        "the index '%s' is of the Kafka cluster %s, and this is %s: it is made anew",
+                        path,
+                        before,
+                        there,
+                    )
+                else:
+                    _log.error(
+                        "KAFKA HAS LOST WHAT IT ACKNOWLEDGED: the journal '%s' ends at %d, and the index knows it up to"
+                        " %d; it knew %s. The index is set aside as '%s.aside', and a new one is made of what is left",
+                        self.where.journal, end, known, _known_of(connection), path,
+                    )  # fmt: skip
                 connection.close()
-                _log.error(
-                    "the journal '%s' ends at %d and the index knows it up to %d: what stood between is lost, or it is"
-                    " another cluster's; the index is set aside beside '%s'", self.where.journal, end, known, path
-                )  # fmt: skip
             except sqlite3.OperationalError:
                 raise
             except sqlite3.DatabaseError as error:
@@ -205,6 +217,21 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _cluster_of(connection: sqlite3.Connection, there: str) -> str:
+    """The cluster whose journal an index follows; one that follows none yet follows that one from now on."""
+    rows = connection.execute("SELECT value FROM meta WHERE key = 'cluster'").fetchall()
+    if rows:
+        return str(rows[0][0])
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('cluster', ?)", (there,))
+    return there
+
+
+def _known_of(connection: sqlite3.Connection) -> str:
+    """How many commits of each stream an index knows, in words."""
+    sql = "SELECT name, max(number) + 1 FROM commits JOIN streams ON id = stream WHERE dropped = 0 GROUP BY id"
+    return ", ".join(f"{number} commits of '{name}'" for name, number in connection.execute(sql)) or "no commits"
 
 
 def _set_aside(path: Path) -> None:

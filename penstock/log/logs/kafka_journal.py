@@ -22,6 +22,7 @@ from typing import Any, cast, get_type_hints
 import msgspec
 import pyarrow as pa
 
+from penstock.errors import FolderMismatchError
 from penstock.log.index.tables import Tables
 
 FORMAT = 1
@@ -166,14 +167,28 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes | None) -> Record | None:
-    """None: it is no record of ours."""
+    """None: it is no record of ours. Raises `FolderMismatchError` for one of a newer Penstock: to pass over it would be
+    to miss a commit."""
     try:
+        if _format.decode(data or b"").format > FORMAT:
+            raise FolderMismatchError(
+                "the journal was written by a newer Penstock", hint="run the version that wrote it, or a newer one"
+            )
         return _decoder.decode(data or b"")
     except msgspec.DecodeError:
         return None
 
 
+class _Format(msgspec.Struct):
+    """What every record says, whatever else its format has."""
+
+    claim: int
+    writer: str
+    format: int = FORMAT
+
+
 _decoder = msgspec.msgpack.Decoder(Record)
+_format = msgspec.msgpack.Decoder(_Format)
 _types: dict[str, dict[str, Any]] = {}
 
 

@@ -72,6 +72,20 @@ class TakingOnce(LogFixtures):
         assert put(log, stream, [1]).accepted == put(log, stream, [1]).accepted == 1
         assert put(log, log.create(StreamSpec("more", SCHEMA, unique=True)), [1]).accepted == 1
 
+    def test_the_time_of_a_commit_never_goes_back(self, backend: LogBackend, place: str) -> None:
+        """The clock of the machine that writes next may be behind that of the one before."""
+        clock = ManualClock()
+        with closing(backend.open(place, clock)) as log:
+            stream = log.create(StreamSpec("dated", SCHEMA))
+            put(log, stream, [1])
+            clock.us -= 60_000_000
+            put(log, stream, [2])
+        clock.us -= 60_000_000
+        with closing(backend.open(place, clock)) as log:
+            put(log, stream, [3])
+            times = [commit.written_us for commit in log.commits(stream, 0)]
+        assert times == sorted(times)
+
     def test_the_known_ids_are_counted_and_dated_also_after_a_restart(self, backend: LogBackend, place: str) -> None:
         clock = ManualClock()
         first_us = clock.us

@@ -11,12 +11,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.clock import SystemClock
-from penstock.errors import LogUnavailableError, PenstockError, StaleTermError
+from penstock.errors import FolderMismatchError, LogUnavailableError, PenstockError, StaleTermError
 from penstock.log.index.reader import IndexedReader
 from penstock.log.index.writer import IndexedLog
 from penstock.log.logs import kafka
@@ -64,6 +65,9 @@ class PlayedCluster:
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[TopicRecord]:
         for offset in range(start, min(end, len(self.records))):
             yield TopicRecord(offset, None, self.records[offset])
+
+    def id(self) -> str:
+        return "played"
 
     def make_topic(self, name: str, partitions: int) -> None:
         """It is there."""
@@ -198,3 +202,11 @@ def test_a_beat_changes_nothing_but_says_that_its_writer_lives() -> None:
     assert state.behind(5, Record(1, 7, "a", beat=True)) == State(6, 2, "a", 7, 1), "of an older claim"
     assert state.behind(5, Record(2, 8, "a", beat=True)).number == 7, "no number is used up"
     assert not state.counts(Record(2, 8, "a", beat=True))
+
+
+def test_a_record_of_a_newer_penstock_is_no_stranger_to_be_passed_over() -> None:
+    newer = msgspec.msgpack.encode({"claim": 3, "writer": "w", "number": "one, in words", "format": 2})
+    with pytest.raises(FolderMismatchError, match="written by a newer Penstock"):
+        decode(newer)
+    assert decode(b"what a stranger wrote") is None
+    assert decode(msgspec.msgpack.encode({"format": 2, "of": "somebody else"})) is None
