@@ -155,6 +155,19 @@ class OrderedDef:
 
 
 @dataclass(frozen=True)
+class AlertDef:
+    """When rows of a view raise an alert, and when they clear it."""
+
+    when: str
+    until: str | None
+    """None: when `when` is not true any more."""
+    hold_us: int
+    """How long `when` must be true."""
+    shown: ViewDef
+    """What is raised now."""
+
+
+@dataclass(frozen=True)
 class FlowDef:
     """A function from DataFrames to a DataFrame whose rows are appended to a stream."""
 
@@ -171,6 +184,7 @@ class FlowDef:
     visible_where: str | None = None
     ordered: OrderedDef | None = None
     topic: str | None = None
+    alert: AlertDef | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -204,7 +218,7 @@ class ViewDef:
     correct_us: int | None = None
     """How far behind an event may come and still change a window that is closed."""
     state_of: str | None = None
-    """The ordered flow whose state it is."""
+    """The ordered flow whose state it is, or the stream of the alerts that it shows."""
     topic: str | None = None
     """The topic for other programs that its rows are published to."""
     final: bool = False

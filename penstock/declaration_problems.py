@@ -273,7 +273,7 @@ def _priority_problems(stream: StreamDef, fields: Mapping[str, pa.DataType]) -> 
 def _input_problems(app: Application) -> Iterator[Problem]:
     for node in app.nodes:
         known = [*(s.name for s in app.streams), *(f.name for f in app.flows)]
-        if isinstance(node, ViewDef):
+        if isinstance(node, ViewDef) or node.alert is not None:
             known += [shown.name for shown in app.shown if shown is not node]
         if not node.inputs:
             yield _error(
@@ -283,7 +283,7 @@ def _input_problems(app: Application) -> Iterator[Problem]:
                 f"name a parameter, or a relation of its SQL, after one of: {', '.join(known)}",
             )
         for name in node.inputs:
-            if isinstance(node, FlowDef) and any(shown.name == name for shown in app.shown):
+            if isinstance(node, FlowDef) and node.alert is None and any(shown.name == name for shown in app.shown):
                 yield _error(
                     "view_as_input",
                     f"the flow '{node.name}' reads '{name}', whose rows change; a flow's are final",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar, get_args
 
 from penstock.config import duration_us
-from penstock.declaration import FlowDef, Order, OrderedDef, Place, ViewDef
+from penstock.declaration import AlertDef, FlowDef, Order, OrderedDef, Place, TableDef, ViewDef
 from penstock.errors import DeclarationError
-from penstock.option_checks import Names, at, at_least, names
+from penstock.option_checks import Names, at, at_least, caller, names
 from penstock.patterns import AfterMatch, DeclaredPattern, check_pattern
 from penstock.stateful import Script, script_of
 
@@ -23,6 +24,7 @@ class OrderedFlows:
 
     _flows: list[FlowDef]
     _views: list[ViewDef]
+    _tables: list[TableDef]
 
     def stateful(
         self,
@@ -181,25 +183,109 @@ class OrderedFlows:
 
         return declare
 
+    def alert(
+        self,
+        name: str,
+        view: Any,
+        *,
+        when: str,
+        until: str | None = None,
+        hold: str | timedelta | None = None,
+        on: str = "row",
+        doc: str = "",
+        visible_where: str | None = None,
+    ) -> FlowDef:
+        """An alert on rows of a view: raised for a key when `when` (SQL) is true of its row, and cleared when `until`
+        is, or without it when `when` is not true any more, or when the row goes. Each is told once.
 
-def state_view(flow: FlowDef) -> ViewDef:
-    """The view of an ordered flow's states."""
-    assert flow.ordered is not None
+        The view `name` shows what is raised now, the stream `NAME_events` each that was raised or cleared, with its
+        row. With `hold` the condition must be true for so long, by the clock. `on="row"`: every row that is published
+        counts.
+
+        >>> from penstock import App, Event
+        >>> app = App("servers")
+        >>> class Sample(Event):
+        ...     server: str
+        ...     cpu: float
+        >>> samples = app.stream("samples", Sample, key="server")
+        >>> @app.view(key="server")
+        ... def load(samples):
+        ...     return samples.select("server", "cpu")
+        >>> app.alert("hot", load, when="cpu > 90", until="cpu < 80").name
+        'hot_events'
+        """
+        place = caller()
+        with at(place):
+            if on != "row":
+                raise DeclarationError(f"on={on!r} of the alert '{name}'", hint='use "row"')
+            watched = self._watched(view)
+            if set(watched.key) & {"alert", "since", "row"}:
+                raise DeclarationError(
+                    f"the key of '{watched.name}' has a column 'alert', 'since' or 'row'", hint="give it another name"
+                )
+            shown = replace(
+                _view_of(f"{name}_events", name, watched.key, place, (watched.name,)),
+                doc=doc or f"What is raised: {when}",
+                visible_where=visible_where,
+            )
+            flow = FlowDef(
+                name=f"{name}_events",
+                function=shown.function,
+                parameters=(watched.name,),
+                key=watched.key,
+                time=None,
+                partitions=1,
+                late_after_us=None,
+                deterministic=False,
+                place=place,
+                doc=f"What {name} has raised and cleared.",
+                visible_where=visible_where,
+                alert=AlertDef(when, until, 0 if hold is None else duration_us(hold), shown),
+            )
+        self._flows.append(flow)
+        self._views.append(shown)
+        return flow
+
+    def _watched(self, view: Any) -> ViewDef | TableDef:
+        name = view if isinstance(view, str) else getattr(view, "name", None) or getattr(view, "__name__", None)
+        known: list[ViewDef | TableDef] = [*self._views, *self._tables]
+        for shown in known:
+            if shown.name == name or (not isinstance(view, str) and getattr(shown, "function", None) is view):
+                return shown
+        raise DeclarationError(f"{name!r} is no view or table of this app", hint="declare it above the alert")
+
+
+def _view_of(flow: str, name: str, key: tuple[str, ...], place: Place, inputs: tuple[str, ...]) -> ViewDef:
+    """A view that a flow keeps."""
     return ViewDef(
-        name=flow.ordered.state,
-        function=flow.function,
-        parameters=flow.parameters,
-        key=flow.ordered.key,
+        name=name,
+        function=_kept_by_a_flow,
+        parameters=inputs,
+        key=key,
         where=None,
         order_by=(),
         limit=None,
         keep_us=None,
         deterministic=False,
-        place=flow.place,
+        place=place,
+        doc="",
+        how="ordered",
+        state_of=flow,
+    )
+
+
+def _kept_by_a_flow(**_: Any) -> None:
+    """The function of a view that no query computes."""
+
+
+def state_view(flow: FlowDef) -> ViewDef:
+    """The view of an ordered flow's states."""
+    assert flow.ordered is not None
+    return replace(
+        _view_of(flow.name, flow.ordered.state, flow.ordered.key, flow.place, flow.parameters),
+        function=flow.function,
         doc=f"The state of {flow.name}, key by key.",
         visible_where=flow.visible_where,
-        how="ordered",
-        state_of=flow.name,
     )
 
 

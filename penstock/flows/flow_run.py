@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -99,6 +99,11 @@ class Flow:
         """When this build took over from another one."""
         self.lost = False
         """The checkpoint is gone: the runner rebuilds this flow and what is downstream of it."""
+
+    @property
+    def needs(self) -> Collection[str]:
+        """The streams that must be there before it begins."""
+        return self.made.inputs
 
     @property
     def changelogs(self) -> list[Stream]:

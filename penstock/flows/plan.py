@@ -29,7 +29,7 @@ from penstock.flows import plan_tree, proof, rules
 from penstock.flows.final_rows import IS_FINAL
 from penstock.flows.fingerprint import fingerprint
 from penstock.flows.ordered.fold import FoldSpec
-from penstock.flows.ordered.ordered_plan import ordered_facts, state_facts
+from penstock.flows.ordered.ordered_plan import alert_facts, ordered_facts, shown_facts
 from penstock.flows.plan_nodes import node_kind
 from penstock.flows.regroup.first_rows import find_first_rows
 from penstock.flows.regroup.hidden_views import cut, shown_name
@@ -170,9 +170,12 @@ class Planner:
             upstream = {name: made.fingerprint for name, made in planned.items()}
             facts, problems = ordered_facts(node, {n: self.input(n, planned) for n in node.inputs}, upstream)
             return Planned(**facts) if facts is not None else None, problems
+        if isinstance(node, FlowDef) and node.alert is not None:
+            facts, problems = alert_facts(node, self._held_input(node.inputs[0], planned))
+            return Planned(**facts) if facts is not None else None, problems
         if isinstance(node, ViewDef) and node.state_of is not None:
             flow = planned.get(node.state_of)
-            return replace(flow, node=node, **state_facts(flow.fold)) if flow and flow.fold else None, []
+            return (None if flow is None else replace(flow, node=node, **shown_facts(flow.fold, flow.inputs))), []
         changing = any(self._changes(name, planned) for name in node.inputs)
         if isinstance(node, ViewDef) and node.correct_us is not None and (changing or node.within_us is not None):
             return None, [rules.no_correction(node, "it is not folded by Spark")]

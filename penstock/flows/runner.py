@@ -26,8 +26,9 @@ from penstock.flows.cluster_session import check_workers, look_at_cluster
 from penstock.flows.engine import jvm
 from penstock.flows.flow_run import Flow, Surroundings
 from penstock.flows.hang import EXIT_HUNG, HangWatch
+from penstock.flows.ordered.alert_flow import AlertFlow
 from penstock.flows.ordered.ordered_flow import OrderedFlow
-from penstock.flows.plan import Planner, served_columns
+from penstock.flows.plan import Planned, Planner, served_columns
 from penstock.flows.regroup.hidden_views import shown_name
 from penstock.flows.regroup.meetings import shared_cuts
 from penstock.flows.regroup.regrouped_views import RegroupedViews
@@ -177,9 +178,8 @@ class Runner:
                 [name for name, made in planned.items() if made.how not in ("folded", "ordered")],
             ),
         )
-        kinds = {"folded": Flow, "ordered": OrderedFlow}
-        kept = {name: made for name, made in planned.items() if made.how in kinds and not is_state(made.node)}
-        self.flows = {name: kinds[made.how](made, around) for name, made in kept.items()}
+        kept = [made for made in planned.values() if made.how in ("folded", "ordered") and not is_state(made.node)]
+        self.flows = {made.node.name: flow_of(made, around) for made in kept}
         for flow in self.flows.values():
             flow.tell("starting")
         self.regrouped = RegroupedViews(planned, around)
@@ -221,7 +221,7 @@ class Runner:
         for flow in flows:
             flow.lost = False
             self.streams.pop(flow.name, None)
-            missing = [name for name in flow.made.inputs if name not in self.streams]
+            missing = [name for name in flow.needs if name not in self.streams]
             try:
                 if missing:
                     raise PlanError(
@@ -328,6 +328,13 @@ class Runner:
                 self.compacting.pop(changelog.name, None)
         except PenstockError as failure:
             _log.warning("the changelog of '%s' could not be compacted: %s", changelog.name, failure)
+
+
+def flow_of(made: Planned, around: Surroundings) -> Flow:
+    """A flow or view as it runs, by the way in which it is kept."""
+    if made.how == "folded":
+        return Flow(made, around)
+    return AlertFlow(made, around) if made.fold is None else OrderedFlow(made, around)
 
 
 def problems_error(problems: list[Problem]) -> DeclarationError:

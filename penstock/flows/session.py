@@ -138,7 +138,7 @@ def ship(application: Application) -> None:
     the app once more, without a session."""
     for node in application.nodes:
         module = sys.modules.get(node.function.__module__)
-        if module is not None and module.__name__ != "__main__":
+        if module is not None and module.__name__ != "__main__" and not module.__name__.startswith("penstock."):
             cloudpickle.register_pickle_by_value(module)
     if spark_master.cluster() and application.nodes:
         send_modules(application)

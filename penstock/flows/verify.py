@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -31,7 +31,9 @@ from penstock.errors import PenstockError, PositionGoneError
 from penstock.flows import failure, flow_build
 from penstock.flows.final_rows import judged
 from penstock.flows.keep import hashable, row_times, too_old
-from penstock.flows.ordered.ordered_flow import ordered_inputs
+from penstock.flows.ordered.alert_flow import check_record, played_alert, rows_at
+from penstock.flows.ordered.ordered_flow import ordered_inputs, recorded
+from penstock.flows.ordered.ordered_plan import alert_frame
 from penstock.flows.ordered.ordered_replay import replayed, same_order, without_clocks
 from penstock.flows.plan import Planned, Planner, flow_schema
 from penstock.flows.regroup.hidden_views import shown_name
@@ -161,8 +163,29 @@ class Verifier:
         if made.proof == "unverifiable":
             return Report(name, kind, "unverifiable", reasons=list(made.proof_reasons))
         meta = batch_meta(commit.meta)
+        if made.how == "ordered" and made.fold is None:
+            return self._alert_report(made, output, commit, meta, began)
         ground = {name: self._ground(name, meta) for name in made.inputs}
         return self._compare(made, ground, output, commit, meta, began)
+
+    def _alert_report(self, made: Planned, output: Stream, commit: Commit, meta: BatchMeta, began: float) -> Report:
+        """An alert's stream is its own record: what is proved is that it alternates and agrees with the rows."""
+        node = made.node
+        name = node.state_of if isinstance(node, ViewDef) else node.name
+        flow = next(f for f in self.planner.application.flows if f.name == name)
+        assert flow.alert is not None
+        ((view, (epoch, (offset,))),) = meta.end.items()
+        names = flow.name, flow.alert.shown.name
+        streams = [self._found(self.flows, name, self.flows.memory()[control_keys.live(name)]) for name in names]
+        last = [c for c in self.flows.commits(streams[0], 0) if c.meta and batch_meta(c.meta).batch <= meta.batch][-1]
+        blocks = self.flows.read(streams[0], 0, self.flows.bounds(streams[0]).starts[0], last.ends[0])
+        events = pa.Table.from_batches([block.batch for block in blocks], schema=streams[0].schema)
+        shown = self.flows.last_commit(streams[1])
+        raised = rows_at(self.flows, streams[1], shown.number + 1 if shown else 0)
+        rows = rows_at(self._log_of(view), self._found(self._log_of(view), view, epoch), offset)
+        wrong = check_record(events, raised, rows, replace(made, node=flow))
+        result: Result = "different" if wrong else "equal"
+        return Report(node.name, _kind(made), result, len(raised), 0, time.monotonic() - began, wrong)
 
     def _output(self, made: Planned) -> tuple[Stream | None, str]:
         """The live build's stream, if it was made by the function as it is now."""
@@ -282,17 +305,27 @@ class Verifier:
 
     def _replayed(self, made: Planned, ground: Mapping[str, Ground], output: Stream, meta: BatchMeta) -> pa.Table:
         """What an ordered flow must have emitted, or its states."""
-        assert made.fold is not None
-        name = made.fold.flow
-        stream = self._found(self.flows, name, output.epoch)
+        if made.fold is None:
+            return self._played_alert(made, ground, meta)
+        stream = self.flows.find(made.fold.flow, output.epoch) or self._found(self.flows, made.fold.flow, None)
         commits = self.flows.commits(stream, self.flows.bounds(stream).first_commit)
-        metas = [batch_meta(commit.meta) for commit in commits if commit.meta]
+        metas = [m for m in (batch_meta(c.meta) for c in commits if c.meta) if m.batch < meta.batch]
         feeds = self.planner.feeds(made, {n: each.stream for n, each in ground.items()}, {})
-        inputs = ordered_inputs(made, feeds, {n: self._log_of(n) for n in feeds}, None)
-        rows, states = replayed(made.fold, inputs, [m for m in metas if m.batch <= meta.batch], self.planner.spark)
+        logs = {n: self._log_of(n) for n in feeds}
+        inputs = ordered_inputs(made, feeds, logs, None)
+        said = [recorded(each, inputs) for each in (*metas, meta)]
+        rows, states = replayed(made.fold, inputs, said, self.planner.spark)
         if isinstance(made.node, ViewDef):
             return without_clocks(states)
         return pa.Table.from_batches([flow_events(rows, made, 0)])
+
+    def _played_alert(self, made: Planned, ground: Mapping[str, Ground], meta: BatchMeta) -> pa.Table:
+        name = made.node.state_of if isinstance(made.node, ViewDef) else made.node.name
+        flow = next(f for f in self.planner.application.flows if f.name == name)
+        ((view, each),) = ground.items()
+        alert = replace(made, node=flow, frame_schema=alert_frame(flow, made.inputs[view]))
+        told, raised = played_alert(alert, self._log_of(view), each.stream, meta.end[view][1][0])
+        return raised if isinstance(made.node, ViewDef) else pa.Table.from_batches([flow_events(told, alert, 0)])
 
     def _input_at(self, made: Planned, ground: Ground, ends: Sequence[int]) -> DataFrame | pa.Table:
         """An input of a regrouped view at its frontier: rows of a view or table, or the events that count there."""
@@ -407,7 +440,7 @@ class Verifier:
             raise PositionGoneError(f"retention is cutting '{name}'")
         return Ground(stream, bounds.starts, first[0].bound_us or 0)
 
-    def _found(self, log: LogReader, name: str, epoch: str) -> Stream:
+    def _found(self, log: LogReader, name: str, epoch: str | None) -> Stream:
         stream = log.find(name, epoch)
         if stream is None:
             raise PositionGoneError(f"the build '{epoch}' of '{name}' has been removed")

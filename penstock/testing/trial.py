@@ -148,6 +148,11 @@ class Trial:
             return [_own(row) for row in _events(log, stream)]
         return _ordered(shown, stream, view_rows(log, stream))
 
+    def alerts(self) -> Rows:
+        """What is raised now: the rows of all alerts, each with its name as `alert`."""
+        names = [flow.alert.shown.name for flow in self.application.flows if flow.alert is not None]
+        return [{"alert": name, **row} for name in names for row in self.rows(name)]
+
     def late(self, flow: str | None = None) -> Rows:
         """What came too late for a flow or view: `flow`, `stream`, `event` and its `_time`, the oldest first."""
         self._flows.catch_up()

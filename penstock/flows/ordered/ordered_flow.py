@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock import schema as columns_
+from penstock.declaration import FlowDef
 from penstock.errors import PenstockError, PositionGoneError, StaleTermError
 from penstock.flows import failure, flow_build, flow_run
 from penstock.flows.flow_run import Flow, Surroundings
@@ -47,47 +48,30 @@ _MOST_CLOCKS = 1_000
 """Timers by the clock that fire before one batch: each is named in its commit."""
 
 
-class OrderedFlow(Flow):
+class ThreadedFlow(Flow):
     """A flow with a thread of its own; the other methods are called from the runner's thread."""
+
+    also: str
+    """The second thing that it writes, a view."""
 
     def __init__(self, made: Planned, around: Surroundings) -> None:
         super().__init__(made, around)
-        assert made.fold is not None
-        assert made.node.ordered is not None  # type: ignore[union-attr]
-        self.spec: FoldSpec = made.fold
-        self.state_view = state_view(made.node)  # type: ignore[arg-type]
-        self.state_made = replace(made, node=self.state_view, **state_facts(made.fold))
-        self.states: Stream | None = None
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._level = False
         self.last: BatchMeta | None = None
 
-    @property
-    def changelogs(self) -> list[Stream]:
-        return [] if self.states is None else [self.states]
-
-    # Beginning and ending
-
-    def prepare(self, streams: Mapping[str, Stream], *, anew: bool = False) -> Stream:
-        output = super().prepare(streams, anew=anew)
-        assert self.build is not None
-        around, name = self.around, self.state_view.name
-        memory = around.log.memory()
-        if memory.get(control_keys.build(name), {}).get("epoch") != self.build.epoch:
-            build = flow_build.new_build(self.state_made, self.build.inputs, self.build.starts, around.clock)
-            build = msgspec.structs.replace(build, epoch=self.build.epoch)
-            around.group.submit([], flow_build.remembered(name, build, memory)).result()
-        spec = flow_build.stream_spec(self.state_made, self.build)
-        self.states = around.group.run(lambda: around.log.create(spec)).result()
-        return output
+    def _run(self) -> None:
+        """What the thread does until `_stopping` is set."""
+        raise NotImplementedError
 
     def start(self) -> None:
         if self.build is None or self._thread is not None:
             return
         self._stopping.clear()
         self._failure = None
+        self._level = False
         self.retry_at = None
         self._thread = threading.Thread(target=self._work, name=f"ordered {self.name}", daemon=True)
         self._thread.start()
@@ -97,6 +81,12 @@ class OrderedFlow(Flow):
         self._stopping.set()
         if thread is not None:
             thread.join()
+
+    def _work(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self._failure = error
 
     def look(self, now: float) -> None:
         """See whether the thread has failed, is due for another try, or has become level."""
@@ -126,31 +116,59 @@ class OrderedFlow(Flow):
         super().tell(state)
         told = FlowState(state=state, error=self.error.body() if self.error else None, run=self.around.run)
         try:
-            key = control_keys.flow(self.state_view.name)
-            self.around.group.submit([], {key: msgspec.to_builtins(told)}).result()
+            self.around.group.submit([], {control_keys.flow(self.also): msgspec.to_builtins(told)}).result()
         except PenstockError as error:
-            _log.error("the state of '%s' could not be written: %s", self.state_view.name, error)
+            _log.error("the state of '%s' could not be written: %s", self.also, error)
+
+
+class OrderedFlow(ThreadedFlow):
+    """A class with state, a pattern, or what else sees the events of a key one after the other."""
+
+    def __init__(self, made: Planned, around: Surroundings) -> None:
+        super().__init__(made, around)
+        assert isinstance(made.node, FlowDef)
+        assert made.fold is not None
+        self.spec: FoldSpec = made.fold
+        self.state_view = state_view(made.node)
+        self.also = self.state_view.name
+        self.state_made = replace(made, node=self.state_view, **state_facts(made.fold))
+        self.states: Stream | None = None
+
+    @property
+    def changelogs(self) -> list[Stream]:
+        return [] if self.states is None else [self.states]
+
+    def prepare(self, streams: Mapping[str, Stream], *, anew: bool = False) -> Stream:
+        output = super().prepare(streams, anew=anew)
+        assert self.build is not None
+        around, name = self.around, self.state_view.name
+        memory = around.log.memory()
+        if memory.get(control_keys.build(name), {}).get("epoch") != self.build.epoch:
+            build = flow_build.new_build(self.state_made, self.build.inputs, self.build.starts, around.clock)
+            build = msgspec.structs.replace(build, epoch=self.build.epoch)
+            around.group.submit([], flow_build.remembered(name, build, memory)).result()
+        spec = flow_build.stream_spec(self.state_made, self.build)
+        self.states = around.group.run(lambda: around.log.create(spec)).result()
+        return output
 
     # The thread
 
-    def _work(self) -> None:
-        held: HeldState | None = None
-        path = self.around.folder.ordered / f"{self.name}.db"
+    def _run(self) -> None:
+        held = self._open_states()
         try:
-            assert self.states is not None
-            try:
-                held = HeldState(path, self.spec, self.states, self.around.log)
-            except Exception as error:  # whatever is wrong with a file that can be made anew
-                _log.warning("%s is filled again: %s", path, error)
-                discard(path)
-                held = HeldState(path, self.spec, self.states, self.around.log)
-            reader = self._reader()
-            self._follow(reader, held)
-        except BaseException as error:
-            self._failure = error
+            self._follow(self._reader(), held)
         finally:
-            if held is not None:
-                held.close()
+            held.close()
+
+    def _open_states(self) -> HeldState:
+        path = self.around.folder.ordered / f"{self.name}.db"
+        assert self.states is not None
+        try:
+            return HeldState(path, self.spec, self.states, self.around.log)
+        except Exception as error:  # whatever is wrong with a file that can be made anew
+            _log.warning("%s is filled again: %s", path, error)
+            discard(path)
+            return HeldState(path, self.spec, self.states, self.around.log)
 
     def _reader(self) -> OrderedReader:
         assert self.output is not None
@@ -356,6 +374,14 @@ def ordered_inputs(
             source.complete_us = source.complete_before(before) if before is not None else None
         inputs[name] = source
     return inputs
+
+
+def recorded(meta: BatchMeta, inputs: Mapping[str, OrderedInput]) -> BatchMeta:
+    """A commit's meta with the numbers of the commits that it had read, where only its positions tell."""
+    if meta.ordered is not None:
+        return meta
+    places = {n: commit_behind(source.log, source.feed.stream, meta.end[n][1]) for n, source in inputs.items()}
+    return msgspec.structs.replace(meta, ordered=OrderedMeta(commits=places))
 
 
 def _completes(last: BatchMeta | None) -> tuple[int | None, ...]:

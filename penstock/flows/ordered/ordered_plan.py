@@ -8,7 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
+from penstock.change import Column
 from penstock.declaration import FlowDef, Problem
 from penstock.errors import BadQueryError
 from penstock.flows.ordered.fold import FoldSpec
@@ -16,7 +18,7 @@ from penstock.flows.ordered.pattern_match import PatternScript
 from penstock.flows.ordered.pattern_ranges import Range, is_empty, ranges_of
 from penstock.flows.project import project_sources
 from penstock.patterns import DeclaredPattern
-from penstock.schema import TIME, read_schema, simple_type
+from penstock.schema import TIME, TIMESTAMP, read_schema, simple_type
 from penstock.stateful import Script
 from penstock.views.where.filter import compile_where
 from penstock.views.where.needs import NEVER
@@ -46,27 +48,75 @@ def ordered_facts(
     spec = FoldSpec(flow.name, script, fields, ordered.order, ordered.keep_us)
     facts = {"late_after": late_after, "upstream": {n: upstream[n] for n in flow.inputs if n in upstream}}
     digest = ordered_fingerprint(flow, script, facts, [*schemas.values(), spec.rows_schema, spec.state_schema])
+    found = _facts(flow, inputs, spec.rows_schema, digest)
+    return {**found, "event_time": ordered.order == "time", "fold": spec}, []
+
+
+def state_facts(spec: FoldSpec) -> dict[str, Any]:
+    """What differs where the state of an ordered flow is a view: the flow keeps it."""
+    return {"mode": "update", "frame_schema": from_arrow_schema(spec.state_schema)}
+
+
+def shown_facts(spec: FoldSpec | None, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs where a view shows a flow's states, or what an alert has raised."""
+    return state_facts(spec) if spec is not None else alert_view_facts(next(iter(inputs.values())).schema)
+
+
+RAISED_AT = "_raised"
+"""The column of an alert's view that says since when a row is there."""
+
+
+def alert_facts(flow: FlowDef, source: Any) -> tuple[dict[str, Any] | None, list[Problem]]:
+    """What is planned of an alert, or what is wrong with it; `source` is the view that it watches, as planned input."""
+    assert flow.alert is not None
+    problems = list(_alert_problems(flow, source.schema))
+    if problems:
+        return None, problems
+    meaning = repr((flow.alert.when, flow.alert.until, flow.alert.hold_us, str(source.schema)))
+    facts = _facts(flow, {source.name: source}, pa.schema([]), hashlib.sha256(meaning.encode()).hexdigest())
+    return {**facts, "frame_schema": alert_frame(flow, source)}, []
+
+
+def alert_frame(flow: FlowDef, source: Any) -> StructType:
+    """The columns of what an alert tells."""
+    keys = [source.schema.field(name) for name in flow.key]
+    row = pa.field("row", pa.struct(list(source.schema)))
+    own = [*keys, pa.field("alert", pa.string()), pa.field("since", TIMESTAMP), row, pa.field(TIME, TIMESTAMP)]
+    return from_arrow_schema(pa.schema(own))
+
+
+def alert_view_facts(schema: pa.Schema) -> dict[str, Any]:
+    """What differs for the view of what is raised, over a view of these columns."""
+    return {"mode": "update", "frame_schema": from_arrow_schema(pa.schema([*schema, pa.field(RAISED_AT, TIMESTAMP)]))}
+
+
+def _alert_problems(flow: FlowDef, schema: pa.Schema) -> Iterator[Problem]:
+    assert flow.alert is not None
+    for option, text in (("when", flow.alert.when), ("until", flow.alert.until)):
+        try:
+            if text is not None:
+                compile_where(text, [Column(f.name, simple_type(f.type)) for f in schema])
+        except BadQueryError as error:
+            said = f"{option}= of the alert '{flow.alert.shown.name}': {error.message}"
+            yield Problem("error", "bad_alert", said, flow.place, error.hint)
+
+
+def _facts(flow: FlowDef, inputs: Mapping[str, Any], rows: pa.Schema, digest: str) -> dict[str, Any]:
     return {
         "node": flow,
         "inputs": dict(inputs),
         "mode": "append",
-        "event_time": ordered.order == "time",
+        "event_time": False,
         "drops_late": False,
-        "needed": tuple(sorted({name for schema in schemas.values() for name in schema.names})),
-        "frame_schema": from_arrow_schema(spec.rows_schema),
+        "needed": tuple(sorted({name for source in inputs.values() for name in read_schema(source.schema).names})),
+        "frame_schema": from_arrow_schema(rows),
         "ordered": True,
         "aggregates": False,
         "proof": "exact",
         "proof_reasons": (),
         "fingerprint": digest,
         "how": "ordered",
-        "fold": spec,
-    }, []
-
-
-def state_facts(spec: FoldSpec) -> dict[str, Any]:
-    """What differs where the state of an ordered flow is a view: the flow keeps it."""
-    return {"mode": "update", "frame_schema": from_arrow_schema(spec.state_schema)}
+    }
 
 
 def ordered_problems(
