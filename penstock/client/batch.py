@@ -31,6 +31,9 @@ class NumberedBatch:
 
     number: BatchNumber
     lines: Sequence[bytes]
+    """An empty one is no event: a promise stood there."""
+    promise: str | None = None
+    """What it promises of all that comes behind it, as the header has it."""
 
     def body(self) -> bytes:
         return b"".join(line + b"\n" for line in self.lines)

@@ -151,6 +151,8 @@ class Dispatcher:
             "Producer-Seq": str(batch.number.sequence),
             "Penstock-Sent": str(self._clock.now_us() // 1000),
         }
+        if batch.promise is not None:
+            headers["Penstock-Complete"] = batch.promise
         if self._compress and len(body) >= COMPRESS_BYTES:
             body = gzip.compress(body, 1, mtime=0)
             headers["Content-Encoding"] = "gzip"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
-from threading import Condition, Lock
+from threading import Condition, Lock, RLock
 from typing import Literal
 
 from penstock.client.batch import BatchNumber, Handle, NumberedBatch, Receipt
@@ -59,7 +59,7 @@ class Outbox:
 
     def __init__(self, start: StartState, bounds: QueueBounds, storer: Storer | None, clock: Clock) -> None:
         self._bounds, self._storer, self._clock = bounds, storer, clock
-        self._changed = Condition()
+        self._changed = Condition(RLock())
         self._handles = Lock()
         self._entries = deque(_Entry(n, line, None, 0.0) for n, line in start.events)
         self._events, self._bytes = len(self._entries), sum(len(line) for _, line in start.events)
@@ -70,8 +70,18 @@ class Outbox:
         self._room: list[Future[None]] = []
         self._drains: list[tuple[int, Future[None]]] = []
         self._ended: PenstockError | None = None
+        self._promises: list[tuple[int, str]] = []
+        """Each with the number of the entry that it came with."""
 
     # Any thread
+
+    def promise(self, words: str) -> tuple[Handle, Future[None]] | None:
+        """Send this promise with the batch behind all that was put before, be it one without events."""
+        with self._changed:
+            place = self.put(b"")
+            if place is not None:
+                self._promises.append((self._last, words))
+            return place
 
     def put(self, line: bytes) -> tuple[Handle, Future[None]] | None:
         """Take one event; None if there is no room. The future is done when the event is where it must be kept."""
@@ -187,9 +197,11 @@ class Outbox:
     def settle(self, receipt: Receipt, rejected: Mapping[int, EventRejectedError]) -> None:
         """The open batch is done with; `rejected` by the index of the event, `receipt` for all others."""
         self._batch_bytes = min(self._bounds.batch_bytes, int(self._batch_bytes * _GROWTH) + 1)
-        for index, entry in enumerate(self._close()):
+        index = -1
+        for entry in self._close():
+            index += bool(entry.line)
             if entry.handle is not None:
-                entry.handle.settle(rejected.get(index, receipt))
+                entry.handle.settle(rejected.get(index, receipt) if entry.line else receipt)
 
     def refuse(self, error: EventRejectedError) -> None:
         """The open batch is one event that the server will never take; its number goes to the next one."""
@@ -287,7 +299,9 @@ class Outbox:
         return BatchNumber(self._epoch, self._sequence, self._entries[0].n, last)
 
     def _filled(self, number: BatchNumber) -> NumberedBatch:
-        return NumberedBatch(number, [entry.line for entry in self._within(number)])
+        promised = [words for n, words in self._promises if n <= number.last]
+        lines = [entry.line for entry in self._within(number)]
+        return NumberedBatch(number, lines, promised[-1] if promised else None)
 
     def _within(self, number: BatchNumber) -> Iterator[_Entry]:
         return takewhile(lambda entry: entry.n <= number.last, self._entries)

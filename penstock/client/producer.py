@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from random import Random
@@ -128,7 +129,7 @@ class Workings:
         self.clock = clock or SystemClock()
         self.waits = full == "wait"
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._promises = False
         connection = DoorConnection(url, stream, timeout_s, tls)
         now_us = self.clock.now_us()
         journal = None if folder is None else Journal(Path(folder), stream, disk, now_us)
@@ -166,6 +167,21 @@ class Workings:
         if place is None and not self.waits:
             raise self.queue_full()
         return place
+
+    def complete(self, moment: datetime | int | None) -> None:
+        """Promise with the next batch; None: there are no more."""
+        if isinstance(moment, datetime) and moment.tzinfo is None:
+            raise BadRequestError("a promise needs a time with a zone", hint="use datetime.now(UTC), or milliseconds")
+        words = "end" if moment is None else moment.isoformat() if isinstance(moment, datetime) else str(int(moment))
+        self._promises = self._promises or moment is not None
+        if self.outbox.promise(words) is None:
+            raise self.queue_full()
+
+    def end(self) -> None:
+        """One that has promised says that it is over."""
+        if self._promises and not self._closed:
+            with suppress(PenstockError):  # then it is over when it was silent for long enough
+                self.complete(None)
 
     def queue_full(self) -> QueueFullError:
         events, size = self.outbox.unsent()
@@ -255,6 +271,15 @@ class Producer:
         stored.result()
         return handle
 
+    def complete(self, moment: datetime | int) -> None:
+        """Promise that nothing older than this (a time with a zone, or milliseconds since 1970) will be sent from now
+        on. It goes with the batch behind all that was sent before, and counts in streams with `complete="producers"`:
+        until `close`, nothing there closes that this producer may still change.
+
+            orders.complete(datetime.now(UTC) - timedelta(seconds=10))
+        """
+        self._workings.complete(moment)
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the server has answered for all that was sent before. Raises `UnsentError` when time is up."""
         self._workings.flush(timeout_s)
@@ -266,6 +291,7 @@ class Producer:
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Flush, then end. What is then unsent stays in the folder; without one it is lost: raises `UnsentError`."""
         if self._workings.ours:
+            self._workings.end()
             with suppress(PenstockError):  # what is left is told below
                 self.flush(timeout_s)
             self._workings.close()
@@ -305,6 +331,10 @@ class AsyncProducer:
         await asyncio.wrap_future(stored)
         return handle
 
+    def complete(self, moment: datetime | int) -> None:
+        """As `Producer.complete`."""
+        self._workings.complete(moment)
+
     async def flush(self, timeout_s: float | None = None) -> None:
         """As `Producer.flush`."""
         try:
@@ -319,6 +349,7 @@ class AsyncProducer:
     async def close(self, timeout_s: float = CLOSE_S) -> None:
         """As `Producer.close`."""
         if self._workings.ours:
+            self._workings.end()
             with suppress(PenstockError):  # what is left is told below
                 await self.flush(timeout_s)
             await asyncio.to_thread(self._workings.close)

@@ -72,6 +72,11 @@ _HEADERS = tuple(
             "When the sender's clock says that it sends: milliseconds since 1970, or RFC 3339.",
             _MOMENT,
         ),
+        (
+            "Penstock-Complete",
+            "Of a numbered producer: nothing older than this comes from it; `end`: nothing more.",
+            {"oneOf": [*_MOMENT["oneOf"], {"const": "end"}]},
+        ),
         ("Prefer", "`respond-async` is `ack=none`.", text()),
     )
 )

@@ -25,6 +25,7 @@ from penstock.collect.judging.judge import Judge
 from penstock.collect.letters.dead_letters import DeadLedger
 from penstock.collect.limits.lag import Absorbed
 from penstock.collect.limits.pressure import Pressure
+from penstock.collect.promises import Promises
 from penstock.collect.pulling.pull_loop import Sleep
 from penstock.collect.pulling.pulls import Pulls
 from penstock.collect.reception import Reception
@@ -206,7 +207,9 @@ class Collect:
         stream = make_stream(log, group, declared)
         end = stream.position(log.bounds(stream).ends)
         guard = self.pressure.guards[declared.name]
-        return Intake(Judge(declared, limits), stream, end, group, dead, signals, guard)
+        promises = Promises(declared.name, log.memory(), declared.idle_after_us, self._clock)
+        promised = promises if declared.complete == "producers" else None
+        return Intake(Judge(declared, limits), stream, end, group, dead, signals, guard, promised)
 
     def _table(
         self,

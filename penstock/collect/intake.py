@@ -26,6 +26,7 @@ from penstock.collect.judging.judge import Judge
 from penstock.collect.judging.rejection import Rejection
 from penstock.collect.letters.dead_letters import DeadLedger, Letter
 from penstock.collect.limits.stream_guard import StreamGuard
+from penstock.collect.promises import Promises
 from penstock.collect.sender import Sender, Way
 from penstock.log.group_commit import GroupCommit, first_taken
 from penstock.log.log import Append, Appended, Condition, OutcomeKey, Producer, Share, Stream
@@ -116,11 +117,14 @@ class Intake:
         dead: DeadLedger,
         signals: Signals,
         guard: StreamGuard | None = None,
+        promises: Promises | None = None,
     ) -> None:
         self.judge = judge
         self.stream = stream
         self.end = end
         """Behind everything that this process knows to be durable."""
+        self.promises = promises
+        """What producers promise, where that says how far the stream is complete."""
         self._group, self._dead, self._signals, self._guard = group, dead, signals, guard
         self._waiting: list[Claim] = []
         self._waiting_events = 0
@@ -287,7 +291,11 @@ class Intake:
         sets, replies = _noted(claims)
         rows = _rows(claims) if replies else []
         outcomes = tuple(OutcomeKey(key, value, rows[number]) for number, key, value in replies)
-        return Append(self.stream, built.batch, None, producer, False, requires, sets, outcomes, counts)
+        complete_us: int | None = None
+        if self.promises is not None and producer is not None:
+            promised, complete_us = self.promises.taken(producer.id, claims[0].sender.promise)
+            sets = {**sets, **promised}
+        return Append(self.stream, built.batch, None, producer, False, requires, sets, outcomes, counts, complete_us)
 
     # Answers
 

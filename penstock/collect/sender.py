@@ -23,6 +23,8 @@ class Sender:
     """The id of its credential (`key/<id>`, `jwt/<sub>`, `signed/<stream>`); None: nobody asked who it is."""
     sent_us: int | None = None
     """When its clock says that it sent this request."""
+    promise: int | Literal["end"] | None = None
+    """What it says of events to come: none is older than this, or there are none."""
 
     def __str__(self) -> str:
         """As dead letters tell it."""
@@ -34,7 +36,9 @@ class Sender:
         return f"key/{self.credential}" if self.credential is not None else f"address/{self.address or ''}"
 
 
-def sender_of(request: web.Request, way: Way, sent_us: int | None = None) -> Sender:
+def sender_of(
+    request: web.Request, way: Way, sent_us: int | None = None, promise: int | Literal["end"] | None = None
+) -> Sender:
     """Who sends a request that has passed the guard."""
     credential = credential_of(request)
-    return Sender(way, request.remote, None if credential.is_anonymous else credential.id, sent_us)
+    return Sender(way, request.remote, None if credential.is_anonymous else credential.id, sent_us, promise)

@@ -34,6 +34,8 @@ topic = KeyFamily("topic")
 
 # Of the edge
 
+promise = KeyFamily("promise")
+"""`promise(stream, producer)`: the time before which it sends nothing more, or None, and when it was last heard."""
 key = KeyFamily("key")
 """`key(id)`: an API key's record. Revoked ones stay."""
 ticket = KeyFamily("ticket")

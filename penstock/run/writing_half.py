@@ -59,6 +59,7 @@ class WritingHalf:
         self.collect.pulls.measure(setting.observer)
         status = reading.serving.status
         status.known_ids = lambda name: edge_log.log.known_ids(self.collect.intakes[name].stream)
+        status.holder = self._holder
         status.more |= {
             "pulls": self.collect.pulls.status,
             "pressure": self.collect.pressure.status,
@@ -83,6 +84,10 @@ class WritingHalf:
         opened.push_async_callback(asyncio.to_thread, published.__exit__, None, None, None)
         ticks = Ticks(self._application, log, group, self._reading.log.flows, self._clock, self._signals)
         opened.push_async_callback(cancelled, asyncio.create_task(ticks.run()))
+
+    def _holder(self, stream: str) -> str | None:
+        intake = self.collect.intakes.get(stream)
+        return intake.promises.holder() if intake is not None and intake.promises is not None else None
 
     def add_routes(self, web_app: web.Application, guard: Guard) -> None:
         self.collect.add_routes(web_app)

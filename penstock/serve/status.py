@@ -125,6 +125,8 @@ class Status:
         """How the processes of the data folder are."""
         self.known_ids: Callable[[str], KnownIds | None] | None = None
         """The ids that the log's writer knows of a stream; None where the writer is in another process."""
+        self.holder: Callable[[str], str | None] = lambda stream: None
+        """The producer whose promise says how far a stream is complete."""
         self.more: dict[str, Callable[[], Any]] = {}
         """What other tiers of this process have to say, by the name under which it is shown."""
 
@@ -368,12 +370,14 @@ class Status:
             return EventTimes()
         declared = self._application.stream(name)
         late_after_us = declared.late_after_us if declared else None
-        complete_us = bounds.complete_us
+        complete_us, by_events = bounds.complete_us, declared is not None and declared.complete == "events"
         if (
-            complete_us is None and late_after_us is not None and bounds.max_us is not None
+            by_events and complete_us is None and late_after_us is not None and bounds.max_us is not None
         ):  # written before it was noted
             complete_us = bounds.max_us - late_after_us
-        return EventTimes(bounds.max_us, complete_us, "no late_after" if complete_us is None else None)
+        never = "no late_after" if late_after_us is None and complete_us is None else None
+        holder = self.holder(name)
+        return EventTimes(bounds.max_us, complete_us, never if holder is None else f"the producer '{holder}'")
 
     def _horizon(self, stream: StreamDef) -> dict[str, Any]:
         """What is promised (so many of the newest ids, or so long, whichever ends first), and what is known now."""

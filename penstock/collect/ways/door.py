@@ -148,7 +148,7 @@ class Door:
             inline = len(body.packed) < SLICE_BYTES
             check = self._signatures.check
             leave(request, check(*signed) if inline else await asyncio.to_thread(check, *signed))
-        return sender_of(request, "beacon" if body.form == "text" else "post", options.sent_us)
+        return sender_of(request, "beacon" if body.form == "text" else "post", options.sent_us, options.promise)
 
     async def _take(
         self,

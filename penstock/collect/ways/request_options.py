@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -17,6 +18,7 @@ AckLevel = Literal["none", "logged", "replicated", "applied"]
 APPLIED_WAIT_S = 5.0
 """How long `ack=applied` waits unless the request says otherwise."""
 _PRODUCER = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+PROMISE = "Penstock-Complete"
 _LONGEST_ID = 200
 _LARGEST = 2**53
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -36,6 +38,8 @@ class PostOptions:
     preferred: bool
     """It said `Prefer: respond-async` instead of `ack=none`."""
     sent_us: int | None
+    promise: int | Literal["end"] | None = None
+    """Of a numbered producer: nothing older comes from it, or nothing at all."""
 
 
 def post_options(request: web.Request, most_s: float, *, replicates: bool = False) -> PostOptions:
@@ -57,8 +61,11 @@ def post_options(request: web.Request, most_s: float, *, replicates: bool = Fals
         once_key(request),
         request.query.get("reply") if request.query_string else None,
         preferred,
-        _sent_us(headers["Penstock-Sent"]) if "Penstock-Sent" in headers else None,
+        moment_us(headers, "Penstock-Sent") if "Penstock-Sent" in headers else None,
+        _promise(headers[PROMISE]) if PROMISE in headers else None,
     )
+    if options.promise is not None and options.producer is None:
+        raise BadRequestError(f"{PROMISE} is for numbered producers", hint=f"send {', '.join(_PRODUCER)} with it")
     if options.producer is not None and options.once is not None:
         raise BadRequestError(
             "Idempotency-Key and Producer-Seq both make a request happen once", hint="send one of the two"
@@ -69,7 +76,7 @@ def post_options(request: web.Request, most_s: float, *, replicates: bool = Fals
 
 
 _NOTHING_SPECIAL = PostOptions("logged", APPLIED_WAIT_S, None, None, None, False, None)
-_ASKING = (*_PRODUCER, "Idempotency-Key", "Prefer", "Penstock-Sent")
+_ASKING = (*_PRODUCER, "Idempotency-Key", "Prefer", "Penstock-Sent", PROMISE)
 """Headers by which a request asks for something."""
 _ANSWERED = (*_PRODUCER, "Idempotency-Key")
 """Those of them that need an answer."""
@@ -101,8 +108,13 @@ def once_key(request: web.Request) -> str | None:
     return key
 
 
-def _sent_us(text: str) -> int:
+def _promise(text: str) -> int | Literal["end"]:
+    return "end" if text.strip() == "end" else moment_us({PROMISE: text}, PROMISE)
+
+
+def moment_us(headers: Mapping[str, str], name: str) -> int:
     """Milliseconds since 1970, or RFC 3339."""
+    text = headers[name]
     try:
         if text.lstrip("-").isdigit() and len(text) <= 16:
             sent_us = int(text) * 1000
@@ -113,9 +125,7 @@ def _sent_us(text: str) -> int:
     except (ValueError, OverflowError):
         sent_us = LAST_US + 1
     if not FIRST_US <= sent_us <= LAST_US:
-        raise BadRequestError(
-            f"Penstock-Sent '{text[:40]}' is not a time", hint="use milliseconds since 1970, or RFC 3339"
-        )
+        raise BadRequestError(f"{name} '{text[:40]}' is not a time", hint="use milliseconds since 1970, or RFC 3339")
     return sent_us
 
 
