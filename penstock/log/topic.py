@@ -1,6 +1,6 @@
 """What a topic for other programs must do: be continued where its last record says, and take portions all or none.
 
-It lies beside a log on a system that others read (`logs/published_topic.py`); the embedded log has none.
+It lies beside a log on a system that others read (`published_topic.py`); the embedded log has none.
 """
 
 from __future__ import annotations

@@ -487,7 +487,7 @@ def _clusters() -> dict[str, tuple[ClientSettings, Cluster]]:
 
 
 def open_topic(place: str, name: str, partitions: int, *, compacted: bool, retention_ms: int) -> Topic:
-    from penstock.log.logs.published_topic import PublishedTopic
+    from penstock.log.published_topic import PublishedTopic
 
     cluster = Cluster(parse(place).servers, access(place))
     return PublishedTopic(cluster, name, partitions, compacted=compacted, retention_ms=retention_ms)
