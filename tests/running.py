@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ class Running:
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.port = 0
+        self.own: dict[str, Callable[[], None]] = {}
+        """What else can be done to it, by name."""
 
     def start(self) -> None:
         if self.process is not None and self.process.stdout is not None:
@@ -43,7 +46,7 @@ class Running:
             return self.process.pid if self.process else None
         children = json.loads((self.data / "run" / "supervisor.json").read_text())["processes"]
         found = children["edge" if victim == "edge" else "flows"]["pid"]
-        return _java_below(found) if victim == "jvm" and found else found
+        return java_below(found) if victim == "jvm" and found else found
 
     def stop(self) -> int:
         assert self.process is not None
@@ -65,7 +68,7 @@ class Running:
                 return json.loads(error.read())
 
 
-def _java_below(pid: int) -> int | None:
+def java_below(pid: int) -> int | None:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from penstock.log import control_keys
 from penstock.log.builds import BatchMeta, batch_meta
 from penstock.log.group_commit import GroupCommit
 from penstock.log.log import Append, Count, EndsAt, LogReader, Share, Stream
+from penstock.log.patience import patiently
 from penstock.protocol import wire
 from penstock.views.unpack import dicts_of
 
@@ -172,14 +174,13 @@ class Sink:
         complete_us = meta.complete_us if isinstance(self.made.node, ViewDef) or self.made.hands_on else None
         appends = [Append(self.output, batch, stored, requires=(unwritten,), sets=sets, complete_us=complete_us)]
         for name, feed in self.feeds.items():
-            found = late_events(
-                self.logs[name], feed, self.made.node.name, span.start_commits[name], span.end_commits[name], now
-            )
+            where = (self.logs[name], feed, self.made.node.name, span.start_commits[name], span.end_commits[name])
+            found = patiently(partial(late_events, *where, now))
             if found is not None:
                 key = control_keys.count(name, self.made.node.name)
                 count = Count(key, "late", Share("accepted"))
                 appends.append(Append(self.late, found, follows=True, counts=(count,)))
-        for outcome in self.group.submit(appends).result():
+        for outcome in patiently(lambda: self.group.submit(appends).result(), ended=lambda: self.group.is_closing):
             if isinstance(outcome, Exception):
                 raise outcome
         self.next_commit += 1

@@ -37,6 +37,7 @@ from penstock.flows.regroup.cuts import CutFile
 from penstock.log.follower import INTERVAL_S
 from penstock.log.log import Block, Commit, LogReader, Stream
 from penstock.log.opening import access, open_reader, placed, read_placed
+from penstock.log.patience import all_of
 
 FORMAT = "penstock"
 _FEED = "feed"
@@ -351,11 +352,11 @@ def read_split(feed: Feed, split: Split, given: Any = None) -> Iterator[pa.Recor
         yield from _shown_together(feed, iter(()), split.mark_us)
         return
     if split.placed:
-        yield from _shown_together(feed, _placed_in_commit_order(feed, split, given), split.mark_us)
+        yield from _shown_together(feed, all_of(lambda: _placed_in_commit_order(feed, split, given)), split.mark_us)
         return
     log = feed.open()
     try:
-        yield from _shown_together(feed, _in_commit_order(log, feed, split), split.mark_us)
+        yield from _shown_together(feed, all_of(lambda: _in_commit_order(log, feed, split)), split.mark_us)
     finally:
         log.close()
 

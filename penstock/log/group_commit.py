@@ -48,6 +48,8 @@ TIDY_S = 1.0
 GIVE_UP_S = 20.0
 """How long a caller waits: less than most clients do, so that they hear what is the matter, and longer than any commit
 that a disk takes which works."""
+CLOSE_S = 3.0
+"""What the last commits get before one whose outcome is not known is abandoned."""
 STALLED_S = 10.0
 """A commit that takes so long is not going to end soon: the disk hangs."""
 _TRIED = "tried"
@@ -119,6 +121,10 @@ class GroupCommit:
         return self._unwritten
 
     @property
+    def is_closing(self) -> bool:
+        return self._closing
+
+    @property
     def problem(self) -> PenstockError | None:
         """Why the log cannot be written to now; None: as far as is known it can."""
         began = self._began
@@ -127,7 +133,7 @@ class GroupCommit:
                 f"a commit has taken more than {self._stalled_s:g} s",
                 hint="see whether the disk of the data folder hangs, or Kafka does not answer",
             )
-        return self._failure
+        return self._failure or self._log.problem
 
     def submit(self, appends: Sequence[Append], remember: Mapping[str, Any | None] | None = None) -> Future[Results]:
         """Append in the next commit: the future holds one result per append, as `Log.append` gives them."""
@@ -159,7 +165,10 @@ class GroupCommit:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._log.abandon()
+            self._thread.join()
         self._closed.set()
 
     # Taking

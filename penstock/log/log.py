@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
+from penstock.errors import PenstockError
 from penstock.horizon import Horizon
 from penstock.position import Position
 
@@ -307,6 +308,27 @@ class Writer:
         return self.silent_s is not None and self.silent_s < SILENT_S
 
 
+@dataclass(frozen=True, slots=True)
+class LogHealth:
+    """How a log is, as far as this process knows without asking anybody."""
+
+    kind: str
+    """The backend's name."""
+    addresses: tuple[str, ...] = ()
+    away_us: int | None = None
+    """Since when it takes nothing; None: as far as is known it does."""
+    term: int = 0
+    writer: Writer | None = None
+    lag: int | None = None
+    """Records of the journal that the index does not have yet; None: not known here."""
+    void: int = 0
+    """Records of the journal that do not count: of writers that were replaced, repeated, or of strangers."""
+    claims: int = 0
+    """How often a writer, or the same one in doubt, has claimed the log."""
+    doubt_s: float = 0.0
+    """How long this writer has not known what became of a record, all times together."""
+
+
 Turn = Literal["now", "free", "standby"]
 """Whether one becomes the writer at once, only where nobody else writes, or waits until nobody does; where one folder
 has one log its locks say that."""
@@ -368,6 +390,9 @@ class LogReader(Protocol):
     def writer(self) -> Writer | None:
         """Who writes this log, or wrote it last; None: nobody has, or its kind tells only by locks of its folder."""
 
+    def health(self) -> LogHealth:
+        """For people and for metrics. Waits for nothing but the index."""
+
     def see_all(self) -> None:
         """See that what is asked from now on finds all that was committed before this call, also on other machines.
         A reader that follows may be behind by some milliseconds."""
@@ -385,6 +410,14 @@ class Log(LogReader, Protocol):
     @property
     def replicated(self) -> bool:
         """Whether what it acknowledges is on two machines at least."""
+
+    @property
+    def problem(self) -> PenstockError | None:
+        """Why nothing can be written now, as far as that is known without trying; None: it may be."""
+
+    def abandon(self) -> None:
+        """Called by whoever ends, from another thread: a commit whose outcome is not known raises
+        `OutcomeUnknownError` instead of finding it out."""
 
     @property
     def answer_s(self) -> float:

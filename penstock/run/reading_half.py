@@ -20,6 +20,7 @@ from penstock.rights.rights import Rights
 from penstock.rights.web_origins import WebOrigins
 from penstock.run.announcement import processes
 from penstock.run.edge_log import FollowedLog, Setting, WrittenLog
+from penstock.run.log_status import LogStatus
 from penstock.run.security import OPEN, PROBE, refuse_open, request_rate
 from penstock.serve.replies import errors_as_json, quieten
 from penstock.serve.serving import Serving
@@ -68,6 +69,9 @@ class ReadingHalf:
             refusal=edge_log.refusal if isinstance(edge_log, FollowedLog) else nothing_is_remembered,
         )
         self.serving.status.processes = partial(processes, setting.folder)
+        log_status = LogStatus(log, edge_log.log if isinstance(edge_log, WrittenLog) else None)
+        log_status.measure(observer)
+        self.serving.status.more["log"] = log_status
         self.connections = connections = Connections(setting.limits, clock, observer.emit)
         observer.gauge("penstock_collect_connections", "Open connections.", (), lambda: {(): float(connections.open)})
 

@@ -177,6 +177,11 @@ def _key(row: Rows, piece: Piece, view: str) -> str:
 async def kill(app: Running, victim: str, found: Findings) -> None:
     """Hit one process and wait until everything is ready again."""
     deadline = time.monotonic() + READY_S
+    if victim in app.own:
+        found.kills.append(victim)
+        print(f"kill {len(found.kills)}: {victim}", flush=True)
+        await asyncio.to_thread(app.own[victim])
+        return
     while (pid := app.pid(victim)) is None:
         assert time.monotonic() < deadline, f"there is no {victim} to kill"
         await asyncio.sleep(0.1)
@@ -205,10 +210,12 @@ async def healthy(session: aiohttp.ClientSession, app: Running, since: float) ->
     raise AssertionError(f"not healthy within {READY_S} s")
 
 
-async def play(kills: int, seed: int, data: Path, piece: Piece = STEPS) -> Findings:
+async def play(
+    kills: int, seed: int, data: Path, piece: Piece = STEPS, app: Running | None = None, found: Findings | None = None
+) -> Findings:
     """The whole piece: load, subscribers, kills, and then the reckoning."""
-    chance, found, end = random.Random(seed), Findings(), asyncio.Event()
-    app = Running(piece.app, data)
+    chance, found, end = random.Random(seed), found or Findings(), asyncio.Event()
+    app = app or Running(piece.app, data)
     await asyncio.to_thread(app.start)
     views: dict[str, Rows] = {view: {} for view in piece.keys}
     try:
@@ -268,9 +275,10 @@ async def settled(
             await asyncio.sleep(0.2)
 
 
-def reckon(found: Findings, data: Path, piece: Piece = STEPS) -> None:
+def reckon(found: Findings, data: Path, piece: Piece = STEPS, log_at: str | None = None) -> None:
     """What the log and `verify` say afterwards."""
-    log = open_reader(Folder(data).edge_log)
+    folder = Folder(data, None if log_at is None else f"{log_at}/chaos")
+    log = open_reader(folder.edge_log)
     stream = log.find("steps")
     assert stream is not None
     held: list[int] = []
@@ -283,6 +291,7 @@ def reckon(found: Findings, data: Path, piece: Piece = STEPS) -> None:
     if lost := found.acked - set(held):
         found.wrong.append(f"{len(lost)} acknowledged events are lost: {sorted(lost)[:10]}")
     command = [sys.executable, "-m", "penstock.cli.main", "verify", str(piece.app), "--data", str(data)]
+    command += [] if log_at is None else ["--log", log_at]
     done = subprocess.run(command, capture_output=True, text=True)
     print(done.stdout)
     if done.returncode != 0:

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from penstock.clock import SystemClock
-from penstock.errors import BadLogError, LogHeldError, LogUnavailableError, StaleTermError
-from penstock.log.log import Log, StreamSpec, Turn
+from penstock.errors import BadLogError, LogHeldError, LogUnavailableError, OutcomeUnknownError, StaleTermError
+from penstock.log.group_commit import GroupCommit
+from penstock.log.log import Append, Log, StreamSpec, Turn
 from penstock.log.logs import kafka as kafka_log
 from penstock.log.logs import kafka_turn
 from penstock.log.logs.kafka import open_log, open_reader, parse, place_of
@@ -27,7 +28,7 @@ from penstock.log.logs.kafka_cluster import Cluster
 from penstock.log.logs.kafka_index import LogJournal
 from penstock.log.opening import placed, read_placed
 from penstock.testing.contracts.log_backends import BACKENDS, KafkaBackend
-from penstock.testing.contracts.log_events import SCHEMA, everything, put
+from penstock.testing.contracts.log_events import SCHEMA, events, everything, put
 from tests.kafka_broker import Broker
 
 DEADLINE_S = 60.0
@@ -61,18 +62,44 @@ def test_while_the_broker_stands_still_nothing_is_taken_and_then_it_goes_on(
         put(log, stream, [1])
         kafka.pause()
         waking = threading.Timer(6, kafka.resume)
-        waking.start()
         try:
             with pytest.raises(LogUnavailableError):
                 put(log, stream, [2])
+            waking.start()
             key = _key_taken(log)
         finally:
+            kafka.resume()
             waking.join()
         put(log, stream, [3])
         assert everything(log, stream) == [1, 3]
         with closing(open_reader(machine("b"))) as reader:
             assert everything(reader, stream) == [1, 3]
             assert dict(reader.memory()) == dict(log.memory()) == key
+
+
+def test_while_kafka_is_away_everybody_is_told_in_time_and_then_it_goes_on(
+    kafka: Broker, machine: Callable[[str], str]
+) -> None:
+    with closing(opened(machine("a"))) as log:
+        stream = log.create(StreamSpec("numbers", SCHEMA, unique=True))
+        group = GroupCommit(log, give_up_s=log.answer_s, withdraw=True)
+        group.submit([Append(stream, events([1]))]).result(DEADLINE_S)
+        kafka.pause()
+        try:
+            until(lambda: group.problem is not None)  # nobody has asked for anything: a beat has told
+            began = time.monotonic()
+            asked = [group.submit([], {"key": n}) for n in range(2)]
+            for waiting in asked:
+                with pytest.raises((LogUnavailableError, OutcomeUnknownError)):
+                    waiting.result(DEADLINE_S)
+            assert time.monotonic() - began < 6
+            assert log.health().away_us is not None
+        finally:
+            kafka.resume()
+        until(lambda: group.problem is None)
+        group.submit([Append(stream, events([1, 2]))]).result(DEADLINE_S)
+        assert everything(log, stream) == [1, 2]
+        group.close()
 
 
 def _key_taken(log: Log) -> dict[str, int]:

@@ -112,6 +112,7 @@ CONCEPTS = {
     "flows/regroup/first_rows.py": "a limit over an order, by an index",
     "flows/regroup/unit_choice.py": "which units verify looks at",
     "flows/summary_bounds.py": "how verify judges an estimate",
+    "run/log_status.py": "what is said of the logs",
     "run/reading_edge.py": "the edge that only reads",
     "run/writing_half.py": "the other half of an edge than run/reading_half.py",
     "serve/live_page.py": "the page",

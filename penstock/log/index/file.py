@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from penstock.clock import Clock
 from penstock.errors import CorruptBlockError, DiskFullError, FolderMismatchError, LogUnavailableError, PenstockError
 from penstock.log.index.tables import OLDER, Index, Look, Tables, Values, refuse_newer
-from penstock.log.log import Writer
+from penstock.log.log import LogHealth, Writer
 
 T = TypeVar("T")
 
@@ -90,6 +90,9 @@ class IndexFile:
         """The locks of the folder tell."""
         return None
 
+    def health(self) -> LogHealth:
+        return LogHealth("sqlite", term=int(Index(self).meta().get("term", 0)), lag=0)
+
     def see_all(self) -> None:
         """Every question does."""
 
@@ -115,8 +118,13 @@ class IndexFileWriter(IndexFile):
     """Less than most clients wait, so that they hear what is the matter, and longer than any commit that a disk takes
     which works."""
 
+    problem = None
+
     def check_turn(self) -> None:
         """Every transaction does."""
+
+    def abandon(self) -> None:
+        """A commit on a disk ends by itself."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         super().__init__(path)

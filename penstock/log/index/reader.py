@@ -22,7 +22,7 @@ from penstock.errors import CorruptBlockError, PositionGoneError
 from penstock.evolution import adapt
 from penstock.log.control import Recall
 from penstock.log.index.tables import Database, ElsewherePayloads, Index, Payloads, Stored, checksum
-from penstock.log.log import CONTROL, Block, Bounds, Commit, Stream, Version, Writer
+from penstock.log.log import CONTROL, Block, Bounds, Commit, LogHealth, Stream, Version, Writer
 
 _PAGE_BLOCKS = 64
 _PAGE_BYTES = 4 * 1024**2
@@ -253,6 +253,9 @@ class IndexedReader:
 
     def writer(self) -> Writer | None:
         return self.database.writer()
+
+    def health(self) -> LogHealth:
+        return self.database.health()
 
     def see_all(self) -> None:
         self.database.see_all()

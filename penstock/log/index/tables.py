@@ -26,8 +26,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import FolderMismatchError, StaleTermError
-from penstock.log.log import Bounds, Commit, Stream, StreamSpec, Writer
+from penstock.errors import FolderMismatchError, PenstockError, StaleTermError
+from penstock.log.log import Bounds, Commit, LogHealth, Stream, StreamSpec, Writer
 
 T = TypeVar("T")
 Values = Sequence[Any] | Mapping[str, Any]
@@ -161,6 +161,9 @@ class Database(Look, Protocol):
     def see_all(self) -> None:
         """See `LogReader.see_all`."""
 
+    def health(self) -> LogHealth:
+        """See `LogReader.health`."""
+
     def close(self) -> None: ...
 
 
@@ -170,8 +173,15 @@ class WritableDatabase(Database, Protocol):
     answer_s: float
     """See `Log.answer_s`."""
 
+    @property
+    def problem(self) -> PenstockError | None:
+        """See `Log.problem`."""
+
     def check_turn(self) -> None:
         """See `Log.check_turn`."""
+
+    def abandon(self) -> None:
+        """See `Log.abandon`."""
 
     def claim(self, app: str) -> int:
         """Become the writer of this app's index, which is made if need be: gives the new term."""

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.errors import SchemaChangeError
+from penstock.errors import PenstockError, SchemaChangeError
 from penstock.evolution import changes_refused
 from penstock.horizon import Horizon
 from penstock.log import control
@@ -70,8 +70,15 @@ class IndexedLog(IndexedReader):
     def answer_s(self) -> float:
         return self._writable.answer_s
 
+    @property
+    def problem(self) -> PenstockError | None:
+        return self._writable.problem
+
     def check_turn(self) -> None:
         self._writable.check_turn()
+
+    def abandon(self) -> None:
+        self._writable.abandon()
 
     def memory(self) -> ControlMap:
         return self._memory

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,15 +34,15 @@ from urllib.parse import parse_qs, quote, urlsplit
 import msgspec
 import pyarrow as pa
 
-from penstock.clock import Clock
-from penstock.errors import FolderMismatchError, LogUnavailableError, StaleTermError
+from penstock.clock import Clock, rfc3339
+from penstock.errors import FolderMismatchError, LogUnavailableError, OutcomeUnknownError, StaleTermError
 from penstock.log.index.file import failures
 from penstock.log.index.reader import IndexedReader, PlacedRange
 from penstock.log.index.tables import BlockPlace, Index, Stored, Tables
 from penstock.log.index.writer import IndexedLog
 from penstock.log.kafka_settings import ClientSettings, client_settings
 from penstock.log.kafka_topics import REPLICAS, TopicFacts, differences, refuse
-from penstock.log.log import CONTROL, Block, Stream, Turn, Writer
+from penstock.log.log import CONTROL, Block, LogHealth, Stream, Turn, Writer
 from penstock.log.logs.kafka_cluster import Cluster, DoubtError
 from penstock.log.logs.kafka_index import IndexApplier, JournalIndex, KafkaPlace, LogJournal, note_state
 from penstock.log.logs.kafka_journal import Record, State, TableCall, recording
@@ -111,6 +112,9 @@ class JournalIndexWriter(JournalIndex):
         self._busy = threading.Lock()
         """Held by whoever writes to the journal: a commit, or a beat between two of them."""
         self._wrote = 0.0
+        self._away_us: int | None = None
+        self._doubt_s = 0.0
+        self._abandoned = False
         self._replaced, self._replaced_by = False, ""
         self._heart: Heart | None = None
         self._blocks: list[tuple[int, tuple[str, int, bytes | None, Any]]] = []
@@ -176,24 +180,34 @@ class JournalIndexWriter(JournalIndex):
 
     def beat(self, *, left: bool = False) -> None:
         """Say in the journal that this writer lives, unless it is just writing; and hear whether another claimed."""
-        if not self._busy.acquire(blocking=left, timeout=_FAREWELL_S if left else -1):
-            return
-        try:
-            state = self._judge.state()
-            if state.writer != self._writer:  # one of this folder has claimed
+        with self._unless_busy(left) as free:
+            state = self._judge.state() if free else None
+            if state is not None and state.writer != self._writer:  # one of this folder has claimed
                 self._be_replaced(state)
-            if self._replaced:
-                return
-            record = msgspec.structs.replace(self._record(state.claim, state.number, []), beat=True, left=left)
-            after = self._judged(state, self._write(record, _FAREWELL_S if left else None), record)
-            if after.writer == self._writer:
-                self._judge.remember(after)
-            else:
-                self._be_replaced(after)
+        if state is None or self._replaced:
+            return
+        record = msgspec.structs.replace(self._record(state.claim, state.number, []), beat=True, left=left)
+        try:
+            offset = self._write(record, _FAREWELL_S if left else None)
+            with self._unless_busy(left) as free:
+                if free and (state := self._judge.state()).offset <= offset:
+                    after = self._judged(state, offset, record)
+                    if after.writer == self._writer:
+                        self._judge.remember(after)
+                    else:
+                        self._be_replaced(after)
         except (DoubtError, LogUnavailableError):
             pass  # the next one is as good
+
+    @contextmanager
+    def _unless_busy(self, wait: bool) -> Iterator[bool]:
+        """Whether nobody writes to the journal within this block; a moment is waited for that, if so asked."""
+        free = self._busy.acquire(timeout=_FAREWELL_S) if wait else self._busy.acquire(blocking=False)
+        try:
+            yield free
         finally:
-            self._busy.release()
+            if free:
+                self._busy.release()
 
     def _be_replaced(self, newest: State) -> None:
         """From here on nobody takes this process's word that the index is new."""
@@ -285,8 +299,12 @@ class JournalIndexWriter(JournalIndex):
         )
 
     def _write(self, record: Record, within_s: float | None = None) -> int:
-        offset = self.journal.write(record, within_s)
-        self._wrote = time.monotonic()
+        try:
+            offset = self.journal.write(record, within_s)
+        except DoubtError:
+            self._away_us = self._away_us or self._clock.now_us()
+            raise
+        self._wrote, self._away_us = time.monotonic(), None
         return offset
 
     def _judged(self, state: State, offset: int, record: Record) -> State:
@@ -302,11 +320,40 @@ class JournalIndexWriter(JournalIndex):
     def _claim_in_doubt(self, state: State) -> int:
         """Claim again, so that what stands behind the claim is void; gives where it stands."""
         claim = self._record(state.claim + 1, 0, [])
-        while True:
-            try:
-                return self._write(claim)
-            except DoubtError:
-                time.sleep(_AGAIN_S)
+        began = time.monotonic()
+        try:
+            while True:
+                self._refuse_when_abandoned()
+                try:
+                    return self._write(claim)
+                except DoubtError:
+                    time.sleep(_AGAIN_S)
+        finally:
+            self._doubt_s += time.monotonic() - began
+
+    def _refuse_when_abandoned(self) -> None:
+        if self._abandoned:
+            raise OutcomeUnknownError(
+                "this process ends, and Kafka has not said whether this was written",
+                hint="send it again under the same event id, Idempotency-Key or Producer-Seq: then it is taken once",
+            )
+
+    def abandon(self) -> None:
+        self._abandoned = True
+
+    @property
+    def problem(self) -> LogUnavailableError | None:
+        """Told by the last beat or record."""
+        if (since := self._away_us) is None:
+            return None
+        return LogUnavailableError(
+            f"Kafka has not answered since {rfc3339(since)}",
+            detail=self.journal.where.servers,
+            hint="see whether it runs, and whether this machine reaches it",
+        )
+
+    def health(self) -> LogHealth:
+        return replace(super().health(), away_us=self._away_us, doubt_s=self._doubt_s)
 
     def _found_out(self, state: State, record: Record, last: int) -> tuple[State | None, State]:
         """The state right behind a record of ours, None: it does not count; and the state up to and with an offset. It
@@ -317,7 +364,7 @@ class JournalIndexWriter(JournalIndex):
                 if at.offset > last:
                     return found, at
             except LogUnavailableError:
-                pass
+                self._refuse_when_abandoned()
             time.sleep(_AGAIN_S)
 
     def _found(self, state: State, record: Record, last: int) -> tuple[State | None, State]:

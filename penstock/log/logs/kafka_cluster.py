@@ -177,6 +177,15 @@ class Cluster:
             yield message
             at = message.offset + 1
 
+    def known_end(self, topic: str, partition: int = 0) -> int:
+        """The offset behind the last record, as of the last answer to somebody who reads there; nobody is asked."""
+        with self._lock:
+            consumer, at = self._readers.get((topic, partition), (None, 0))
+            if consumer is None:
+                return 0
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+            return max(int(end), at)
+
     def follow(self, topic: str, partition: int, offset: int, wait_s: float) -> list[TopicRecord]:
         """The records from an offset on that are there; the first of them is waited for, also where there is no such
         topic yet. Meanwhile nobody else gets an answer from this object."""

@@ -26,7 +26,7 @@ from penstock.log.index import file
 from penstock.log.index.file import BUSY_S, IndexFile, failures
 from penstock.log.index.tables import Look, Tables, Values
 from penstock.log.kafka_settings import client_settings
-from penstock.log.log import Writer
+from penstock.log.log import LogHealth, Writer
 from penstock.log.logs.kafka_cluster import Cluster
 from penstock.log.logs.kafka_journal import Record, State, decode, encode, replay
 from penstock.log.logs.kafka_keeper import PULSE_S, Hold, IndexKeeper
@@ -65,13 +65,16 @@ class LogJournal:
 
     def __init__(self, where: KafkaPlace) -> None:
         self.where = where
-        self.cluster = Cluster(where.servers, client_settings(secure=where.secure))
+        settings = client_settings(secure=where.secure)
+        self.cluster, self.beats = (Cluster(where.servers, settings) for _ in range(2))
+        """Beats have clients of their own: one that waits for its answer holds up no commit."""
         self.written, self.kept = (Hold(where.index.with_name(where.index.name + end)) for end in _HOLDS)
         """Whether the log's writer, or a keeper, is at work on this folder."""
         self._applier: IndexApplier | None = None
 
     def close(self) -> None:
         self.cluster.close()
+        self.beats.close()
         self.written.release()
         if self._applier is not None:
             self._applier.connection.close()
@@ -84,7 +87,8 @@ class LogJournal:
             yield message.offset, decode(message.value)
 
     def write(self, record: Record, within_s: float | None = None) -> int:
-        return self.cluster.write([(self.where.journal, 0, None, encode(record))], within_s)[0]
+        cluster = self.beats if record.beat else self.cluster
+        return cluster.write([(self.where.journal, 0, None, encode(record))], within_s)[0]
 
     def is_kept_here(self) -> bool:
         """Whether the index is as new as any acknowledgement, as far as a process of this folder can know."""
@@ -100,6 +104,10 @@ class LogJournal:
         if messages := self.cluster.follow(self.where.journal, 0, at, wait_s):
             applier.take([(message.offset, decode(message.value)) for message in messages], at)
         return applier.state()
+
+    def lag(self) -> int:
+        behind = 0 if self._applier is None else self._applier.state().offset
+        return max(0, self.cluster.known_end(self.where.journal) - behind)
 
     # The index
 
@@ -310,9 +318,28 @@ class JournalIndex(IndexFile):
             self._told, self._told_at = self._writer_now(), now
         return self._told
 
-    def _writer_now(self) -> Writer | None:
+    def health(self) -> LogHealth:
+        state, pulse = self._noted(), self.journal.written.look() or self.journal.kept.look()
+        return LogHealth(
+            "kafka",
+            tuple(self.journal.where.servers.split(",")),
+            term=self._term(),
+            writer=self.writer(),
+            lag=None if pulse is None else pulse.lag,
+            void=state.void,
+            claims=state.claim,
+        )
+
+    def _term(self) -> int:
+        rows = super().rows("SELECT value FROM meta WHERE key = 'term'")
+        return int(rows[0][0]) if rows else 0
+
+    def _noted(self) -> State:
         rows = super().rows("SELECT value FROM meta WHERE key = ?", (_STATE,))
-        state = msgspec.json.decode(rows[0][0], type=State) if rows else State()
+        return msgspec.json.decode(rows[0][0], type=State) if rows else State()
+
+    def _writer_now(self) -> Writer | None:
+        state = self._noted()
         if not state.writer:
             return None
         pulse = self.journal.written.look() or self.journal.kept.look()

@@ -42,9 +42,11 @@ class Pulse(NamedTuple):
     at_ns: int
     heard_ns: int
     """When the log's writer was last heard of; 0: not yet."""
+    lag: int
+    """Records of the journal that the index does not have yet."""
 
 
-_PULSE = struct.Struct("<qq")
+_PULSE = struct.Struct("<qqq")
 
 
 class Hold:
@@ -67,7 +69,7 @@ class Hold:
         for _ in range(_TRIES):
             with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.pwrite(file, _PULSE.pack(0, 0), 0)
+                os.pwrite(file, _PULSE.pack(0, 0, 0), 0)
                 self._file = file
                 return True
             if self.look() is not None:
@@ -76,9 +78,9 @@ class Hold:
         os.close(file)
         return False
 
-    def pulse(self, heard_ns: int) -> None:
+    def pulse(self, heard_ns: int, lag: int = 0) -> None:
         if self._file is not None:
-            os.pwrite(self._file, _PULSE.pack(time.monotonic_ns(), heard_ns), 0)
+            os.pwrite(self._file, _PULSE.pack(time.monotonic_ns(), heard_ns, lag), 0)
 
     def release(self) -> None:
         if self._file is not None:
@@ -110,6 +112,9 @@ class FollowedJournal(Protocol):
 
     def follow(self, wait_s: float) -> State:
         """Apply what comes within a time, at once when it comes; gives the state of the index behind it."""
+
+    def lag(self) -> int:
+        """How many records are known of that were not applied."""
 
     def close(self) -> None: ...
 
@@ -153,6 +158,6 @@ class IndexKeeper:
                 if signs >= 0 and state.signs != signs:  # what was there at the beginning may be of long ago
                     heard_ns = time.monotonic_ns()
                 signs, self._failed = state.signs, False
-                self._kept.pulse(heard_ns)
+                self._kept.pulse(heard_ns, journal.lag())
         finally:
             journal.close()

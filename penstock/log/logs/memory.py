@@ -22,7 +22,7 @@ from penstock.errors import DiskFullError, FolderMismatchError
 from penstock.log.index.reader import IndexedReader
 from penstock.log.index.tables import Index, Look, Stored, Tables, Values
 from penstock.log.index.writer import IndexedLog
-from penstock.log.log import Stream, Turn
+from penstock.log.log import LogHealth, Stream, Turn
 
 T = TypeVar("T")
 Payload = tuple[Any, bytes | None]
@@ -32,6 +32,7 @@ class Memory:
     """One log's tables and payloads."""
 
     answer_s = 20.0
+    problem = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -66,6 +67,9 @@ class Memory:
     def check_turn(self) -> None:
         """Every transaction does."""
 
+    def abandon(self) -> None:
+        """A commit ends by itself."""
+
     def claim(self, app: str) -> int:
         with self.transaction() as tables:
             term = tables.claim(app)
@@ -93,6 +97,9 @@ class Memory:
 
     def writer(self) -> None:
         """It is this process."""
+
+    def health(self) -> LogHealth:
+        return LogHealth("memory", lag=0)
 
     def see_all(self) -> None:
         """Every question does."""

@@ -197,6 +197,22 @@ def test_nobody_waits_for_ever_and_what_was_submitted_is_written_all_the_same(he
     group.close()
 
 
+def test_what_still_waits_for_its_turn_is_taken_back_where_that_is_wanted(held: Held, stream: Stream) -> None:
+    group = GroupCommit(held, give_up_s=0.3, withdraw=True)
+    first = group.submit([append(stream, 1)])
+    assert held.entered.acquire(timeout=60)
+    second = group.submit([append(stream, 2)])
+    with pytest.raises(OutcomeUnknownError):
+        first.result(60)
+    with pytest.raises(LogUnavailableError, match="nothing of this was taken"):
+        second.result(60)
+    for _ in range(3):
+        held.let.release()
+    assert group.submit([append(stream, 3)]).result(60)
+    assert everything(held._log, stream) == [1, 3]
+    group.close()
+
+
 async def test_a_task_waits_no_longer_than_a_thread(held: Held, stream: Stream) -> None:
     group = GroupCommit(held, give_up_s=0.1)
     with pytest.raises(OutcomeUnknownError):

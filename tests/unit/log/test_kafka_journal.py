@@ -87,7 +87,7 @@ class World:
     def _journal(self) -> LogJournal:
         index = self._folder / f"{next(self._numbers)}.db"
         journal = LogJournal(KafkaPlace("played:1", "model", "edge", index))
-        journal.cluster = self.cluster  # type: ignore[assignment]
+        journal.cluster = journal.beats = self.cluster  # type: ignore[assignment]
         return journal
 
     def writer(self) -> IndexedLog:
