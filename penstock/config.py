@@ -256,6 +256,16 @@ class Folder:
         return self.root / "flows.lock"
 
     @property
+    def copy_lock(self) -> Path:
+        """Held by `penstock export` while queries stand still for it."""
+        return self.run / "copy.lock"
+
+    @property
+    def copy_paused(self) -> Path:
+        """There while they do."""
+        return self.run / "copy.paused"
+
+    @property
     def inbox(self) -> Path:
         """Where a command leaves what only the edge may write to its log; for its owner's eyes only."""
         return self.root / "inbox"

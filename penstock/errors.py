@@ -118,6 +118,14 @@ class FolderMismatchError(PenstockError, code="wrong_folder"):
     """The data folder belongs to another app, was written by a newer format, or cannot be used."""
 
 
+class MovedError(PenstockError, code="moved"):
+    """The data folder was closed by `penstock export --close`: another copy goes on."""
+
+
+class ArchiveError(PenstockError, code="bad_archive"):
+    """A file is no archive of an app, or is damaged."""
+
+
 class BadLogError(PenstockError, code="bad_log"):
     """`--log` names no log that there is."""
 

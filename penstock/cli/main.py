@@ -67,6 +67,9 @@ def run(
     log: LogOption = "sqlite",
     master: MasterOption = None,
     checkpoint: CheckpointOption = None,
+    reopen: Annotated[
+        bool, typer.Option("--reopen", help="Start although the folder was closed by `export --close`.")
+    ] = False,
     *,
     security: Security,
 ) -> None:
@@ -75,7 +78,12 @@ def run(
 
     spark_master.choose(master, checkpoint)
     loaded = load(target)
-    _exit(launch.run(launch.Request.of(loaded, data, log, host, port, security, checkpoint), terminal))
+    request = launch.Request.of(loaded, data, log, host, port, security, checkpoint)
+    if reopen:
+        from penstock.run import moving
+
+        moving.reopen(request.folder, loaded.application.name)
+    _exit(launch.run(request, terminal))
 
 
 @app.command()
@@ -322,6 +330,42 @@ def rebuild(
     if reply.status not in (200, 202):
         raise reply.error()
     terminal.note(f"'{name}' is being rebuilt; `penstock status` shows when it is level")
+
+
+@app.command()
+def export(
+    target: AppArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive to write; it must not exist.")],
+    data: DataOption = None,
+    checkpoint: CheckpointOption = None,
+    close: Annotated[
+        bool, typer.Option("--close", help="Stop the app and close its folder, so that only the copy goes on.")
+    ] = False,
+) -> None:
+    """Write an app's data folder into one file: streams, views, state. The app may run meanwhile."""
+    from penstock.run import moving
+
+    loaded = load(target)
+    folder = loaded.folder(data, "sqlite", checkpoint)
+    archive = moving.export(folder, loaded.application.name, file.absolute(), close=close, tell=terminal.note)
+    terminal.note(f"'{archive.app}' is in {file}: {len(archive.files):,} files, {archive.bytes:,} bytes")
+    if close:
+        terminal.note(f"'{folder.root}' is closed: it starts again with --reopen only")
+
+
+@app.command(name="import")
+def import_(
+    target: AppArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An archive that `export` has written.")],
+    data: DataOption = None,
+) -> None:
+    """Make a data folder out of an archive; readers and producers go on where they were."""
+    from penstock.run import moving
+
+    loaded = load(target)
+    folder = loaded.folder(data)
+    archive = moving.restore(folder, loaded.application.name, file.absolute())
+    terminal.note(f"'{archive.app}' of {archive.exported} is in {folder.root}: run it")
 
 
 @app.command()

@@ -6,6 +6,7 @@ nothing of an earlier driver can still write.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import random
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 from penstock import plain, spark_master
@@ -44,6 +45,7 @@ from penstock.views.read_rule import rule_problems
 _log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
+_COPY_LOOK_S = 0.02
 _CHORES_S = 5.0
 _COMMIT_S = 120.0
 """How long a batch waits for its commit before it is run again: the first one of a rebuild can be large."""
@@ -145,6 +147,7 @@ class Runner:
             for flow in self.flows.values():
                 flow.look(now)
                 watch.look(flow, now)
+            self._stand_still(watch)
             self.regrouped.look()
             look_at_cluster(self.planner.spark)
             self._rebuild_what_must()
@@ -154,6 +157,22 @@ class Runner:
                 self._chores()
         self.regrouped.stop()
         self._stop_all(list(self.flows.values()))
+
+    def _stand_still(self, watch: HangWatch) -> None:
+        """Keep every query between two batches while `penstock export` copies what belongs together."""
+        if not _copy_under_way(self.folder):
+            return
+        with ExitStack() as held:
+            for sink in [flow.sink for flow in self.flows.values() if flow.sink is not None]:
+                while not sink.lock.acquire(timeout=_LOOK_S):
+                    self.beat()
+                held.callback(sink.lock.release)
+            self.folder.copy_paused.touch()
+            held.callback(self.folder.copy_paused.unlink, missing_ok=True)
+            while _copy_under_way(self.folder) and not self.stop.is_set():
+                self.beat()
+                watch.excuse()
+                time.sleep(_COPY_LOOK_S)
 
     def _make_flows(self) -> None:
         began = self.clock.monotonic()
@@ -335,6 +354,20 @@ def flow_of(made: Planned, around: Surroundings) -> Flow:
     if made.how == "folded":
         return Flow(made, around)
     return AlertFlow(made, around) if made.fold is None else OrderedFlow(made, around)
+
+
+def _copy_under_way(folder: Folder) -> bool:
+    """Whether a process holds the lock of `penstock export`; one that died does not."""
+    if not folder.copy_lock.exists():
+        return False
+    try:
+        with folder.copy_lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def problems_error(problems: list[Problem]) -> DeclarationError:

@@ -56,6 +56,8 @@ subscriber = KeyFamily("subscriber")
 """`subscriber(credential, name)`: how far a named subscription has come."""
 webhook = KeyFamily("webhook")
 """`webhook(id)`: what its owner asked for; `webhook(id, "progress")`: how far it has come."""
+moved = KeyFamily("moved")
+"""`moved("source")`: when and into which file this folder was moved: no edge begins while it is there."""
 rebuild = KeyFamily("rebuild")
 """`rebuild(name)`: the number of the newest wish to rebuild a flow or view."""
 

@@ -13,12 +13,15 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
+from penstock.clock import rfc3339
 from penstock.config import Folder
-from penstock.errors import FolderHeldError, FolderMismatchError, LogRefusedError, LogUnavailableError
-from penstock.log.opening import check_place
+from penstock.errors import FolderHeldError, FolderMismatchError, LogRefusedError, LogUnavailableError, MovedError
+from penstock.log import control_keys
+from penstock.log.opening import check_place, open_reader
 
 AGAIN_S = 1.0
 WAIT_S = 15.0
@@ -34,6 +37,8 @@ def check_folder(folder: Folder, app: str, *, ask: bool = True, tell: Callable[[
         _refuse_other_log(folder)
     for place in (folder.edge_log, folder.flows_log) if ask else ():
         _check_place(place, app, tell if any(folder.index.glob("*.db")) else None)
+    if folder.log is None:
+        _refuse_moved(folder)
     _make(folder)
 
 
@@ -51,6 +56,18 @@ def _check_place(place: str, app: str, tell: Callable[[str], None] | None) -> No
                 tell(f"waiting for the log: {error.message} ({error.detail})")
             told = True
             time.sleep(AGAIN_S)
+
+
+def _refuse_moved(folder: Folder) -> None:
+    """Two copies must not both take events."""
+    with closing(open_reader(folder.edge_log)) as log:
+        said = log.memory().get(control_keys.moved("source"))
+    if said is not None:
+        raise MovedError(
+            f"the data folder '{folder.root}' was moved",
+            detail=f"it was exported to '{said['file']}' and closed at {rfc3339(said['at_us'])}",
+            hint="run the copy that was imported; if there is none, start this one with --reopen",
+        )
 
 
 def _refuse_strangers(root: Path) -> None:
