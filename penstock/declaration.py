@@ -438,10 +438,19 @@ class Application:
             kind = "flow" if isinstance(node, FlowDef) else "view"
             nodes.append({"name": node.name, "kind": kind, "doc": node.doc, "state": states.get(node.name)})
         nodes += [{"name": c.name, "kind": "channel", "doc": c.where or "", "state": None} for c in self.channels]
-        edges = [{"from": p.url, "to": p.stream} for p in self.pulls]
-        edges += [{"from": i, "to": n.name} for n in self.nodes for i in n.inputs]
-        edges += [{"from": c.target, "to": c.name} for c in self.channels]
+        alone = {"grouping": None, "parallelism": None}
+        edges: list[dict[str, Any]] = [{"from": p.url, "to": p.stream, **alone} for p in self.pulls]
+        edges += [{"from": i, "to": n.name, **self._grouping(i)} for n in self.nodes for i in n.inputs]
+        edges += [{"from": c.target, "to": c.name, **alone} for c in self.channels]
         return {"app": self.name, "nodes": nodes, "edges": edges}
+
+    def _grouping(self, name: str) -> dict[str, Any]:
+        """How what comes from there is spread over those who compute with it, and over how many."""
+        thing = self.stream(name) or self.flow(name)
+        if thing is None:
+            return {"grouping": "to all" if self.table(name) else "by key", "parallelism": 1}
+        by = "by key" if thing.key else "in turn" if thing.partitions > 1 else "as one"
+        return {"grouping": by, "parallelism": thing.partitions}
 
     def problems(self) -> list[Problem]:
         """What is wrong with the declarations, as far as it shows without Spark."""

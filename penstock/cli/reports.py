@@ -35,10 +35,11 @@ _RESULTS = {
     "unverifiable": ("?", "yellow"),
     "open": ("…", "cyan"),
 }
-_STYLES = {"source": "magenta", "stream": "cyan", "flow": "yellow", "view": "green", "channel": "blue"}
+_STYLES = {"source": "magenta", "stream": "cyan", "table": "cyan", "flow": "yellow", "view": "green", "channel": "blue"}
 _SHAPES = {
     "source": ("[/", "/]"),
     "stream": ("([", "])"),
+    "table": ("[[", "]]"),
     "flow": ("{{", "}}"),
     "view": ("[(", ")]"),
     "channel": (">", "]"),
@@ -248,13 +249,27 @@ def tree(graph: dict[str, Any]) -> Tree:
     return root
 
 
-def _branch(above: Tree, name: str, nodes: dict[str, Any], edges: list[dict[str, str]], drawn: set[str]) -> None:
+def _branch(
+    above: Tree,
+    name: str,
+    nodes: dict[str, Any],
+    edges: list[dict[str, Any]],
+    drawn: set[str],
+    into: Mapping[str, Any] | None = None,
+) -> None:
     again = name in drawn
     drawn.add(name)
-    branch = above.add(_label(nodes[name], again))
+    branch = above.add(f"{_label(nodes[name], again)}{_grouping(into)}")
     for edge in () if again else edges:
         if edge["from"] == name:
-            _branch(branch, edge["to"], nodes, edges, drawn)
+            _branch(branch, edge["to"], nodes, edges, drawn, edge)
+
+
+def _grouping(edge: Mapping[str, Any] | None) -> str:
+    """How what comes over an edge is spread, where that is not as one over one."""
+    if edge is None or not edge.get("grouping") or (edge["grouping"] == "as one" and edge["parallelism"] == 1):
+        return ""
+    return f"  [dim]({edge['grouping']} x {edge['parallelism']})[/]"
 
 
 def _label(node: dict[str, Any], again: bool) -> str:
@@ -276,7 +291,9 @@ def mermaid(graph: dict[str, Any]) -> str:
     for node in graph["nodes"]:
         left, right = _SHAPES[node["kind"]]
         lines.append(f'  {ids[node["name"]]}{left}"{_quoted(node["name"])}"{right}')
-    lines += [f"  {ids[edge['from']]} --> {ids[edge['to']]}" for edge in graph["edges"]]
+    for edge in graph["edges"]:
+        said = f'|"{edge["grouping"]} x {edge["parallelism"]}"|' if edge.get("grouping") else ""
+        lines.append(f"  {ids[edge['from']]} -->{said} {ids[edge['to']]}")
     return "\n".join(lines)
 
 

@@ -168,7 +168,7 @@ def _pieces(tail: StreamEnd, batch: pa.RecordBatch) -> Iterator[Piece]:
         for number, part in enumerate(_cut(batch) or [batch]):
             yield Piece(0, start, start + 1, number, part.num_rows, part.serialize())
         return
-    for partition, whole in enumerate(split(batch, tail.stream.partitions)):
+    for partition, whole in enumerate(split(batch, tail.stream.partitions, sum(tail.ends))):
         start = tail.ends[partition]
         for part in _cut(whole):
             yield Piece(partition, start, start + part.num_rows, 0, part.num_rows, part.serialize())
@@ -184,8 +184,9 @@ def _cut(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     return [batch.slice(at, rows) for at in range(0, batch.num_rows, rows)]
 
 
-def split(batch: pa.RecordBatch, partitions: int) -> list[pa.RecordBatch]:
-    """The batch by partition. An event's partition is the CRC-32 of its key: stable over processes and versions."""
+def split(batch: pa.RecordBatch, partitions: int, before: int = 0) -> list[pa.RecordBatch]:
+    """The batch by partition. An event's partition is the CRC-32 of its key: stable over processes and versions. Events
+    without a key go to the partitions in turn; `before` is how many events the stream has."""
     index = batch.schema.get_field_index(KEY)
     if partitions == 1 or index < 0 or not batch.num_rows:
         return [batch, *(batch.slice(0, 0) for _ in range(partitions - 1))]
@@ -193,6 +194,9 @@ def split(batch: pa.RecordBatch, partitions: int) -> list[pa.RecordBatch]:
     places = [0 if key is None else zlib.crc32(_bytes(key)) % partitions for key in column.dictionary.to_pylist()]
     codes = pc.fill_null(column.indices, len(places)).to_numpy(zero_copy_only=False)
     of_row = np.array([*places, 0], np.int64)[codes]
+    if column.null_count:
+        alone = np.flatnonzero(codes == len(places))
+        of_row[alone] = (before + np.arange(len(alone))) % partitions
     return [batch.filter(pa.array(of_row == partition)) for partition in range(partitions)]
 
 
@@ -534,7 +538,7 @@ def _placed(tail: StreamEnd, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordB
     if tail.stream.counts == "commits":
         yield batch, [(0, tail.next_commit)] * batch.num_rows
         return
-    for partition, part in enumerate(split(batch, tail.stream.partitions)):
+    for partition, part in enumerate(split(batch, tail.stream.partitions, sum(tail.ends))):
         start = tail.ends[partition]
         yield part, [(partition, offset) for offset in range(start, start + part.num_rows)]
 

@@ -69,7 +69,10 @@ def export(folder: Folder, app: str, file: Path, *, close: bool, tell: Tell = la
     """Write the archive of an app's data folder, whether it runs or not; with `close` it is stopped first, and stays
     closed. The file is there, whole and durable, when this returns, or it is not there."""
     if folder.log is not None:
-        raise BadLogError("only an embedded log is exported", hint="a log on Kafka is copied there")
+        raise BadLogError(
+            "only an embedded log is exported",
+            hint="a log on Kafka is in reach of any machine",
+        )
     if not (folder.root / "edge.db").exists():
         raise FolderMismatchError(f"'{folder.root}' holds no data of an app", hint="run the app, or pass --data")
     check_place(folder.edge_log, app)

@@ -51,8 +51,10 @@ def test_queries_stand_still_for_the_copy_which_then_goes_on(
     exporting = threading.Thread(target=export, args=(played.folder, "shop", file), kwargs={"close": False})
 
     def send_until_exported() -> bool:
-        if played.level() and not exporting.ident:
-            exporting.start()
+        if exporting.ident is None:
+            if played.level():
+                exporting.start()
+            return False
         first = next(steps)
         played.send("orders", [orders(range(first, first + 10))])
         return file.exists()

@@ -246,3 +246,25 @@ def pytest_of(folder: Path, *options: str) -> str:
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([*command, *options], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     return done.stdout + done.stderr
+
+
+def test_a_split_sends_each_event_to_the_first_stream_that_it_fits() -> None:
+    app = App("split")
+    orders = app.stream("orders", Order, key="order_id", id="order_id", time="at", partitions=2)
+    app.split(orders, big="amount > 100", dutch="country = 'NL'", rest=None)
+
+    @app.view(key="country")
+    def others(rest: DataFrame) -> DataFrame:
+        return rest.groupBy("country").agg(F.count("*").alias("orders"))
+
+    with run(app) as t:
+        t.send("orders", order("NL", 1, 500.0), order("NL", 2), order("DE", 3), order("DE", 4, 101.0))
+        t.send("orders", order("DE", 5))
+        names = ("big", "dutch", "rest")
+        amounts = {name: sorted((row["country"], row["amount"]) for row in t.rows(name)) for name in names}
+        assert amounts == {
+            "big": [("DE", 101.0), ("NL", 500.0)],
+            "dutch": [("NL", 1.0)],
+            "rest": [("DE", 1.0), ("DE", 1.0)],
+        }
+        assert t.rows("others") == [{"country": "DE", "orders": 2}]

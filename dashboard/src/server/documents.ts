@@ -95,5 +95,5 @@ export interface GraphNode {
 export interface Graph {
   app: string;
   nodes: GraphNode[];
-  edges: { from: string; to: string }[];
+  edges: { from: string; to: string; grouping?: string | null; parallelism?: number | null }[];
 }

@@ -71,6 +71,8 @@ SCHEMAS: Spec = {
         kernel_drops={"type": ["integer", "null"], "description": "Datagrams lost before the edge could read them."},
     ),
     "Graph": record(
-        "app", nodes=array(also(record("name, kind, doc, state?"), _TIMES)), edges=array(record("from, to"))
+        "app",
+        nodes=array(also(record("name, kind, doc, state?"), _TIMES)),
+        edges=array(record("from, to, grouping?, parallelism: whole?")),
     ),
 }

@@ -157,10 +157,11 @@ class Appending(LogFixtures):
             held = [numbers(reader, stream, partition) for partition in range(4)]
         assert sorted(filter(None, held)) == [list(range(0, 20, 2)), list(range(1, 20, 2))]
 
-    def test_events_without_a_key_go_to_partition_0(self, log: Log) -> None:
+    def test_events_without_a_key_go_to_the_partitions_in_turn(self, log: Log) -> None:
         stream = log.create(StreamSpec("numbers", SCHEMA, partitions=4))
         put(log, stream, [1, 2, 3], keys=[None] * 3)
-        assert numbers(log, stream, 0) == [1, 2, 3]
+        put(log, stream, [4, 5], keys=[None] * 2)
+        assert [numbers(log, stream, partition) for partition in range(4)] == [[1, 5], [2], [3], [4]]
 
     def test_one_call_moves_all_partitions_in_one_commit(self, log: Log) -> None:
         stream = log.create(StreamSpec("numbers", SCHEMA, partitions=3))

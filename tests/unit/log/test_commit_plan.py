@@ -18,13 +18,21 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_partition_of_a_key_is_its_crc_so_that_it_never_moves() -> None:
-    keys = ["a", "b", "über", "", None]
-    parts = split(events(range(5), keys=keys), 7)
+    keys = ["a", "b", "über", ""]
+    parts = split(events(range(4), keys=keys), 7, before=3)
     for partition, part in enumerate(parts):
         for key in part.column(KEY).to_pylist():
-            assert partition == (0 if key is None else zlib.crc32(key.encode()) % 7)
-    assert sum(part.num_rows for part in parts) == 5
+            assert partition == zlib.crc32(key.encode()) % 7
+    assert sum(part.num_rows for part in parts) == 4
     assert zlib.crc32(b"a") == 3904355907
+
+
+def test_events_without_a_key_take_turns_from_where_the_stream_ends() -> None:
+    parts = split(events(range(5), keys=[None, None, "a", None, None]), 3, before=7)
+    at_a = zlib.crc32(b"a") % 3
+    expected = {1: [0, 4], 2: [1], 0: [3]}  # the seventh event of a stream goes to partition 1 of 3
+    expected[at_a] = sorted([*expected[at_a], 2])
+    assert {n: part.column("n").to_pylist() for n, part in enumerate(parts)} == expected
 
 
 def test_a_batch_without_keys_is_not_split() -> None:
