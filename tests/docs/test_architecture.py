@@ -116,6 +116,7 @@ CONCEPTS = {
     "run/reading_edge.py": "the edge that only reads",
     "run/writing_half.py": "the other half of an edge than run/reading_half.py",
     "serve/live_page.py": "the page",
+    "split_flows.py": "streams out of one",
     "testing/contracts/sqlite_tearing.py": "what a power cut does to one backend's files",
     "views/shared_turn.py": "why two views are never seen a step apart",
     "views/frontier.py": "what a view has absorbed: a word of the vocabulary",
