@@ -219,6 +219,11 @@ SEEDS ?= 5
 shapes: testing
 	SHAPE_SEEDS=$(SEEDS) $(PYTEST) tests/flows/test_shapes.py
 
+# Windows of generated streams against a reference in plain Python: make windows SEEDS=200
+.PHONY: windows
+windows: testing
+	WINDOW_SEEDS=$(if $(filter file,$(origin SEEDS)),200,$(SEEDS)) $(PYTEST) tests/flows/test_windows.py
+
 # Patterns against a reference that tries all ways to give events to steps: make patterns SEEDS=2000
 .PHONY: patterns
 patterns: testing

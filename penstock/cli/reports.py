@@ -180,14 +180,16 @@ def _processes(body: Mapping[str, Any]) -> Table:
 def _streams(body: Mapping[str, Any]) -> Table:
     streams = body.get("streams") or ()
     poisoned = any(stream["totals"].get("poisoned") for stream in streams)
-    more = ["#poisoned"] if poisoned else []
+    timed = any(map(_complete, streams))
+    more = [*(["#poisoned"] if poisoned else []), *(["complete"] if timed else [])]
     table = _grid("stream", "#events", "#per second", "#duplicates", "#dead", "#shed", "#late", *more)
     for stream in streams:
         totals, rate = stream["totals"], (stream.get("rates") or {}).get("accepted")
         counts = [totals["accepted"], rate, totals["duplicates"], totals["dead"], totals.get("shed", 0), totals["late"]]
         counts += [totals["poisoned"]] if poisoned else []
         style = "dim" if stream.get("kind") == "ledger" else ""
-        table.add_row(stream["stream"], *map(_number, counts), style=style)
+        times = [_complete(stream)] if timed else []
+        table.add_row(stream["stream"], *map(_number, counts), *times, style=style)
     return table
 
 
@@ -203,13 +205,14 @@ def _pulls(body: Mapping[str, Any]) -> Table:
 def _flows(body: Mapping[str, Any]) -> Table:
     rows = {view["view"]: view["rows"] for view in body.get("views") or ()}
     views = {view["view"]: view for view in body.get("views") or ()}
-    table = _grid("flow", "state", "#rows", "#per second", "#behind", "#batch ms", "kept", "proof")
+    timed = ["complete"] if any(map(_complete, body.get("flows") or ())) else []
+    table = _grid("flow", "state", "#rows", "#per second", "#behind", "#batch ms", "kept", "proof", *timed)
     for flow in body.get("flows") or ():
         name = flow["flow"]
         told = (rows.get(name), flow.get("rate"), flow.get("lag_events"), flow.get("batch_ms"))
         numbers = [_number(value) for value in told]
         facts = [str(views.get(name, {}).get(fact) or "") for fact in ("how", "class")]
-        table.add_row(name, _state(flow.get("state")), *numbers, *facts)
+        table.add_row(name, _state(flow.get("state")), *numbers, *facts, *([_complete(flow)] if timed else []))
     return table
 
 
@@ -219,6 +222,12 @@ def _topics(body: Mapping[str, Any]) -> Table:
         why = (topic.get("error") or {}).get("message") or ""
         table.add_row(topic["topic"], topic["name"], _state(topic["state"]), topic["since"], str(why))
     return table
+
+
+def _complete(told: Mapping[str, Any]) -> str:
+    """Up to when events are complete, and what holds it."""
+    when, holder = str(told.get("complete") or "")[:19].replace("T", " "), told.get("held_by")
+    return f"{when} ({holder})".strip() if holder else when
 
 
 def _flow_error(error: Mapping[str, Any]) -> Group:

@@ -57,6 +57,7 @@ class ViewAssembly:
             tuple(message["deletes"]),
             accepted=message.get("accepted"),
             corrected=tuple(message.get("corrected", ())),
+            complete=message.get("complete"),
         )
 
     def _snapshot(self, message: Message) -> Iterator[tuple[str, Changes]]:
@@ -70,8 +71,8 @@ class ViewAssembly:
             if self._position is not None and reset is None:
                 reset = "the server sent a snapshot instead of changes"
             self._parts, self._part, self._reset, self._position = [], 0, None, message["position"]
-            accepted = message.get("accepted")
-            yield message["position"], Changes(self._view, message["position"], rows, (), True, reset, accepted)
+            told = (message.get("accepted"), (), message.get("complete"))
+            yield message["position"], Changes(self._view, message["position"], rows, (), True, reset, *told)
 
     def _forward(self, message: Message) -> str:
         """The message's position, if it is one that can follow."""

@@ -328,7 +328,9 @@ class AsyncClient:
             self._newest.forget(request.name)  # of a build that was replaced: there is nothing to go back to
             body = await self._get(request.path, parameters, wait_s)
         self._newest.note(request.name, body["position"])
-        return Rows(request.name, tuple(body["rows"]), body["position"], body.get("frontier") or {})
+        return Rows(
+            request.name, tuple(body["rows"]), body["position"], body.get("frontier") or {}, body.get("complete")
+        )
 
     async def _get(self, path: str, parameters: Mapping[str, str], wait_s: float = 0.0) -> Mapping[str, Any]:
         try:

@@ -38,6 +38,8 @@ class Changes:
     """When the newest event in it was taken at the door, as RFC 3339."""
     corrected: tuple[Row, ...] = ()
     """The keys of rows of closed windows that late events have changed, as objects."""
+    complete: str | None = None
+    """Nothing that happened before it comes to the view any more; None: there is no such time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Rows(Sequence[Row]):
     """Of the view: for `at_least`, and to follow it from here."""
     frontier: Mapping[str, str]
     """Up to where each stream is absorbed in these rows."""
+    complete: str | None = None
+    """Nothing that happened before it comes to the view any more; None: there is no such time."""
 
     def __len__(self) -> int:
         return len(self.rows)

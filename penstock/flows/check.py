@@ -21,6 +21,9 @@ from penstock.log.opening import open_reader
 from penstock.views.read_rule import rule_problems, stream_columns
 
 _DAY_US = 86_400_000_000
+MANY_WINDOWS = 60
+"""A view whose events are in more windows than this each is slow: 30 minutes every 5 s was not done with 500,000
+events after 250 s."""
 
 
 def check(application: Application, folder: Folder | None) -> list[Problem]:
@@ -43,6 +46,9 @@ def check(application: Application, folder: Folder | None) -> list[Problem]:
 
 def _notes(application: Application, made: Planned) -> Iterator[Problem]:
     node = made.node
+    if made.windows > MANY_WINDOWS:
+        text = f"'{node.name}' counts each event in {made.windows} windows, and costs that many times a plain one"
+        yield Problem("warning", "many_windows", text, node.place, "make the interval longer, or the window shorter")
     if isinstance(node, ViewDef):
         why = f": {', '.join(made.proof_reasons)}" if made.proof_reasons else ""
         yield Problem("note", f"proof_{made.proof}", f"'{node.name}' is {made.proof}{why}", node.place)

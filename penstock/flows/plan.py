@@ -30,7 +30,6 @@ from penstock.flows.final_rows import IS_FINAL
 from penstock.flows.fingerprint import fingerprint
 from penstock.flows.ordered.fold import FoldSpec
 from penstock.flows.ordered.ordered_plan import alert_facts, ordered_facts, shown_facts
-from penstock.flows.plan_nodes import node_kind
 from penstock.flows.regroup.first_rows import find_first_rows
 from penstock.flows.regroup.hidden_views import cut, shown_name
 from penstock.flows.regroup.sums import is_addable
@@ -106,6 +105,8 @@ class Planned:
     """How an ordered flow folds."""
     reach_us: int | None = None
     """How far behind the newest event something may wait for time; None: nothing does, or in another time."""
+    windows: int = 1
+    """Into how many windows Spark puts each event."""
     hands_on: bool = False
     """A flow whose rows keep the `_time` of what they are made from, and come in the same batch: its stream is as
     complete as what it has read, and no row is late a second time."""
@@ -258,13 +259,14 @@ class Planner:
             drops_late=False,
             needed=tuple(sorted(needed)),
             frame_schema=frame.schema,
-            ordered=in_commit_order(frame),
+            ordered=plan_tree.in_commit_order(frame),
             aggregates="Aggregate" in kinds,
             proof=grade,
             proof_reasons=reasons,
             fingerprint="",
         )
         made = dataclasses.replace(made, hands_on=_hands_on(made, kinds), reach_us=_reach_us(made, frame))
+        made = dataclasses.replace(made, windows=plan_tree.windows_per_event(plan_tree.analyzed(frame)))
         return dataclasses.replace(made, fingerprint=self._fingerprint(made, batch, kinds, planned))
 
     def _plan_regrouped(self, node: ViewDef, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
@@ -514,12 +516,6 @@ def plain_columns(columns: StructType) -> pa.Schema:
 def _folds(problems: Sequence[Problem]) -> bool:
     """Whether all that is wrong with a view is that Spark cannot fold it as a whole."""
     return bool(problems) and all(problem.code in rules.NOT_FOLDED for problem in problems)
-
-
-def in_commit_order(frame: DataFrame) -> bool:
-    """Whether rows leave a plan in commit order, so that of two rows of one key the last is the newest."""
-    inner = [node for node in plan_tree.nodes(plan_tree.analyzed(frame)) if plan_tree.children(node)]
-    return all(node_kind(plan_tree.kind(node)).in_order and not plan_tree.joins_subqueries(node) for node in inner)
 
 
 def _corrected(node: Node, source: Input) -> Input:

@@ -184,14 +184,23 @@ def _evicted_by(node: Plan) -> Iterator[Expression]:
             yield from items(child.output())
 
 
+def windows_per_event(plan: Plan) -> int:
+    """Into how many windows Spark puts each event: a hop that is longer than its interval has a row for each."""
+    hops = [node for node in nodes(plan) if kind(node) == "Expand"]
+    timed = [node for node in hops if any(column.metadata().contains(_WINDOW) for column in items(node.output()))]
+    return max([1, *(int(node.projections().size()) for node in timed)])
+
+
 def reach_us(plan: Plan) -> int:
     """How long after an event something of a plan may end that it has begun: at most the sum of all intervals that the
     plan names and of the longest of its windows."""
-    spans = [_interval_us(part) for node in nodes(plan) for part in expressions(node) if kind(part) == "Literal"]
+    plain = [node for node in nodes(plan) if kind(node) != "Expand"]  # whose rows differ by nothing but the window
+    spans = [_interval_us(part) for node in plain for part in expressions(node) if kind(part) == "Literal"]
     lengths = [0]
     for node in nodes(plan):
         if any(column.metadata().contains(_WINDOW) for column in items(node.output())):
-            texts = [str(each.sql()) for each in items(node.expressions())]
+            rows = node.projections().head() if kind(node) == "Expand" else node.expressions()
+            texts = [str(each.sql()) for each in items(rows)]
             lengths += [int(number) for text in texts for number in _LONGS.findall(text)]
         if kind(node) == "Project" and any(column.metadata().contains(_SESSION) for column in items(node.output())):
             spans += [_interval_us(part) for each in items(node.expressions()) for part in _all_inside(each)]
@@ -217,6 +226,12 @@ def _interval_us(literal: Expression) -> int:
         return 0
     parts = {part: abs(int(get_field(literal.value(), part))) for part in ("months", "days", "microseconds")}
     return parts["months"] * _MONTH_US + parts["days"] * _DAY_US + parts["microseconds"]
+
+
+def in_commit_order(frame: DataFrame) -> bool:
+    """Whether rows leave a plan in commit order, so that of two rows of one key the last is the newest."""
+    inner = [node for node in nodes(analyzed(frame)) if children(node)]
+    return all(node_kind(kind(node)).in_order and not joins_subqueries(node) for node in inner)
 
 
 def streaming_join(node: Plan) -> bool:

@@ -25,7 +25,8 @@ from penstock.config import Folder
 from penstock.declaration import Application, FlowDef, Node, StreamDef, ViewDef
 from penstock.errors import UnknownStreamError, UnknownViewError
 from penstock.flows import plan_tree
-from penstock.flows.plan import Planned, Planner, in_commit_order
+from penstock.flows.plan import Planned, Planner
+from penstock.flows.plan_tree import in_commit_order
 from penstock.flows.session import open_session
 from penstock.flows.sink import flow_events, one_row_per_key
 from penstock.views.read_query import evaluate, parse_query

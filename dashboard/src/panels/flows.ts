@@ -8,7 +8,7 @@ import { StateBadge } from "./state-badge";
 interface Line {
   root: HTMLElement;
   badge: StateBadge;
-  cells: Record<"rate" | "lag" | "batch", HTMLElement>;
+  cells: Record<"rate" | "lag" | "batch" | "complete", HTMLElement>;
 }
 
 export class FlowsPanel {
@@ -24,7 +24,7 @@ export class FlowsPanel {
       "table",
       { class: "flows" },
       element("thead", {}, element("tr", {}, ...["Flow", "State"].map((t) => element("th", { scope: "col" }, t)),
-        ...["Events per second", "Waiting events", "Last batch"].map((t) => element("th", { scope: "col", class: "number" }, t)))),
+        ...["Events per second", "Waiting events", "Last batch", "Complete to"].map((t) => element("th", { scope: "col", class: "number" }, t)))),
       this.body,
     ),
   );
@@ -42,14 +42,16 @@ export class FlowsPanel {
     write(line.cells.rate, flow.rate == null ? format.NOTHING : format.rate(flow.rate));
     write(line.cells.lag, flow.lag_events == null ? format.NOTHING : format.compact(flow.lag_events));
     write(line.cells.batch, format.milliseconds(flow.batch_ms ?? null));
+    write(line.cells.complete, flow.complete ? flow.complete.slice(0, 19).replace("T", " ") : format.NOTHING);
+    mark(line.cells.complete, "title", held(flow));
   }
 
   private addFlow(name: string): Line {
     const badge = new StateBadge();
     const cell = () => element("td", { class: "number" });
-    const cells = { rate: cell(), lag: cell(), batch: cell() };
+    const cells = { rate: cell(), lag: cell(), batch: cell(), complete: cell() };
     const root = element("tr", { "data-flow": name }, element("th", { scope: "row" }, name), element("td", {}, badge.root),
-      cells.rate, cells.lag, cells.batch);
+      cells.rate, cells.lag, cells.batch, cells.complete);
     const line = { root, badge, cells };
     this.lines.set(name, line);
     this.body.append(root);
@@ -75,6 +77,12 @@ interface Trouble {
   name: string;
   state: string;
   error: Problem | null;
+}
+
+/** How far behind the newest event a flow is complete, and what holds it. */
+function held(flow: Flow): string | null {
+  const parts = [flow.skew_s == null ? "" : `${format.span(flow.skew_s)} behind the newest event`, flow.held_by ? `held by ${flow.held_by}` : ""];
+  return parts.filter(Boolean).join(", ") || null;
 }
 
 function stopped(flow: Flow): Trouble {

@@ -46,6 +46,9 @@ export interface Flow extends Health {
   batch_ms?: number | null;
   rate?: number | null;
   lag_events?: number | null;
+  complete?: string | null;
+  skew_s?: number | null;
+  held_by?: string | null;
 }
 
 /** Why senders wait or events are dropped; `because` holds lags, a full room, or a stream that sheds. */
