@@ -11,7 +11,9 @@ from penstock.declaration import Place
 from penstock.errors import DeclarationError, PenstockError
 
 Names = str | Sequence[str] | None
-_DECLARING = {str(Path(__file__).with_name(name)) for name in ("app.py", "ordered_flows.py", "split_flows.py", "option_checks.py")}
+_DECLARING = {
+    str(Path(__file__).with_name(name)) for name in ("app.py", "ordered_flows.py", "split_flows.py", "option_checks.py")
+}
 
 
 class at:
