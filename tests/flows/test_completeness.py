@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -10,6 +12,7 @@ from pyspark.sql import functions as F
 
 from penstock import App, Event
 from penstock.log.builds import batch_meta
+from penstock.log.index.tables import COMPLETENESS
 from tests.flows.world import World
 
 START_MS = 1_700_000_040_000
@@ -121,3 +124,40 @@ def test_a_tick_closes_what_waits_for_time_and_nothing_else_does(world: Callable
     results = {name: report.result for name, report in there.verify().items()}
     assert results.pop("unanswered") == "unverifiable", "an outer join of two streams"
     assert set(results.values()) == {"equal"}
+
+
+def as_before(there: World) -> None:
+    """The folder's logs as they were before commits said how far their streams are complete."""
+    for path in (there.folder.root / "edge.db", there.folder.root / "flows.db"):
+        with closing(sqlite3.connect(path)) as connection:
+            for name in COMPLETENESS:
+                connection.execute(f"ALTER TABLE commits DROP COLUMN {name}")
+            connection.execute("UPDATE commits SET meta = json_remove(meta, '$.complete_us', '$.waits_us')")
+            connection.execute("UPDATE meta SET value = 1 WHERE key = 'format'")
+            connection.commit()
+
+
+def test_a_folder_of_before_goes_on_and_nothing_is_rebuilt(world: Callable[[App], World]) -> None:
+    made = App("before")
+    made.stream("steps", Step, time="at", id="n", late_after="10 minutes")
+
+    @made.flow
+    def closed(steps: DataFrame) -> DataFrame:
+        return steps.groupBy(F.window("_time", "1 minute")).agg(F.count("*").alias("c"))
+
+    there = world(made)
+    there.send("steps", [[step(1, 0)], [step(2, 60)], [step(3, 10)]])
+    there.run(until=lambda: there.level() and windows(there, "closed") == [0])
+    stream = there.stream("closed")
+    assert stream is not None
+    last = there._flows.last_commit(stream)
+    assert last is not None
+    assert last.meta is not None
+    assert batch_meta(last.meta).waits_us == (START_MS + 61 * MINUTE_MS) * 1000, "the end of the last open window"
+    as_before(there)
+    there.send("steps", [[step(4, 20)], [step(5, 55)], [step(6, 90)]])
+    there.run(until=lambda: there.level() and windows(there, "closed") == [0, 55, 60])
+    assert there.stream("closed") == stream, "its build goes on"
+    assert [e["event"] for e in there.events("late")] == ['{"n":3,"at":1700000640000}', '{"n":4,"at":1700001240000}']
+    assert complete(there, "closed")[1] == 80
+    assert there.verify()["closed"].result == "equal"
