@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.errors import BadLogError, LogHeldError, LogUnavailableError, OutcomeUnknownError, StaleTermError
 from penstock.log.group_commit import GroupCommit
+from penstock.log.index.reader import IndexedReader
 from penstock.log.log import Append, Log, StreamSpec, Turn
 from penstock.log.logs import kafka as kafka_log
 from penstock.log.logs import kafka_turn
@@ -204,6 +206,65 @@ def test_whoever_knows_where_its_blocks_lie_reads_a_range_without_an_index(machi
         assert [n for block in found for n in block.offsets.to_pylist()] == list(range(4, 26))
         assert [b.commit for b in found] == [b.commit for b in log.read(stream, 0, 4, 26)]
         assert not parse(far.place).index.parent.exists()
+
+
+def test_a_new_index_begins_at_a_snapshot_and_the_journal_before_the_second_newest_goes(
+    machine: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log, "SNAPSHOT_RECORDS", 10)
+    place = machine("a")
+    index, journal = parse(place).index, parse(place).journal
+    with closing(opened(place)) as log, closing(Cluster(parse(place).servers)) as cluster:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        copy, before = b"", []
+        for n in range(40):
+            put(log, stream, [n])
+            before.append(n)
+            if n == 2:
+                copy = _copied(index)
+            if n % 12 == 11:
+                assert _database(log).snapshot()
+        assert not _database(log).snapshot(), "too little has happened since"
+        assert cluster.bounds(journal)[0] > 10
+        assert cluster.bounds(parse(place).snapshots)[0] > 0
+        with closing(open_reader(machine("b"))) as reader:
+            assert everything(reader, stream) == before
+        older = parse(machine("c")).index
+        older.parent.mkdir()
+        older.write_bytes(copy)
+        with closing(open_reader(machine("c"))) as reader:
+            assert everything(reader, stream) == before
+    with closing(opened(machine("d"))) as log:
+        put(log, stream, [40])
+        assert everything(log, stream) == [*before, 40]
+        assert log.term == 2
+
+
+def _database(log: Log) -> kafka_log.JournalIndexWriter:
+    assert isinstance(log, IndexedReader)
+    assert isinstance(log.database, kafka_log.JournalIndexWriter)
+    return log.database
+
+
+def _copied(index: Path) -> bytes:
+    with closing(sqlite3.connect(index)) as connection:
+        return bytes(connection.serialize())
+
+
+def test_what_was_removed_goes_also_when_the_writer_was_started_again_meanwhile(
+    machine: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_log, "KEPT_S", 1.0)
+    place = machine("a")
+    with closing(opened(place)) as log:
+        stream = log.create(StreamSpec("numbers", SCHEMA))
+        for n in range(3):
+            put(log, stream, [n])
+        log.trim(stream, 2)
+    topic = parse(place).topic(stream.name, stream.epoch)
+    with closing(opened(place)) as log, closing(Cluster(parse(place).servers)) as cluster:
+        until(lambda: cluster.bounds(topic)[0] == 2)
+        assert everything(log, stream) == [2]
 
 
 # Two machines

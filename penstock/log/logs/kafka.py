@@ -21,6 +21,7 @@ import logging
 import os
 import secrets
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.clock import Clock, rfc3339
-from penstock.errors import FolderMismatchError, LogUnavailableError, OutcomeUnknownError, StaleTermError
+from penstock.errors import FolderMismatchError, LogUnavailableError, OutcomeUnknownError, PenstockError, StaleTermError
 from penstock.log.index.file import failures
 from penstock.log.index.reader import IndexedReader, PlacedRange
 from penstock.log.index.tables import BlockPlace, Index, Stored, Tables
@@ -43,6 +44,7 @@ from penstock.log.index.writer import IndexedLog
 from penstock.log.kafka_settings import ClientSettings, client_settings
 from penstock.log.kafka_topics import REPLICAS, TopicFacts, differences, refuse
 from penstock.log.log import CONTROL, Block, LogHealth, Stream, Turn, Writer
+from penstock.log.logs import index_snapshot
 from penstock.log.logs.kafka_cluster import Cluster, DoubtError
 from penstock.log.logs.kafka_index import IndexApplier, JournalIndex, KafkaPlace, LogJournal, note_state
 from penstock.log.logs.kafka_journal import Record, State, TableCall, recording
@@ -58,6 +60,11 @@ _FAREWELL_S = 1.0
 _AGAIN_S = 0.2
 _CLAIM_S = 20.0
 """A topic that was just made may have no leader for a while."""
+HOUSE_S = 5.0
+SNAPSHOT_RECORDS = 100_000
+"""Records of the journal after which its index is stored again."""
+_GONE = "gone"
+"""The key of `meta` under which an index keeps which bytes may go, and when."""
 KEPT_S = 600.0
 """How long bytes stay in Kafka that nobody refers to any more, so that whoever reads them is not robbed."""
 
@@ -122,8 +129,12 @@ class JournalIndexWriter(JournalIndex):
         """The journal has a claim of ours that the index does not know yet."""
         self.copies = False
         """Whether this writer copies another log, and so may go on with a copy that was begun."""
-        self._gone: dict[tuple[str, int], float] = {}
-        """When the first records of a partition may go."""
+        found = Index(self).meta().get(_GONE)
+        self._gone: dict[str, int] = {} if found is None else msgspec.json.decode(found)
+        """When the first records of a partition may go, by this machine's clock."""
+        self._stored_at: int | None = None
+        """Up to where in the journal the newest snapshot goes; None: not asked yet."""
+        self._house: Heart | None = None
 
     def refresh(self) -> None:
         """Nobody else changes it as long as this writer's claim counts."""
@@ -165,6 +176,7 @@ class JournalIndexWriter(JournalIndex):
     def live(self) -> None:
         """Show from now on that this writer lives: to the processes of its folder, and in the journal."""
         self._heart = Heart(self._pulse, PULSE_S)
+        self._house = Heart(self._keep_house, HOUSE_S)
 
     def _hold(self) -> None:
         """Where an older writer of the folder still lives it is left to that one: both apply to the same index."""
@@ -385,22 +397,57 @@ class JournalIndexWriter(JournalIndex):
         since_us = self._judge.state().since_us
         return Writer(self._writer, self._by, since_us, 0.0)
 
+    # Letting go
+
     def forget(self, topic: str, partition: int) -> None:
-        """Some of the first records of a partition are wanted no more."""
-        self._gone.setdefault((topic, partition), time.monotonic() + KEPT_S)
+        """Some of the first records of a partition are wanted no more. Inside a transaction, which notes it: whoever
+        writes next must know it too."""
+        self._gone.setdefault(f"{topic}/{partition}", self._clock.now_us() + round(KEPT_S * 1e6))
+        self.tables.note(_GONE, msgspec.json.encode(self._gone).decode())
 
     def tidy(self) -> None:
         """Let go of what lies in Kafka and was removed from the index a while ago."""
-        index, cluster, now = Index(self), self.journal.cluster, time.monotonic()
-        for topic, partition in [place for place, due in self._gone.items() if due <= now]:
-            del self._gone[topic, partition]
-            first = index.first_position(topic, partition)
+        index, cluster, now_us = Index(self), self.journal.beats, self._clock.now_us()
+        due = [place for place, due_us in list(self._gone.items()) if due_us <= now_us]
+        for place in due:
+            topic, _, partition = place.rpartition("/")
+            first = index.first_position(topic, int(partition))
             if first is not None:
-                cluster.drop_records(topic, partition, first)
+                cluster.drop_records(topic, int(partition), first)
             elif topic not in {self.journal.where.topic(row[1], row[2]) for row in index.streams()}:
                 cluster.drop_topics([topic])
+        if due:
+            with self._busy, self._immediate():
+                for place in due:
+                    self._gone.pop(place, None)
+                self.tables.note(_GONE, msgspec.json.encode(self._gone).decode())
+                self.connection.execute("COMMIT")
+
+    def _keep_house(self) -> None:
+        """Now and then, beside the commits: let bytes go, and store the index."""
+        if self._replaced or self.problem is not None:
+            return
+        try:
+            self.tidy()
+            self.snapshot()
+        except (DoubtError, PenstockError, sqlite3.Error) as error:
+            _log.warning("the log's house could not be kept, and is next time: %s", error)
+
+    def snapshot(self) -> bool:
+        """Store the index if that was long ago; then the journal before the snapshot before it goes. Whether it was."""
+        where, cluster = self.journal.where, self.journal.beats
+        behind = self._noted().offset
+        if self._stored_at is None:
+            newest = index_snapshot.find(cluster, where.snapshots)
+            self._stored_at = 0 if newest is None else newest[1].journal
+        if behind - self._stored_at < SNAPSHOT_RECORDS:
+            return False
+        self._stored_at = index_snapshot.renew(cluster, where.snapshots, where.journal, where.index)
+        return True
 
     def close(self) -> None:
+        if self._house is not None:
+            self._house.close()
         if self._heart is not None:
             self._heart.close()
             self.beat(left=True)

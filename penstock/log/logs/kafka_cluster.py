@@ -155,17 +155,21 @@ class Cluster:
 
     def end(self, topic: str, partition: int = 0) -> int:
         """The offset behind the last record; 0 where there is no such topic."""
+        return self.bounds(topic, partition)[1]
+
+    def bounds(self, topic: str, partition: int = 0) -> tuple[int, int]:
+        """The offset of the first record and that behind the last one; 0 where there is no such topic."""
         with self._lock:
             self._mine()
             if self._asker is None:
                 self._asker = self._consumer()
             try:
-                _, end = self._asker.get_watermark_offsets(TopicPartition(topic, partition), timeout=ASK_S)
+                begin, end = self._asker.get_watermark_offsets(TopicPartition(topic, partition), timeout=ASK_S)
             except KafkaException as error:
                 if error.args[0].code() in _ABSENT:
-                    return 0
+                    return 0, 0
                 raise self._away(error, self._asker) from error
-            return int(end)
+            return int(begin), int(end)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[TopicRecord]:
         """The records from `start` on, up to `end`."""

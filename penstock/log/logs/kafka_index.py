@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from penstock.log.index.file import BUSY_S, IndexFile, failures
 from penstock.log.index.tables import Look, Tables, Values
 from penstock.log.kafka_settings import client_settings
 from penstock.log.log import LogHealth, Writer
+from penstock.log.logs.index_snapshot import restore
 from penstock.log.logs.kafka_cluster import Cluster
 from penstock.log.logs.kafka_journal import Record, State, decode, encode, replay
 from penstock.log.logs.kafka_keeper import PULSE_S, Hold, IndexKeeper
@@ -55,6 +57,11 @@ class KafkaPlace(msgspec.Struct, frozen=True):
     @property
     def journal(self) -> str:
         return f"{self.app}.{self.log}.journal"
+
+    @property
+    def snapshots(self) -> str:
+        """The topic in which the index is kept too, now and then."""
+        return f"{self.app}.{self.log}.index"
 
     def topic(self, stream: str, epoch: str) -> str:
         return f"{self.app}.{stream}.{epoch}"
@@ -116,10 +123,19 @@ class LogJournal:
         is made anew."""
         path = self.where.index
         path.parent.mkdir(parents=True, exist_ok=True)
-        for _ in range(2):
+        begin, end = self.cluster.bounds(self.where.journal)
+        for _ in range(3):
             try:
-                connection = _opened(path)
+                with _alone(path):
+                    if not path.exists() and end:
+                        restore(self.cluster, self.where.snapshots, path)
+                    connection = _opened(path)
                 known, end = state_of(connection).offset, self.end()
+                if known < begin:
+                    connection.close()
+                    _log.warning("the index '%s' is older than its journal and made anew", path)
+                    _set_aside(path)
+                    continue
                 there = self.cluster.id()
                 before = _cluster_of(connection, there)
                 if known <= end and before == there:
@@ -240,6 +256,14 @@ def _known_of(connection: sqlite3.Connection) -> str:
     """How many commits of each stream an index knows, in words."""
     sql = "SELECT name, max(number) + 1 FROM commits JOIN streams ON id = stream WHERE dropped = 0 GROUP BY id"
     return ", ".join(f"{number} commits of '{name}'" for name, number in connection.execute(sql)) or "no commits"
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """No two processes of a folder make an index at one time."""
+    with path.with_name(f"{path.name}.making").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _set_aside(path: Path) -> None:

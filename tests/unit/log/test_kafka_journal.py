@@ -66,6 +66,13 @@ class PlayedCluster:
         for offset in range(start, min(end, len(self.records))):
             yield TopicRecord(offset, None, self.records[offset])
 
+    def bounds(self, topic: str, partition: int = 0) -> tuple[int, int]:
+        return 0, self.end(topic)
+
+    def get(self, topic: str, partition: int, offset: int) -> TopicRecord | None:
+        """No snapshot."""
+        return None
+
     def id(self) -> str:
         return "played"
 
