@@ -47,6 +47,9 @@ class Publisher:
         self._name, self._topic, self._source, self._group, self._clock = name, topic, source, group, clock
         self._ended = threading.Event()
         self._state = ""
+        self._error: Mapping[str, Any] | None = None
+        self._gone: str | None = None
+        """The position that was last told to be gone."""
         self._noted: str | None = None
         self._noted_at = 0.0
         self._thread = threading.Thread(target=self._live, name=f"publish {name}", daemon=True)
@@ -62,31 +65,23 @@ class Publisher:
         self._thread.join(_STOP_S)
 
     def _live(self) -> None:
+        """Until it is ended, or another process writes the log, and publishes it."""
         failures = 0
         while not self._ended.is_set():
             try:
-                self._tell("beginning" if not failures else "lagging", failures=failures)
+                self._tell("beginning" if not failures else "lagging", self._error)
                 self._publish_on()
-                return
             except StaleTermError:
-                return  # another process writes the log, and publishes it
+                return
             except Exception as error:
                 failures = 1 if self._state == "level" else failures + 1
-                if failures == 1 or self._state == "level":
+                if failures == 1:
                     _log.warning("the topic '%s' lags: %s", self._topic.name, error)
-                self._try_to_tell(error)
+                self._state = "lagging"
+                self._error = error.body() if isinstance(error, PenstockError) else PenstockError(str(error)).body()
                 self._ended.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1])
             finally:
                 self._topic.close()
-
-    def _try_to_tell(self, error: Exception) -> None:
-        """While the log itself is away nothing can be told in it."""
-        body = error.body() if isinstance(error, PenstockError) else {"code": "internal", "message": str(error)}
-        try:
-            self._tell("lagging", body)
-        except Exception as untold:
-            self._state = "lagging"
-            _log.debug("the state of the topic '%s' could not be written: %s", self._topic.name, untold)
 
     def _publish_on(self) -> None:
         self._topic.open()
@@ -97,7 +92,8 @@ class Publisher:
             portion = self._next(position)
             if portion is None:
                 if self._state != "level" or (self._noted != position and time.monotonic() > self._noted_at + _NOTE_S):
-                    self._tell("level", position=position)
+                    self._tell("level", None, position)
+                    self._error = None
                 self._ended.wait(LOOK_S)
                 continue
             if portion.rows:
@@ -108,27 +104,23 @@ class Publisher:
         try:
             return self._source.after(position)
         except PositionGoneError as error:
-            if position is not None:
+            if position is not None and position != self._gone:
+                self._gone = position
                 _log.warning("the topic '%s' begins anew: %s", self._topic.name, error)
             return self._source.anew(self._topic.content)
         except UnknownStreamError:  # it is made when its first build begins
             return None
 
-    def _tell(
-        self, state: str, error: Mapping[str, Any] | None = None, *, position: str | None = None, failures: int = 0
-    ) -> None:
+    def _tell(self, state: str, error: Mapping[str, Any] | None = None, position: str | None = None) -> None:
         """Durable on return, which shows that this process is the log's writer."""
         position = position or self._noted
         told = {
             "topic": self._topic.name,
             "state": state,
             "since": rfc3339(self._clock.now_us()),
-            "error": dict(error) if error else None,
+            "error": error,
             "position": position,
         }
-        if failures and error is None:
-            self._group.submit([]).result(_COMMIT_S)
-            return
         self._group.submit([], {control_keys.topic(self._name): told}).result(_COMMIT_S)
         self._state, self._noted, self._noted_at = state, position, time.monotonic()
 
