@@ -26,7 +26,6 @@ import pyspark
 
 from penstock.run.broker_jars import folder as jars
 from penstock.run.child import family
-from penstock.run.ownership import command_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SPARK = Path(pyspark.__file__).parent
@@ -89,10 +88,8 @@ class Part:
         self._process.wait()
 
     def children(self, word: str) -> list[int]:
-        """Processes of its group whose command line has a word in it."""
-        return [
-            process.pid for process in family(self.pid) if process.pid != self.pid and word in command_of(process.pid)
-        ]
+        """Processes that it has started, or these, whose command line has a word in it."""
+        return [process.pid for process in family(self.pid) if process.pid != self.pid and _runs(process.pid, word)]
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
@@ -249,6 +246,12 @@ def free_port() -> int:
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])
+
+
+def _runs(pid: int, word: str) -> bool:
+    with contextlib.suppress(OSError):
+        return word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def _await_port(port: int, part: Part) -> None:
