@@ -56,6 +56,8 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
         if made.units is not None and node.within_us is not None:
             yield from _cut_into(application, node, node.within_us)
             yield from _forgotten(application, made, node.within_us)
+        elif made.bound_us is not None:
+            yield from (replace(problem, level="error") for problem in _unbounded(application, made))
         elif not made.event_time and node.keep_us is None and made.how != "ordered":
             yield from _unbounded(application, made)
     elif isinstance(node, FlowDef) and node.late_after_us and not made.hands_on:
@@ -80,6 +82,8 @@ def price(made: Planned) -> str:
         assert isinstance(made.node, ViewDef)
         return f"any change computes all of it again, from at most {made.node.whole_rows:,} rows of {inputs}"
     unit = ", ".join(made.units.columns)
+    if made.bound_us is not None:
+        inputs += f" (events are held for {made.bound_us * 2 / 60e6:,.0f} minutes and late_after)"
     return f"a change computes the rows of its {unit} again, from those rows of {inputs} that lead there"
 
 

@@ -34,6 +34,7 @@ from penstock.flows.regroup.first_rows import find_first_rows
 from penstock.flows.regroup.hidden_views import cut, shown_name
 from penstock.flows.regroup.sums import is_addable
 from penstock.flows.regroup.table_versions import attached, input_of, versions_name, versions_schema
+from penstock.flows.regroup.time_bounds import bound_us, has_one_event_a_unit
 from penstock.flows.regroup.units import Units, find_hidden_units, find_units, relation
 from penstock.flows.regroup.units import whole as whole_unit
 from penstock.flows.session import ship
@@ -101,6 +102,8 @@ class Planned:
     how: How = "folded"
     units: Units | None = None
     """How a view that is not folded is computed, unit by unit."""
+    bound_us: int | None = None
+    """How far apart events lie at most that it joins, where that and not `within=` says how long they are held."""
     fold: FoldSpec | None = None
     """How an ordered flow folds."""
     reach_us: int | None = None
@@ -157,9 +160,10 @@ class Planner:
             if parts is not None:
                 planned |= {part.node.name: part for part in parts}
                 continue
-            problems += found
             if cuttable and isinstance(node, ViewDef) and all(p.code != "needs_within" for p in found):
-                problems += self._looking_back(node, planned)
+                made, more = self._looking_back(node, planned)
+                found = [] if made is not None else [*found, *more]
+            problems += found
             if made is not None and isinstance(node, ViewDef) and node.how not in (None, made.how):
                 problems.append(rules.other_way(node, made.how))
             elif made is not None:
@@ -184,6 +188,8 @@ class Planner:
             return None, [rules.not_final(node, "it is not folded by Spark")]
         if isinstance(node, ViewDef) and (changing or node.within_us is not None):
             return self._plan_regrouped(node, planned)
+        if isinstance(node, ViewDef) and node.how == "regrouped" and self._bound_us(node, planned) is not None:
+            return self._plan_regrouped(node, planned)
         inputs = {name: _corrected(node, self.input(name, planned)) for name in node.inputs}
         frame = self.call(node, {name: self._watermarked(i) for name, i in inputs.items()})
         delays = {delay_us(i.late_after_us) for i in inputs.values() if i.late_after_us is not None}
@@ -201,14 +207,23 @@ class Planner:
             return None, problems
         return self._described(node, inputs, frame, mode, planned), problems
 
-    def _looking_back(self, node: ViewDef, planned: Mapping[str, Planned]) -> list[Problem]:
-        """Of a view that Spark cannot fold: that it could be computed from events that are held, if that is all that it
-        lacks."""
+    def _looking_back(self, node: ViewDef, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
+        """A view that Spark cannot fold, computed from events that are held; or, if that is all that it lacks, that it
+        must say how long."""
         try:
-            _, problems = self._plan_regrouped(node, planned)
+            made, problems = self._plan_regrouped(node, planned)
         except PlanError:
-            return []
-        return problems if [problem.code for problem in problems] == ["needs_within"] else []
+            return None, []
+        return made, problems if [problem.code for problem in problems] == ["needs_within"] else []
+
+    def _bound_us(self, node: ViewDef, planned: Mapping[str, Planned]) -> int | None:
+        """How far apart events lie at most that a view of streams joins; None: nothing says it, or how late one may
+        be."""
+        streams = [self.application.stream(name) for name in node.inputs]
+        if not all(stream is not None and stream.late_after_us is not None for stream in streams):
+            return None
+        inputs = {name: self.input(name, planned) for name in node.inputs}
+        return bound_us(self.call(node, {name: self._watermarked(i) for name, i in inputs.items()}))
 
     def _parts(self, node: ViewDef, planned: Mapping[str, Planned]) -> list[Planned] | None:
         """A view that cannot be folded as a whole, as hidden views that can and the rest above them; None: it has no
@@ -281,7 +296,8 @@ class Planner:
         if node.where is not None:
             problems += self._where_problems(node, frame)
         problems += rules.repeatable_problems(node, frame)
-        if streams and node.within_us is None and not problems:
+        bound = self._bound_us(node, planned) if streams and node.within_us is None else None
+        if streams and node.within_us is None and bound is None and not problems:
             problems.append(rules.needs_within(node, streams))
         if problems:
             return None, problems
@@ -290,6 +306,9 @@ class Planner:
         first = None if units is not None or adds else find_first_rows(frame, shapes)
         if units is None and first is None and not adds and node.how != "whole":
             units = find_hidden_units(frame, shapes)
+        ids = {name: stream.id for name in streams if (stream := self.application.stream(name))}
+        if bound is not None and (units is None or not has_one_event_a_unit(frame, shapes, units, ids)):
+            return None, [rules.needs_within(node, streams)]
         keys = {plan_tree.analyzed(shape).rdd().id(): self._key(name, planned) for name, shape in shapes.items()}
         called = self.with_versions(inputs, shapes)
         grade, reasons = proof.proof_of(node, frame, keys, lambda: self.call(node, called))
@@ -309,6 +328,7 @@ class Planner:
             fingerprint="",
             how="added" if adds else "regrouped" if units is not None else "whole",
             units=units or first or whole_unit(shapes),
+            bound_us=bound,
         )
         batch = frame
         if streams:

@@ -110,6 +110,7 @@ CONCEPTS = {
     "flows/engine/session_without_ml.py": "a part that the switch turns off",
     "flows/ordered/ordered_replay.py": "an ordered flow as verify plays it",
     "flows/regroup/first_rows.py": "a limit over an order, by an index",
+    "flows/regroup/time_bounds.py": "how long events of a join matter",
     "flows/regroup/unit_choice.py": "which units verify looks at",
     "flows/summary_bounds.py": "how verify judges an estimate",
     "run/log_status.py": "what is said of the logs",

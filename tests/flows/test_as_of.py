@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -105,6 +106,7 @@ def test_what_was_there_when_an_event_came(world: Make) -> None:
     assert set(results(played).values()) == {"equal"}
 
 
+@pytest.mark.long
 def test_random_rates_and_sales_leave_what_the_batch_query_gives(world: Make) -> None:
     played, random = world(shop(within="10 days")), Random(3)
     rates: list[Rate] = []

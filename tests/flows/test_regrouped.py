@@ -117,7 +117,10 @@ def test_what_spark_cannot_fold_is_cut_where_it_can(world: Make) -> None:
     assert equal(played)
 
 
-@pytest.mark.parametrize("damage", ["deleted", "garbage", "older"])
+ALSO = [pytest.param(damage, marks=pytest.mark.long) for damage in ("deleted", "garbage")]
+
+
+@pytest.mark.parametrize("damage", ["older", *ALSO])
 def test_held_rows_are_filled_again_and_only_differences_are_written(world: Make, damage: str) -> None:
     played = world(shop())
     held = played.folder.held

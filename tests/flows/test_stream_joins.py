@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from random import Random
 from typing import Any
@@ -166,6 +168,7 @@ def test_what_was_not_clicked_shows_at_once_and_changes(world: Make) -> None:
     assert set(results(played).values()) == {"equal"}
 
 
+@pytest.mark.long
 def test_random_events_changes_and_restarts_leave_what_the_batch_query_gives(
     world: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,3 +262,51 @@ def test_the_bound_is_asked_for_with_the_figures_of_the_folder(world: Make) -> N
     told = next(problem for problem in check(played.app, played.folder) if problem.code == "needs_within")
     assert "events a day" in told.message
     assert "'sales'" in told.message
+
+
+def test_a_join_with_a_bound_in_time_says_itself_how_long_events_are_held(world: Make) -> None:
+    """What is older than the bound and `late_after` together is not held, and its rows stay."""
+    app = App("shop")
+    app.stream("searches", Search, time="at", id="id", late_after="5 minutes")
+    app.stream("clicks", Click, time="at", late_after="5 minutes")
+    app.sql(
+        "unclicked",
+        key="id",
+        query="""SELECT s.id, s.url FROM searches s LEFT ANTI JOIN clicks c
+                 ON s.id = c.search AND c._time BETWEEN s._time AND s._time + INTERVAL 10 MINUTES""",
+    )
+    played = world(app)
+    planned, problems = Planner(played.spark, played.app, played.folder).plan_all()
+    assert problems == []
+    assert (planned["unclicked"].how, planned["unclicked"].bound_us) == ("regrouped", (10 * MINUTE + 1) * 1000)
+    played.send("searches", [[Search(T0 + n * MINUTE, n, "/") for n in range(3)]])
+    played.send("clicks", [[Click(T0 + MINUTE, 1), Click(T0 + 30 * MINUTE, 0)]])
+    played.run()
+    assert keyed(played.rows("unclicked"), "id") == {(0,), (2,)}, "at once; a click too late is none"
+    played.send("searches", [[Search(T0 + 120 * MINUTE, 9, "/")]])
+    played.send("clicks", [[Click(T0 + 121 * MINUTE, 9)]])
+    played.run()
+    assert keyed(played.rows("unclicked"), "id") == {(0,), (2,)}
+    with closing(sqlite3.connect(played.folder.held)) as held:
+        assert held.execute('SELECT count(*) FROM "searches@unclicked"').fetchone() == (1,), "the others are final"
+    played.folder.held.unlink()
+    played.send("searches", [[Search(T0 + 122 * MINUTE, 10, "/")]])
+    played.run()
+    assert keyed(played.rows("unclicked"), "id") == {(0,), (2,), (10,)}
+    assert set(results(played).values()) == {"equal"}
+
+
+def test_without_a_bound_or_a_unique_event_within_is_asked_for(world: Make) -> None:
+    def codes(on: str, unique: str | None = "id", key: str = "id") -> list[str]:
+        app = App("shop")
+        app.stream("searches", Search, time="at", id=unique, late_after="5 minutes", retain="1 day")
+        app.stream("clicks", Click, time="at", late_after="5 minutes")
+        app.sql("unclicked", key=key, query=f"SELECT s.{key} FROM searches s LEFT ANTI JOIN clicks c ON {on}")
+        return [problem.code for problem in check(app.declared(), None) if problem.level == "error"]
+
+    bounded = "s.id = c.search AND c._time BETWEEN s._time AND s._time + INTERVAL 10 MINUTES"
+    assert "needs_within" in codes("s.id = c.search")
+    assert "needs_within" in codes("s.id = c.search AND c._time > s._time")
+    assert "needs_within" in codes(bounded, unique=None)
+    assert "needs_within" in codes(bounded, key="url")
+    assert codes(bounded) == ["retained_input"], "rows that are final could not be computed again"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -86,6 +87,7 @@ def test_tables_are_joined_with_tables_and_with_views(world: Make) -> None:
     assert set(results(played).values()) == {"equal"}
 
 
+@pytest.mark.long
 def test_random_changes_and_restarts_leave_what_the_batch_query_gives(world: Make) -> None:
     played, random = world(shop()), Random(5)
     users: dict[int, User] = {}

@@ -239,6 +239,10 @@ class Table:
         found = self._connection.execute(f"SELECT {self._columns} FROM {self._name} WHERE t < ?", (time_us,)).fetchall()
         return self._read(sorted(found, key=_KEY))
 
+    def forget(self, time_us: int) -> None:
+        """Let the rows go whose time is before this one."""
+        self._connection.execute(f"DELETE FROM {self._name} WHERE t < ?", (time_us,))
+
     def index(self, expressions: Index) -> int:
         return self.shape.indexes.index(expressions)
 

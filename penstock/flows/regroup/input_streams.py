@@ -42,6 +42,9 @@ class InputStream:
     log: LogReader
     live: Callable[[], Stream | None]
     """The stream that is read now; None: there is none yet."""
+    hold_us: int | None = None
+    """How far behind the newest an event may be and still be computed with. Older ones go without a trace: their rows
+    are final. None: `within_us` says it, or nothing."""
 
     @property
     def input(self) -> str:

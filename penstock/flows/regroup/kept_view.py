@@ -26,6 +26,8 @@ from penstock.log.builds import BatchMeta, State
 from penstock.log.log import Stream
 
 _LOOK_S = 0.1
+_STEP_ROWS = 100_000
+"""From how many rows all sums of a view are computed within a step."""
 
 Tables = Mapping[str, Table]
 
@@ -118,6 +120,10 @@ class Kept:
                     from_rows.append(found)
             return result if limit_us is None else result.filter(pc.invert(too_old(row_times(result), limit_us)))
 
+        if sums is not None and lost is None and most_slices is not None:
+            rows = sum(len(tables[name]) for name in self.tables)
+            if rows > _STEP_ROWS:
+                raise TooSlowError(f"sums of {rows:,} rows are too many for a step")
         suspects = units & self.poisoned.keys()
         fresh = units - suspects
         slices = list(grouping.slices(fresh, tables) if sums is None else sums.slices(fresh))

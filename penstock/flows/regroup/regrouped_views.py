@@ -156,19 +156,27 @@ class RegroupedViews:
         for name, source in made.inputs.items():
             if source.changes:
                 continue
-            needed = tuple(sorted({c for view in self._looking_back(within_us, name) for c in view.needed}))
+            sharing = [made] if made.bound_us is not None else self._looking_back(within_us, name)
+            needed = tuple(sorted({c for view in sharing for c in view.needed}))
             stream = Stream(name, "-", source.partitions, source.unique, "events", (), source.schema, source.place)
             feed = Feed(stream, source.derived, needed, made.late_after[name], handed_on=source.handed_on)
             schema = plain_columns(from_arrow_schema(feed.shown_schema))
             log = self._around.log if source.derived else self._around.edge
             live = partial(self._live_stream, name) if source.derived else partial(log.find, name)
-            found[name] = InputStream(table_name(name, within_us), feed, schema, within_us, log, live)
+            table, hold_us = table_name(name, within_us), None
+            if made.bound_us is not None:
+                table, hold_us = f"{name}@{made.node.name}", 2 * made.bound_us + (made.late_after[name] or 0)
+            found[name] = InputStream(table, feed, schema, within_us, log, live, hold_us)
         return found
 
     def _looking_back(self, within_us: int | None, stream: str) -> list[Planned]:
         """Views that hold the events of a stream equally long."""
         views = [self._planned[name] for name in self.names if stream in self._planned[name].inputs]
-        return [made for made in views if isinstance(made.node, ViewDef) and made.node.within_us == within_us]
+        return [
+            made
+            for made in views
+            if isinstance(made.node, ViewDef) and made.node.within_us == within_us and made.bound_us is None
+        ]
 
     def _live_stream(self, name: str) -> Stream | None:
         epoch = self._around.log.memory().get(control_keys.live(name))

@@ -218,10 +218,29 @@ class Steps:
             filled = {view.name: self._fill(view, self._held.tables[view.name]) for view in self.kept}
             deltas = {name: delta for name, delta in filled.items() if delta is not None}
             for view in self.kept:
+                if view.building:
+                    self._read_again(view)
+            for view in self.kept:
                 touched = view.regrouping.touched(deltas, self._held.tables)
                 self._held.mark(view.name, touched)
                 if view.sums is not None:
                     self._held.mark(view.sums.name, touched)
+
+    def _read_again(self, view: Kept) -> None:
+        """A view that is built needs all events, those too that have gone because their rows were final."""
+        for source in view.streams.values():
+            if source.hold_us is not None:
+                self._held.tables[source.name].clear()
+                self._held.remember({f"reached/{source.name}": None, f"filling/{source.name}": None})
+
+    def _let_go(self, view: Kept, move: _Move) -> None:
+        """Let events go whose rows are final, once the view is level."""
+        sources = [source for source in view.streams.values() if source.hold_us is not None]
+        newest = [(move.newest_us.get(source.name), source.hold_us or 0) for source in sources]
+        if sources and all(us is not None for us, _ in newest) and not self._held.dirty(view.name):
+            limit_us = min((us or 0) - hold_us for us, hold_us in newest)
+            for source in sources:
+                self._held.tables[source.name].forget(limit_us)
 
     def _fill(self, view: Kept, table: Table) -> Delta | None:
         """Bring a view's own rows to the end of its changelog; if they were none of it, every unit is dirty. What
@@ -260,6 +279,8 @@ class Steps:
                         self._take_back(view, arrived[view.name], move)
                     else:
                         self._move(view, move)
+                for view in move.moved:
+                    self._let_go(view, move)
                 if move.appends:
                     self._commit(move)
         except _TogetherError:
