@@ -31,9 +31,9 @@ from penstock.flows.fingerprint import fingerprint
 from penstock.flows.ordered.fold import FoldSpec
 from penstock.flows.ordered.ordered_plan import alert_facts, ordered_facts, shown_facts
 from penstock.flows.regroup.first_rows import find_first_rows
-from penstock.flows.regroup.hidden_views import cut, shown_name
+from penstock.flows.regroup.hidden_views import cut, keeps_alone, shown_name
 from penstock.flows.regroup.sums import is_addable
-from penstock.flows.regroup.table_versions import attached, input_of, versions_name, versions_schema
+from penstock.flows.regroup.table_versions import attached, input_of, used_shapes, versions_name, versions_schema
 from penstock.flows.regroup.time_bounds import bound_us, has_one_event_a_unit
 from penstock.flows.regroup.units import Units, find_hidden_units, find_units, relation
 from penstock.flows.regroup.units import whole as whole_unit
@@ -243,7 +243,7 @@ class Planner:
                 return None
             made[part.name] = one
         for part in (parts or ())[:-1]:
-            if part.keep_us is not None and not _keeps_alone(made[part.name], made[node.name]):
+            if part.keep_us is not None and not keeps_alone(part.name, made[part.name].arrow, made[node.name].units):
                 one, _ = self._plan(replace(part, keep_us=None), planned)
                 assert one is not None
                 made[part.name] = one
@@ -291,7 +291,7 @@ class Planner:
         shapes = {name: relation(self.spark, self._columns(i, planned)) for name, i in inputs.items()}
         shapes |= self._version_shapes(inputs)
         frame = self.call(node, self.with_versions(inputs, shapes))
-        shapes = _used(frame, shapes)
+        shapes = used_shapes(frame, shapes)
         problems = [*rules.column_problems(node, frame)]
         if node.where is not None:
             problems += self._where_problems(node, frame)
@@ -518,16 +518,6 @@ class Planner:
         return frame.withColumn(IS_FINAL, F.lit(False)) if isinstance(node, ViewDef) and node.final else frame
 
 
-def _used(frame: DataFrame, shapes: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    """Of a table, its rows or its versions or both, as a function reads it; of any other input, itself."""
-    plan = plan_tree.analyzed(frame)
-    read = {n.rdd().id() for n in plan_tree.with_subqueries(plan) if plan_tree.kind(n) == "LogicalRDD"}
-    used = {name for name, shape in shapes.items() if plan_tree.analyzed(shape).rdd().id() in read}
-    versioned = {input_of(name) for name in used if name != input_of(name)}
-    plain = {name for name in shapes if name == input_of(name) and name not in versioned}
-    return {name: shape for name, shape in shapes.items() if name in used | plain}
-
-
 def plain_columns(columns: StructType) -> pa.Schema:
     """As they are stored: each may be null, and nothing is said about any."""
     return pa.schema([c.remove_metadata().with_nullable(True) for c in to_arrow_schema(columns, timezone="UTC")])
@@ -603,14 +593,3 @@ def served_columns(planned: Mapping[str, Planned]) -> dict[str, list[Column]]:
         name: [Column(field.name, columns_.simple_type(field.type)) for field in schema]
         for name, schema in schemas.items()
     }
-
-
-def _keeps_alone(hidden: Planned, above: Planned) -> bool:
-    """Whether rows of a hidden view may go with `keep=`: what is above them is computed window by window. A running
-    total over windows needs those that have gone."""
-    windows = [f.name for f in hidden.arrow if pa.types.is_struct(f.type) and "end" in [part.name for part in f.type]]
-    units = above.units
-    if units is None:
-        return True
-    homes = [units.homes.get(leaf.number, ()) for leaf in units.leaves if leaf.input == hidden.node.name]
-    return all(any(name in home for name in windows) for home in homes)

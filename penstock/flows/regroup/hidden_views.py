@@ -17,10 +17,12 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declaration import ViewDef
 from penstock.flows import plan_tree
+from penstock.flows.regroup.units import Units
 from penstock.flows.rules import WINDOW
 
 Path = tuple[int, ...]
@@ -52,6 +54,16 @@ def cut(view: ViewDef, streamed: DataFrame, shapes: Mapping[str, DataFrame], cal
         hidden[f"{view.name}.{len(hidden) + 1}"] = same
     lower = [_lower_view(view, name, cuts[0], streamed, shapes, call) for name, cuts in hidden.items()]
     return [*lower, _upper_view(view, hidden, shaped, shapes, call)]
+
+
+def keeps_alone(hidden: str, columns: pa.Schema, units: Units | None) -> bool:
+    """Whether rows of a hidden view may go with `keep=`: what is above them is computed window by window. A running
+    total over windows needs those that have gone."""
+    windows = [f.name for f in columns if pa.types.is_struct(f.type) and "end" in [part.name for part in f.type]]
+    if units is None:
+        return True
+    homes = [units.homes.get(leaf.number, ()) for leaf in units.leaves if leaf.input == hidden]
+    return all(any(name in home for name in windows) for home in homes)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.change import OP
 from penstock.declaration import TableDef
+from penstock.flows import plan_tree
 from penstock.flows.regroup.held import Index, Shape
 from penstock.flows.regroup.units import relation
 from penstock.joins import VERSION, WRITTEN, TableVersions, with_versions
@@ -95,6 +96,16 @@ def attached(
         known = TableVersions(frame, table.name, table.key, tuple(columns.names), since_of(table))
         given[table.name] = with_versions(relation(spark, columns) if current is None else current, known)
     return given
+
+
+def used_shapes(frame: DataFrame, shapes: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """Of a table, its rows or its versions or both, as a function reads it; of any other input, itself."""
+    plan = plan_tree.analyzed(frame)
+    read = {n.rdd().id() for n in plan_tree.with_subqueries(plan) if plan_tree.kind(n) == "LogicalRDD"}
+    used = {name for name, shape in shapes.items() if plan_tree.analyzed(shape).rdd().id() in read}
+    versioned = {input_of(name) for name in used if name != input_of(name)}
+    plain = {name for name in shapes if name == input_of(name) and name not in versioned}
+    return {name: shape for name, shape in shapes.items() if name in used | plain}
 
 
 def since_of(table: TableDef) -> str | None:
