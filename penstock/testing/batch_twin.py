@@ -33,7 +33,7 @@ from penstock.flows.plan import Planned, Planner, flow_late_after, flow_schema, 
 from penstock.flows.regroup.regrouping import frame_of
 from penstock.flows.runner import problems_error
 from penstock.flows.session import open_session
-from penstock.flows.sink import one_row_per_key
+from penstock.flows.sink import least, one_row_per_key
 from penstock.flows.source import Feed, Split, shown_events
 from penstock.flows.verify import Verifier
 from penstock.flows.watermark import whole
@@ -152,7 +152,8 @@ class Twin:
         ends = {each: frontier.get(each) or self.log.bounds(streams[each]).ends for each in made.inputs}
         start = before.end if before else {each: [s.epoch, [0] * len(ends[each])] for each, s in streams.items()}
         end = {each: [stream.epoch, list(ends[each])] for each, stream in streams.items()}
-        if before is not None and before.end == end:
+        complete_us = self._complete_us(made, streams, ends)
+        if before is not None and (before.end, before.complete_us) == (end, complete_us):
             return
         newest = self._newest(made, streams, ends)
         meta = BatchMeta(
@@ -160,16 +161,29 @@ class Twin:
             start=start,
             end=end,
             max_us=newest,
+            waits_us=None if made.reach_us is None or newest is None else newest + made.reach_us,
+            complete_us=complete_us,
             watermark_us=closed_us(made, streams, ends, self._log_of),
             done_us=self.door.clock.now_us(),
         )
         rows = self._computed(made, meta, streams)
         batch = self._changes(made, rows) if isinstance(made.node, ViewDef) else self._events(made, rows)
-        appends = [Append(self.outputs[name], batch, msgspec.to_builtins(meta)), *self._late(made, streams, meta)]
+        stated_us = complete_us if isinstance(made.node, ViewDef) or made.hands_on else None
+        changed = Append(self.outputs[name], batch, msgspec.to_builtins(meta), complete_us=stated_us)
+        appends = [changed, *self._late(made, streams, meta)]
         for outcome in self.log.append(appends):
             if isinstance(outcome, Exception):
                 raise outcome
         self._metas[name] = meta
+
+    def _complete_us(self, made: Planned, streams: Mapping[str, Stream], ends: Ends) -> int | None:
+        """The least of what its streams are complete to; rows that change have no such time here."""
+        feeds = self.verifier.planner.feeds(made, streams, {})
+        last = {n: self._log_of(n).last_commit(f.stream, self._behind(n, f.stream, ends[n])) for n, f in feeds.items()}
+        return least([feed.complete_us(last[name]) for name, feed in feeds.items()])
+
+    def _behind(self, name: str, stream: Stream, ends: Sequence[int]) -> int:
+        return _commit_number(self._log_of(name), stream, ends)
 
     def _stream(self, name: str) -> Stream:
         return self.door.streams.get(name) or self.outputs[name]
@@ -273,9 +287,13 @@ def closed_us(
         return None
     closed = []
     for name, stream in streams.items():
-        late_after, newest = made.late_after[name], _commit_max(log_of(name), stream, ends[name])
+        late_after, log = made.late_after[name], log_of(name)
         if late_after is not None:
-            closed.append(0 if newest is None else (newest // 1000 - (late_after + 1000) // 1000) * 1000)
+            last = log.last_commit(stream, _commit_number(log, stream, ends[name]))
+            stated = last.complete_us if last is not None else None
+            newest = last.max_us if last is not None else None
+            by_newest = 0 if newest is None else (newest // 1000 - (late_after + 1000) // 1000) * 1000
+            closed.append(max(by_newest, 0 if stated is None else (stated // 1000 - 1) * 1000))
     return max(0, min(closed, default=0))
 
 

@@ -26,6 +26,7 @@ import msgspec
 from penstock import schema
 from penstock.app import App
 from penstock.change import OP, Column
+from penstock.collect.ticks import Ticks
 from penstock.config import Folder
 from penstock.declaration import Shown
 from penstock.errors import UnknownViewError
@@ -114,8 +115,13 @@ class Trial:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.clock.now_us())
 
     def advance(self, by: str | timedelta) -> None:
-        """Let time pass."""
+        """Let time pass. A stream that was silent for its `idle_after=` is then complete as far as that says."""
         self.clock.advance(span_us(by))
+        if any(stream.idle_after_us is not None for stream in self.application.streams):
+            self._flows.catch_up()
+            group, flows = self._door.group, self._flows.log
+            if Ticks(self.application, self._door.log, group, flows, self.clock, lambda signal: None).once():
+                self._flows.sent()
 
     def pause(self) -> None:
         """Let nothing be absorbed until `resume`: rows stay as they are, and what is sent meanwhile is one batch."""

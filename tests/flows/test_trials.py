@@ -268,3 +268,23 @@ def test_a_split_sends_each_event_to_the_first_stream_that_it_fits() -> None:
             "rest": [("DE", 1.0), ("DE", 1.0)],
         }
         assert t.rows("others") == [{"country": "DE", "orders": 2}]
+
+
+def test_silence_lets_windows_close_when_time_is_let_pass() -> None:
+    app = App("silent")
+    app.stream("orders", Order, id="order_id", time="at", late_after="1 minute", idle_after="2 minutes")
+
+    @app.view(key="window", final=True)
+    def minutes(orders: DataFrame) -> DataFrame:
+        return orders.groupBy(F.window("_time", "1 minute")).agg(F.count("*").alias("orders"))
+
+    with run(app) as t:
+        t.send("orders", order("NL", 5))
+        t.send("orders", order("NL", 121))
+        assert [row["is_final"] for row in t.rows("minutes")] == [True, False]
+        t.advance("1 minute")
+        assert [row["is_final"] for row in t.rows("minutes")] == [True, False]
+        t.advance("2 minutes")
+        assert [row["is_final"] for row in t.rows("minutes")] == [True, True]
+        t.send("orders", order("NL", 125))
+        assert [row["event"]["country"] for row in t.late()] == ["NL"]
