@@ -49,6 +49,11 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
     if made.windows > MANY_WINDOWS:
         text = f"'{node.name}' counts each event in {made.windows} windows, and costs that many times a plain one"
         yield Problem("warning", "many_windows", text, node.place, "make the interval longer, or the window shorter")
+    if isinstance(node, FlowDef) and made.how == "ordered":
+        yield from _silent(application, made)
+        if made.fold is not None and made.fold.order == "log" and len(made.inputs) > 1:
+            text = f"'{node.name}' sees its inputs in the order in which it read them, so a rebuild may change it"
+            yield Problem("note", "rebuild_may_differ", text, node.place, 'order="time" is the same in any rebuild')
     if isinstance(node, ViewDef):
         why = f": {', '.join(made.proof_reasons)}" if made.proof_reasons else ""
         yield Problem("note", f"proof_{made.proof}", f"'{node.name}' is {made.proof}{why}", node.place)
@@ -63,6 +68,17 @@ def _notes(application: Application, made: Planned) -> Iterator[Problem]:
     elif isinstance(node, FlowDef) and node.late_after_us and not made.hands_on:
         text = f"lateness in '{node.name}' is judged on its own stream, so a rebuild may change it"
         yield Problem("note", "rebuild_may_differ", text, node.place)
+
+
+def _silent(application: Application, made: Planned) -> Iterator[Problem]:
+    """An ordered flow that waits for time, over streams in which silence lets none pass."""
+    script = made.fold.script.script if made.fold else None
+    waits = made.event_time or getattr(getattr(script, "pattern", None), "waits", hasattr(script, "on_timer"))
+    roots = sorted(application.roots(made.node.name))
+    still = [name for name in roots if (stream := application.stream(name)) and stream.idle_after_us is None]
+    if script is not None and waits and still:
+        text = f"'{made.node.name}' waits for time, and silence in {' and '.join(still)} lets none pass"
+        yield Problem("note", "silence_waits", text, made.node.place, 'add idle_after="10 seconds" to the stream')
 
 
 def price(made: Planned) -> str:

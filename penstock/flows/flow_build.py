@@ -64,6 +64,7 @@ def new_build(made: Planned, inputs: Mapping[str, str], starts: Mapping[str, Any
         how=made.how,
         unit=made.units.columns if made.units else (),
         mode=made.mode,
+        version=made.fold.script.version if made.fold else 1,
         started_us=clock.now_us(),
     )
 

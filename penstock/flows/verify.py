@@ -162,6 +162,10 @@ class Verifier:
             return Report(name, kind, "unverifiable", reasons=[reason or "it has absorbed nothing yet"])
         if made.proof == "unverifiable":
             return Report(name, kind, "unverifiable", reasons=list(made.proof_reasons))
+        build = build_of(self.flows.memory()[control_keys.build(name)])
+        if build.migrated_from is not None:
+            reason = f"its states were taken over from version {build.migrated_from}, which other code had made"
+            return Report(name, kind, "unverifiable", reasons=[reason])
         meta = batch_meta(commit.meta)
         if made.how == "ordered" and made.fold is None:
             return self._alert_report(made, output, commit, meta, began)
@@ -307,7 +311,8 @@ class Verifier:
         """What an ordered flow must have emitted, or its states."""
         if made.fold is None:
             return self._played_alert(made, ground, meta)
-        stream = self.flows.find(made.fold.flow, output.epoch) or self._found(self.flows, made.fold.flow, None)
+        flow = made.fold.flow
+        stream = self._found(self.flows, flow, self.flows.memory()[control_keys.live(flow)])
         commits = self.flows.commits(stream, self.flows.bounds(stream).first_commit)
         metas = [m for m in (batch_meta(c.meta) for c in commits if c.meta) if m.batch < meta.batch]
         feeds = self.planner.feeds(made, {n: each.stream for n, each in ground.items()}, {})

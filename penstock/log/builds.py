@@ -46,6 +46,10 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     unit: tuple[str, ...] = ()
     """The columns of a unit, where it is computed unit by unit."""
     mode: Literal["update", "append"] = "update"
+    version: int = 1
+    """Of a class with state: which version of it made the states."""
+    migrated_from: int | None = None
+    """The version whose states it took over: what was emitted before was made by other code."""
     started_us: int
 
 

@@ -22,13 +22,16 @@ class Payment(Event):
     at: int
 
 
-def bank(order: str = "log", **options: Any) -> App:
+def bank(order: str = "log", number: int = 1, moves: Any = None, idle: str | None = None, **options: Any) -> App:
     app = App("bank")
-    payments = app.stream("payments", Payment, key="card", time="at", late_after="10 seconds")
+    payments = app.stream("payments", Payment, key="card", time="at", late_after="10 seconds", idle_after=idle)
 
     @app.stateful(reads=payments, key="card", order=order, state=True, **options)
     class large:
         """Payments far above the mean of their card."""
+
+        version = number
+        migrate = moves
 
         class State(Struct):
             n: int = 0
@@ -135,6 +138,22 @@ def test_changed_code_rebuilds_and_executors_fold_the_same(
     assert there.memory()["live/large"] != epoch
     assert emitted(there) == before == reference(commits)[0]
     assert_proved(there)
+    there.use(bank(number=2))
+    there.run(until=lambda: there.memory()["flow/large"]["state"] == "stopped")
+    assert "has no migrate" in there.memory()["flow/large"]["error"]["message"]
+
+    def migrate(self: Any, old: dict[str, Any], version: int) -> Any:
+        assert version == 1
+        return self.State(n=old["n"] + 1000, mean=old["mean"])
+
+    there.use(bank(number=2, moves=migrate))
+    epoch = there.memory()["live/large"]
+    there.run()
+    assert there.memory()["live/large"] == epoch
+    assert emitted(there) == before
+    states = {row["card"]: (row["n"] - 1000, row["mean"]) for row in there.rows("large_state")}
+    assert states == reference(commits)[1]
+    assert "version 1" in there.verify()["large"].reasons[0]
 
 
 def test_a_pattern_finds_its_matches_once_through_restarts(world: Callable[[App], World]) -> None:

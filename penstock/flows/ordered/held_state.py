@@ -35,6 +35,7 @@ class HeldState:
         self._states = self._file.table(Shape("states", schema, spec.key, expires=True, time=_DUE))
         clocks = pa.schema([*spec.key_fields, due])
         self._clocks = self._file.table(Shape("clocks", clocks, spec.key, expires=True, time=_DUE))
+        self._ages = self._file.table(Shape("ages", clocks, spec.key, expires=True, time=_DUE))
         if stream is not None and log is not None:
             self._fill(stream, log)
 
@@ -54,6 +55,7 @@ class HeldState:
             if not follows:
                 self._states.clear()
                 self._clocks.clear()
+                self._ages.clear()
                 start = bounds.starts[0]
             if start < bounds.ends[0]:
                 blocks = log.read(stream, 0, start, bounds.ends[0])
@@ -84,7 +86,21 @@ class HeldState:
         """The states of keys of which a timer, or their end, is due."""
         if complete_us is None:
             return self._spec.state_schema.empty_table()
-        return self._plain(self._states.before(complete_us + 1))
+        ripe = self._plain(self._states.before(complete_us + 1))
+        old = self._ages.before(complete_us + 1).table if self._spec.keep_us is not None else None
+        if old is None or not old.num_rows:
+            return ripe
+        return together([ripe, self._plain(self._states.by_key(self._states.keys_of(old)))], self._spec)
+
+    def first_timer_us(self, before: pa.Table, changed: pa.Table, waits_us: int | None) -> int | None:
+        """When the first timer in event time is due, once these states have changed; `waits_us`: what else waits."""
+        touched = set(self._states.keys_of(before)) | set(self._states.keys_of(changed))
+        found = [us for row in timers_of(changed.column(TIMERS)) for (_, clock), us in row.items() if not clock]
+        found += [] if waits_us is None else [waits_us]
+        statement = 'SELECT k, t FROM "states" WHERE t IS NOT NULL ORDER BY t LIMIT ?'
+        rows = self._file._connection.execute(statement, (len(touched) + 1,))
+        found += [us for key, us in rows if key not in touched][:1]
+        return min(found, default=None)
 
     def clocks(self, now_us: int, most: int) -> tuple[pa.Table, list[tuple[Key, str]]]:
         """States of which a timer by the clock is due, and these timers, the earliest first."""
@@ -117,24 +133,25 @@ class HeldState:
         timers = timers_of(states.column(TIMERS))
         seen, keep_us = states.column(SEEN).cast(pa.int64()).to_pylist(), self._spec.keep_us
         due: list[int | None] = []
+        ages: list[int | None] = []
         for pending, seen_us in zip(timers, seen, strict=True):
-            first = min((us for (_, clock), us in pending.items() if not clock), default=None)
-            if first is None and not pending and keep_us is not None and seen_us is not None:
-                first = seen_us + keep_us
-            due.append(first)
+            due.append(min((us for (_, clock), us in pending.items() if not clock), default=None))
+            ages.append(None if pending or keep_us is None or seen_us is None else seen_us + keep_us)
         _put(self._states, states.append_column(_DUE, pa.array(due, pa.int64()).cast(columns_.TIMESTAMP)))
         keys = states.select(self._spec.key)
         clocks = [min((us for (_, clock), us in p.items() if clock), default=None) for p in timers]
-        ringing = [at for at, us in enumerate(clocks) if us is not None]
-        self._clocks.remove(self._clocks.keys_of(keys))
-        if ringing:
-            at = pa.array([clocks[row] for row in ringing], pa.int64()).cast(columns_.TIMESTAMP)
-            _put(self._clocks, keys.take(ringing).append_column(_DUE, at))
+        for table, moments in ((self._clocks, clocks), (self._ages, ages)):
+            there = [at for at, us in enumerate(moments) if us is not None]
+            table.remove(table.keys_of(keys))
+            if there:
+                at = pa.array([moments[row] for row in there], pa.int64()).cast(columns_.TIMESTAMP)
+                _put(table, keys.take(there).append_column(_DUE, at))
 
     def _remove(self, keys: pa.Table) -> None:
         if keys.num_rows:
             self._states.remove(self._states.keys_of(keys))
             self._clocks.remove(self._clocks.keys_of(keys))
+            self._ages.remove(self._ages.keys_of(keys))
 
     def _plain(self, rows: HeldRows) -> pa.Table:
         return rows.table.select(self._spec.state_schema.names)

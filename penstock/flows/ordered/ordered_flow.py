@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import threading
 import time
@@ -20,8 +21,9 @@ import msgspec
 import pyarrow as pa
 
 from penstock import schema as columns_
+from penstock.change import OP, UPSERT
 from penstock.declaration import FlowDef
-from penstock.errors import PenstockError, PositionGoneError, StaleTermError
+from penstock.errors import PenstockError, PlanError, PositionGoneError, StaleTermError
 from penstock.flows import failure, flow_build, flow_run
 from penstock.flows.flow_run import Flow, Surroundings
 from penstock.flows.late import late_events
@@ -35,10 +37,12 @@ from penstock.flows.regroup.held import discard
 from penstock.flows.regroup.input_streams import commit_behind
 from penstock.flows.sink import flow_events, least
 from penstock.log import control_keys
-from penstock.log.builds import BatchMeta, FlowState, OrderedMeta, State, batch_meta
+from penstock.log.builds import BatchMeta, FlowState, OrderedMeta, State, batch_meta, build_of
 from penstock.log.folder_log import DEAD
-from penstock.log.log import Append, Count, EndsAt, Share, Stream
+from penstock.log.log import Append, Count, EndsAt, LogReader, Share, Stream
 from penstock.ordered_flows import state_view
+from penstock.stateful import SEEN, TIMERS
+from penstock.views.unpack import ops_of
 
 _log = logging.getLogger(__name__)
 
@@ -133,23 +137,61 @@ class OrderedFlow(ThreadedFlow):
         self.also = self.state_view.name
         self.state_made = replace(made, node=self.state_view, **state_facts(made.fold))
         self.states: Stream | None = None
+        self._state_epoch = ""
+        self._awaits_us: int | None = None
 
     @property
     def changelogs(self) -> list[Stream]:
         return [] if self.states is None else [self.states]
 
     def prepare(self, streams: Mapping[str, Stream], *, anew: bool = False) -> Stream:
+        if not anew:
+            self._migrate({name: streams[name].epoch for name in self.made.inputs})
         output = super().prepare(streams, anew=anew)
         assert self.build is not None
         around, name = self.around, self.state_view.name
-        memory = around.log.memory()
-        if memory.get(control_keys.build(name), {}).get("epoch") != self.build.epoch:
+        stored = around.log.memory().get(control_keys.build(name))
+        build = build_of(stored) if stored is not None else None
+        if build is None or build.fingerprint != self.build.fingerprint or build.started_us < self.build.started_us:
             build = flow_build.new_build(self.state_made, self.build.inputs, self.build.starts, around.clock)
-            build = msgspec.structs.replace(build, epoch=self.build.epoch)
-            around.group.submit([], flow_build.remembered(name, build, memory)).result()
-        spec = flow_build.stream_spec(self.state_made, self.build)
+            around.group.submit([], flow_build.remembered(name, build, around.log.memory())).result()
+        self._state_epoch = build.epoch
+        spec = flow_build.stream_spec(self.state_made, build)
         self.states = around.group.run(lambda: around.log.create(spec)).result()
         return output
+
+    def _migrate(self, inputs: Mapping[str, str]) -> None:
+        """Take over the states of another version, in one commit; what was emitted stays. Without `migrate` it is an
+        error: whoever counts a version up means that the states go on."""
+        memory, script = self.around.log.memory(), self.spec.script
+        found = [memory.get(control_keys.build(name)) for name in (self.name, self.also)]
+        if None in found or build_of(found[0]).version == script.version or build_of(found[0]).inputs != dict(inputs):
+            return
+        old, old_states = (build_of(each) for each in found)
+        if script.migrate is None:
+            raise PlanError(
+                f"'{self.name}' has version {script.version}, its states are of version {old.version}, and it has no "
+                "migrate",
+                hint="write def migrate(self, old, version), or keep the version to play the log again",
+            )
+        stream = self.around.log.find(self.also, old_states.epoch)
+        last = self.around.log.last_commit(stream) if stream is not None else None
+        rows = _migrated(self.around.log, stream, self.spec, old.version) if stream is not None else []
+        again = msgspec.structs.replace(
+            old, fingerprint=self.made.fingerprint, version=script.version, migrated_from=old.version
+        )
+        build = flow_build.new_build(self.state_made, old.inputs, old.starts, self.around.clock)
+        build = msgspec.structs.replace(build, migrated_from=old.version)
+        spec = flow_build.stream_spec(self.state_made, build)
+        fresh = self.around.group.run(lambda: self.around.log.create(spec)).result()
+        learned = {
+            control_keys.build(self.name): msgspec.to_builtins(again),
+            control_keys.build(self.also): msgspec.to_builtins(build),
+            control_keys.live(self.also): build.epoch,
+        }
+        batch = pa.RecordBatch.from_pylist(rows, schema=fresh.schema)
+        self.around.group.submit([Append(fresh, batch, last.meta if last else None, sets=learned)]).result()
+        _log.info("the states of '%s' are of version %d now: %d keys", self.name, script.version, len(rows))
 
     # The thread
 
@@ -213,6 +255,7 @@ class OrderedFlow(ThreadedFlow):
         ground = BatchGround(complete_us, now_us, reader.timed, tuple(fired))
         folded = fold_anywhere(self.around.planner.spark, self.spec, ground, events, states)
         gone = keys_table(folded.gone, self.spec.key_fields)
+        self._awaits_us = held.first_timer_us(states, folded.states, reader.waits_us)
         end = self._commit(batch, folded.rows, folded.states, gone, folded.letters, ground)
         held.apply(folded.states, gone, end)
         if batch is not None:
@@ -245,8 +288,15 @@ class OrderedFlow(ThreadedFlow):
                 stored,
                 requires=(EndsAt(self.output, number),),
                 sets=self._switch(meta),
+                complete_us=ground.end_us if self.made.hands_on else None,
             ),
-            Append(self.states, changelog_batch(states, gone, self.states.schema), stored, follows=True),
+            Append(
+                self.states,
+                changelog_batch(states, gone, self.states.schema),
+                stored,
+                follows=True,
+                complete_us=meta.complete_us,
+            ),
         ]
         appends += self._ledgers(batch, letters, now_us)
         for outcome in self.around.group.submit(appends).result():
@@ -271,6 +321,7 @@ class OrderedFlow(ThreadedFlow):
             end=end,
             max_us=batch.max_us if batch is not None else last.max_us if last is not None else None,
             complete_us=self._complete_us(commits),
+            waits_us=self._awaits_us,
             accepted_us=batch.accepted_us if batch is not None else None,
             planned_us=ground.now_us,
             done_us=now_us,
@@ -298,7 +349,7 @@ class OrderedFlow(ThreadedFlow):
         takeover.after = self._taken_over
         learned = dict(takeover(meta.end))
         if learned or self.around.log.memory().get(control_keys.live(self.name)) == self.build.epoch:
-            learned[control_keys.live(self.state_view.name)] = self.build.epoch
+            learned[control_keys.live(self.state_view.name)] = self._state_epoch
         memory = self.around.log.memory()
         return {key: value for key, value in learned.items() if memory.get(key) != value}
 
@@ -374,6 +425,27 @@ def ordered_inputs(
             source.complete_us = source.complete_before(before) if before is not None else None
         inputs[name] = source
     return inputs
+
+
+def _migrated(log: LogReader, stream: Stream, spec: FoldSpec, version: int) -> list[dict[str, Any]]:
+    """The rows of a state as the script's `migrate` makes them."""
+    names = [f.name for f in stream.schema if f.name != OP]
+    ops: dict[Any, Any] = {}
+    for block in log.read(stream, 0, log.bounds(stream).starts[0]):
+        ops |= ops_of(block.batch, names, stream.compact_by)
+    rows = []
+    for key, values in ops.items():
+        if values is None:
+            continue
+        row = dict(zip(names, values, strict=True))
+        old = {name: value for name, value in row.items() if name not in (*spec.key, SEEN, TIMERS)}
+        try:
+            state = spec.script.migrated(old, version)
+        except Exception as error:
+            raise PlanError(f"migrate of '{spec.flow}' failed for {key}: {type(error).__name__}: {error}") from error
+        kept = {name: row[name] for name in (*spec.key, SEEN, TIMERS)}
+        rows.append({**kept, **msgspec.to_builtins(state, builtin_types=(dt.datetime, dt.date, bytes)), OP: UPSERT})
+    return rows
 
 
 def recorded(meta: BatchMeta, inputs: Mapping[str, OrderedInput]) -> BatchMeta:

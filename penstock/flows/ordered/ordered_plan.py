@@ -49,7 +49,9 @@ def ordered_facts(
     facts = {"late_after": late_after, "upstream": {n: upstream[n] for n in flow.inputs if n in upstream}}
     digest = ordered_fingerprint(flow, script, facts, [*schemas.values(), spec.rows_schema, spec.state_schema])
     found = _facts(flow, inputs, spec.rows_schema, digest)
-    return {**found, "event_time": ordered.order == "time", "fold": spec}, []
+    # All that it will emit is as new as what its inputs are complete to: events, and timers, which fire then.
+    hands_on = flow.time is None and flow.late_after_us is None and None not in late_after.values()
+    return {**found, "event_time": ordered.order == "time", "fold": spec, "hands_on": hands_on}, []
 
 
 def state_facts(spec: FoldSpec) -> dict[str, Any]:

@@ -98,6 +98,13 @@ class OrderedReader:
         """Whether a time is ever complete."""
         return all(source.late_after_us is not None for source in self.inputs.values())
 
+    @property
+    def waits_us(self) -> int | None:
+        """In the order of time: what must be complete for the events that still wait."""
+        left = getattr(self, "_left", self._waiting)
+        times = [pc.min(t.column(columns_.TIME).cast(pa.int64())).as_py() for t in left.values() if t.num_rows]
+        return min(times) + 1 if times else None
+
     def resume(self, waiting: Mapping[str, int], complete_us: int | None) -> None:
         """Take up again what waited when the last batch was committed: `complete_us` had been handed over."""
         for name, commit in waiting.items():
