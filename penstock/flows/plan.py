@@ -28,8 +28,9 @@ from penstock.errors import PlanError
 from penstock.flows import plan_tree, proof, rules
 from penstock.flows.final_rows import IS_FINAL
 from penstock.flows.fingerprint import fingerprint
+from penstock.flows.ordered.event_numbers import cut_numbers
 from penstock.flows.ordered.fold import FoldSpec
-from penstock.flows.ordered.ordered_plan import alert_facts, ordered_facts, shown_facts
+from penstock.flows.ordered.ordered_plan import is_kept_by_a_flow, ordered_plan
 from penstock.flows.regroup.first_rows import find_first_rows
 from penstock.flows.regroup.hidden_views import cut, keeps_alone, shown_name
 from penstock.flows.regroup.sums import is_addable
@@ -147,6 +148,8 @@ class Planner:
             if any(i not in planned and i not in outside for i in node.inputs):
                 continue
             try:
+                node, below = cut_numbers(node, partial(self._shape, planned))
+                planned |= {part.name: made for part in below if (made := self._plan(part, planned)[0])}
                 made, found = self._plan(node, planned)
             except PlanError as error:
                 place = user_line(node, error.__cause__ or error)
@@ -171,16 +174,9 @@ class Planner:
         return self._with_lateness(planned), problems
 
     def _plan(self, node: Node, planned: Mapping[str, Planned]) -> tuple[Planned | None, list[Problem]]:
-        if isinstance(node, FlowDef) and node.ordered is not None:
-            upstream = {name: made.fingerprint for name, made in planned.items()}
-            facts, problems = ordered_facts(node, {n: self.input(n, planned) for n in node.inputs}, upstream)
+        if is_kept_by_a_flow(node):
+            facts, problems = ordered_plan(node, planned, lambda name: self._held_input(name, planned))
             return Planned(**facts) if facts is not None else None, problems
-        if isinstance(node, FlowDef) and node.alert is not None:
-            facts, problems = alert_facts(node, self._held_input(node.inputs[0], planned))
-            return Planned(**facts) if facts is not None else None, problems
-        if isinstance(node, ViewDef) and node.state_of is not None:
-            flow = planned.get(node.state_of)
-            return (None if flow is None else replace(flow, node=node, **shown_facts(flow.fold, flow.inputs))), []
         changing = any(self._changes(name, planned) for name in node.inputs)
         if isinstance(node, ViewDef) and node.correct_us is not None and (changing or node.within_us is not None):
             return None, [rules.no_correction(node, "it is not folded by Spark")]
@@ -359,6 +355,9 @@ class Planner:
             return Input(name, self.folder.flows_log, True, planned[name].arrow, None, 1, False, changes=True)
         schema = plain_columns(from_arrow_schema(table.events.arrow))
         return Input(name, self.folder.edge_log, False, schema, None, 1, False, changes=True)
+
+    def _shape(self, planned: Mapping[str, Planned], name: str) -> DataFrame:
+        return relation(self.spark, self._columns(self._held_input(name, planned), planned))
 
     def _columns(self, source: Input, planned: Mapping[str, Planned]) -> StructType:
         """What a function may name of an input."""

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from penstock import App, Event, Struct
 from penstock.flows.ordered import spread
+from penstock.ordinals import numbered
 from penstock.patterns import begin
 from tests.flows.world import World
 
@@ -190,3 +192,26 @@ def pairs(commits: list[list[Payment]]) -> list[tuple[str | None, int, int]]:
         elif p.amount < 1.5:
             small.setdefault(p.card, []).append(p)
     return found
+
+
+def test_windows_of_counted_events_are_groups_of_numbers(world: Callable[[App], World]) -> None:
+    app = App("bank")
+    app.stream("payments", Payment, key="card", time="at", late_after="10 seconds")
+
+    @app.view(key=["card", "five"])
+    def fives(payments: Any) -> Any:
+        """The sum of each five payments of a card."""
+        counted = numbered(payments, by="card").withColumn("five", F.expr("_nth div 5"))
+        return counted.groupBy("card", "five").agg(F.sum("amount").alias("amount"), F.count("*").alias("n"))
+
+    there, commits = world(app), payments(5, 150)
+    for cut in (commits[:5], commits[5:]):
+        there.send("payments", cut)
+        there.run()
+    known: dict[Any, list[float]] = {}
+    for payment in (payment for commit in commits for payment in commit):
+        known.setdefault(payment.card, []).append(payment.amount)
+    fives_of = {(c, at // 5): a[at : at + 5] for c, a in known.items() for at in range(0, len(a), 5)}
+    found = {(row["card"], row["five"]): (row["amount"], row["n"]) for row in there.rows("fives")}
+    assert found == {key: (sum(amounts), len(amounts)) for key, amounts in fives_of.items()}
+    assert {name: r.result for name, r in there.verify().items()} == {"fives.1": "equal", "fives": "equal"}

@@ -68,7 +68,9 @@ class FoldSpec:
     @property
     def rows_schema(self) -> pa.Schema:
         """What is emitted, before it is an event of the flow's stream."""
-        own = [] if self.script.rows is None else [f.remove_metadata() for f in self.script.rows.fields]
+        own = getattr(self.script.script, "fields", None)
+        if own is None:
+            own = [] if self.script.rows is None else [f.remove_metadata() for f in self.script.rows.fields]
         return pa.schema([*own, pa.field(columns_.TIME, columns_.TIMESTAMP)])
 
 

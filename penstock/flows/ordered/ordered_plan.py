@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.change import Column
-from penstock.declaration import FlowDef, Problem
+from penstock.declaration import FlowDef, Node, Problem, ViewDef
 from penstock.errors import BadQueryError
+from penstock.flows.ordered.event_numbers import NumberScript
 from penstock.flows.ordered.fold import FoldSpec
 from penstock.flows.ordered.pattern_match import PatternScript
 from penstock.flows.ordered.pattern_ranges import Range, is_empty, ranges_of
@@ -27,6 +29,29 @@ from penstock.views.where.syntax import parse
 _KEYS = ("string", "bigint", "int", "boolean", "date", "timestamp", "decimal", "binary", "double")
 
 
+def is_kept_by_a_flow(node: Node) -> bool:
+    """Whether no query of Spark's computes it."""
+    if isinstance(node, ViewDef):
+        return node.state_of is not None
+    return node.ordered is not None or node.alert is not None
+
+
+def ordered_plan(
+    node: Node, planned: Mapping[str, Any], source: Callable[[str], Any]
+) -> tuple[dict[str, Any] | None, list[Problem]]:
+    """What is planned of a node that a flow keeps, as arguments, or what is wrong with it."""
+    if isinstance(node, ViewDef):
+        flow = planned.get(node.state_of or "")
+        if flow is None:
+            return None, []
+        whole = {part.name: getattr(flow, part.name) for part in fields(flow)}
+        return {**whole, "node": node, **shown_facts(flow.fold, flow.inputs)}, []
+    if node.alert is not None:
+        return alert_facts(node, source(node.inputs[0]))
+    upstream = {name: made.fingerprint for name, made in planned.items()}
+    return ordered_facts(node, {name: source(name) for name in node.inputs}, upstream)
+
+
 def ordered_facts(
     flow: FlowDef, inputs: Mapping[str, Any], upstream: Mapping[str, str]
 ) -> tuple[dict[str, Any] | None, list[Problem]]:
@@ -38,14 +63,14 @@ def ordered_facts(
     if problems:
         return None, problems
     first, ordered = next(iter(schemas.values())), flow.ordered
-    fields = tuple(pa.field(name, first.field(name).type) for name in ordered.key)
+    keys = tuple(pa.field(name, first.field(name).type) for name in ordered.key)
     script = bound_script(flow, first)
     if isinstance(script.script, PatternScript):
         timed = all(late_after_us is not None for late_after_us in late_after.values())
         problems = list(pattern_problems(flow, script.script, timed=timed))
         if problems:
             return None, problems
-    spec = FoldSpec(flow.name, script, fields, ordered.order, ordered.keep_us)
+    spec = FoldSpec(flow.name, script, keys, ordered.order, ordered.keep_us)
     facts = {"late_after": late_after, "upstream": {n: upstream[n] for n in flow.inputs if n in upstream}}
     digest = ordered_fingerprint(flow, script, facts, [*schemas.values(), spec.rows_schema, spec.state_schema])
     found = _facts(flow, inputs, spec.rows_schema, digest)
@@ -184,6 +209,8 @@ def bound_script(flow: FlowDef, schema: pa.Schema) -> Script:
     """The script of a flow, now that the columns of its events are known."""
     assert flow.ordered is not None
     declared = flow.ordered.script.script
+    if isinstance(declared, NumberScript):
+        return Script(declared.bound(schema), flow.name)
     if isinstance(declared, DeclaredPattern):
         within_us, after = declared.within_us, declared.after_match
         return Script(PatternScript(declared.pattern, schema, flow.ordered.key, within_us, after), flow.name)

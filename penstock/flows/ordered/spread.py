@@ -31,6 +31,10 @@ def fold_anywhere(
     wanted = getattr(spec.script.script, "wanted", None)
     if wanted is not None:
         events = {name: wanted(table) for name, table in events.items()}
+    whole = getattr(spec.script.script, "fold_table", None)
+    if whole is not None:
+        found: Folded = whole(spec, ground, events, states)
+        return found
     if spark is None or sum(table.num_rows for table in events.values()) <= FEW_EVENTS:
         return fold(spec, ground, events, states)
     return spread(spark, spec, ground, events, states)
