@@ -114,6 +114,7 @@ CONCEPTS = {
     "flows/regroup/unit_choice.py": "which units verify looks at",
     "flows/summary_bounds.py": "how verify judges an estimate",
     "run/log_status.py": "what is said of the logs",
+    "ordinals.py": "what users import to number events",
     "run/reading_edge.py": "the edge that only reads",
     "run/writing_half.py": "the other half of an edge than run/reading_half.py",
     "serve/live_page.py": "the page",
