@@ -57,12 +57,13 @@ def data_folder(parent: Path, log: str = "sqlite", app: str = "") -> Iterator[Fo
         if log == "sqlite":
             yield Folder(path)
             return
-        node = BrokerNode(Folder(path).kafka)
+        node = BrokerNode(path.with_suffix(".broker"))
         node.prepare()
         with node.running():
             yield Folder(path, f"kafka://{node.address}/{load(str(APPS / f'{app}.py')).application.name}")
     finally:
         shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path.with_suffix(".broker"), ignore_errors=True)
 
 
 def log_words(folder: Folder) -> list[str]:
