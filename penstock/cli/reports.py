@@ -218,7 +218,7 @@ def _flows(body: Mapping[str, Any]) -> Table:
 
 def _topics(body: Mapping[str, Any]) -> Table:
     table = _grid("topic", "of", "state", "since", "why")
-    for topic in body.get("topics") or ():
+    for topic in body.get("published") or ():
         why = (topic.get("error") or {}).get("message") or ""
         table.add_row(topic["topic"], topic["name"], _state(topic["state"]), topic["since"], str(why))
     return table

@@ -162,7 +162,7 @@ class Status:
             "views": self.views(),
             "flows": self.flows(),
             "freshness": self._freshness(),
-            "topics": self._topics(),
+            "published": self._topics(),
             **{name: tell() for name, tell in self.more.items()},
         }
 

@@ -69,8 +69,8 @@ class StatusFilter:
     def _rest(self, body: Body) -> Body:
         """Ways in and who waits and why, as far as it is about what may be read."""
         found: Body = {n: list(self._readable(body[n], "stream")) for n in ("udp", "pulls") if n in body}
-        if "topics" in body:
-            found["topics"] = list(self._readable(body["topics"], "name"))
+        if "published" in body:
+            found["published"] = list(self._readable(body["published"], "name"))
         if "pressure" in body:
             because = [b for b in body["pressure"]["because"] if self._may_know(b)]
             found["pressure"] = body["pressure"] | {"because": because, "room": {}}

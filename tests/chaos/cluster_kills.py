@@ -249,7 +249,7 @@ class Play:
             consumer.close()
 
     def _published_all(self, topic: str) -> bool:
-        topics: Any = asked(self.url, "/status").get("topics", [])
+        topics: Any = asked(self.url, "/status").get("published", [])
         return all(told["state"] == "level" for told in topics if told["topic"] == topic)
 
 

@@ -58,7 +58,7 @@ SCHEMAS: Spec = {
     ),
     "Status": record(
         "app, version, started, uptime_s: number, processes: object, streams: [Stream], views: [View], flows: [Flow],"
-        "pressure: Pressure, udp: [UdpPort], pulls: [Pull], topics: [Topic]",
+        "pressure: Pressure, udp: [UdpPort], pulls: [Pull], published: [Topic]",
         freshness=record("p50_ms: number?, p99_ms: number?"),
     ),
     "Pressure": record(

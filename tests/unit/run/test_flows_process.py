@@ -26,7 +26,7 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> flows._Flows:
     monkeypatch.setattr(flows, "_jvm", gone)
     monkeypatch.setattr(flows.os, "_exit", end)
     monkeypatch.setattr(flows, "DYING_S", 0.01)
-    return flows._Flows(Application("shop", "f"), Folder(tmp_path))
+    return flows._Flows(Application("shop", "f"), Folder(tmp_path), "free")
 
 
 def test_a_process_whose_jvm_has_died_ends_and_says_why(

@@ -358,6 +358,7 @@ async def test_batches_that_queue_up_reach_a_connection_in_one_piece_and_in_orde
                 n if name == "rsvps" else value for name, value in zip(content.names, ("a", n, "g"), strict=True)
             )
             view.apply(content.prepare(content.offset + 1, {("a",): row}, None, 0), None, {})
+        view.wake()
         await eventually(lambda: len(single.replica.messages) == 4, "told")
         told = [json.dumps(message, separators=(",", ":")).encode() for message in single.replica.messages[1:]]
         assert joining.frames == [b"".join(text_frame(each) for each in told)]
