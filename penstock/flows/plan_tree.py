@@ -184,6 +184,15 @@ def _evicted_by(node: Plan) -> Iterator[Expression]:
             yield from items(child.output())
 
 
+def sessions_alone(node: Plan) -> bool:
+    """Whether an aggregation groups by sessions and by nothing else."""
+    groups = list(items(node.groupingExpressions())) if kind(node) == "Aggregate" else []
+    return len(groups) == 1 and any(
+        kind(part) in ("AttributeReference", "Alias") and part.metadata().contains(_SESSION)
+        for part in inside(groups[0])
+    )
+
+
 def windows_per_event(plan: Plan) -> int:
     """Into how many windows Spark puts each event: a hop that is longer than its interval has a row for each."""
     hops = [node for node in nodes(plan) if kind(node) == "Expand"]

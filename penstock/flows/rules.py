@@ -158,6 +158,13 @@ def _batch_problems(node: Node, plan: plan_tree.Plan) -> Iterator[Problem]:
             node,
             "use built-in aggregates, or transformWithState",
         )
+    if any(plan_tree.sessions_alone(n) for n in streaming):
+        yield _error(
+            "unsupported_plan",
+            f"'{node.name}' groups by sessions alone, of all events together, which Spark does only in batch queries",
+            node,
+            "group by what has the sessions too, such as a user, or by F.lit('all').alias('of')",
+        )
     if "DeduplicateWithinWatermark" in kinds:
         yield _error(
             "unsupported_plan",

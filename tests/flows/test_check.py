@@ -88,6 +88,11 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], DataFrame], str, str]] = {
         "unsupported_plan",
         "dropDuplicates",
     ),
+    "sessions of all": (
+        lambda orders: orders.groupBy(F.session_window("_time", "5 minutes").alias("country")).count(),
+        "unsupported_plan",
+        "such as a user",
+    ),
     "no batch": (lambda orders: orders.dropDuplicatesWithinWatermark(["country"]), "unsupported_plan", "id="),
     "pivot": (lambda orders: orders.groupBy("country").pivot("at", [1]).count(), "unsupported_plan", "when("),
     "python aggregate": (
