@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,9 @@ def test_rows_are_compared_with_a_golden_file_that_is_written_when_asked(tmp_pat
 
 
 def pytest_of(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "penstock.testing.pytest_plugin"]
+    installed = any(point.name == "penstock" for point in entry_points(group="pytest11"))
+    plugin = () if installed else ("-p", "penstock.testing.pytest_plugin")  # a checkout from before it had one
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([*command, *options], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     return done.stdout + done.stderr

@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from penstock.clock import Clock, rfc3339
 from penstock.errors import FolderMismatchError, LogUnavailableError, OutcomeUnknownError, PenstockError, StaleTermError
+from penstock.log import index_snapshot
 from penstock.log.index.file import failures
 from penstock.log.index.reader import IndexedReader, PlacedRange
 from penstock.log.index.tables import BlockPlace, Index, Stored, Tables
@@ -44,7 +45,6 @@ from penstock.log.index.writer import IndexedLog
 from penstock.log.kafka_settings import ClientSettings, client_settings
 from penstock.log.kafka_topics import REPLICAS, TopicFacts, differences, refuse
 from penstock.log.log import CONTROL, Block, LogHealth, Stream, Turn, Writer
-from penstock.log.logs import kafka_snapshot
 from penstock.log.logs.kafka_cluster import Cluster, DoubtError
 from penstock.log.logs.kafka_index import IndexApplier, JournalIndex, KafkaPlace, LogJournal, note_state
 from penstock.log.logs.kafka_journal import Record, State, TableCall, recording
@@ -438,11 +438,11 @@ class JournalIndexWriter(JournalIndex):
         where, cluster = self.journal.where, self.journal.beats
         behind = self._noted().offset
         if self._stored_at is None:
-            newest = kafka_snapshot.find(cluster, where.snapshots)
+            newest = index_snapshot.find(cluster, where.snapshots)
             self._stored_at = 0 if newest is None else newest[1].journal
         if behind - self._stored_at < SNAPSHOT_RECORDS:
             return False
-        self._stored_at = kafka_snapshot.renew(cluster, where.snapshots, where.journal, where.index)
+        self._stored_at = index_snapshot.renew(cluster, where.snapshots, where.journal, where.index)
         return True
 
     def close(self) -> None:

@@ -26,12 +26,12 @@ from penstock.errors import CorruptBlockError, LogUnavailableError
 from penstock.log.index import file
 from penstock.log.index.file import BUSY_S, IndexFile, failures
 from penstock.log.index.tables import Look, Tables, Values
+from penstock.log.index_snapshot import restore
 from penstock.log.kafka_settings import client_settings
 from penstock.log.log import LogHealth, Writer
 from penstock.log.logs.kafka_cluster import Cluster
 from penstock.log.logs.kafka_journal import Record, State, decode, encode, replay
 from penstock.log.logs.kafka_keeper import PULSE_S, Hold, IndexKeeper
-from penstock.log.logs.kafka_snapshot import restore
 
 T = TypeVar("T")
 

@@ -235,8 +235,8 @@ async def test_threads_read_the_same(tmp_path: Path) -> None:
                 assert changes.position == watch.position
                 assert (watch.connected, watch.lag_s) == (True, None)
             assert list(watch) == []
-            events = client.stream("rsvps", where="topic <> 'x'")
-            assert next(events)["topic"] == "y"
+            with client.stream("rsvps", where="topic <> 'x'") as events:
+                assert next(events)["topic"] == "y"
             with pytest.raises(UnknownViewError):
                 client.get("nope")
 

@@ -80,8 +80,10 @@ async def test_a_subscriber_that_does_not_read_is_cut_in_time_while_others_get_e
         stream = flows.build()
         raw = await _slow_connection(running, _request(transport))
         replica = Replica()
-        follower = asyncio.create_task(follow_socket(running, replica, lambda: len(replica.messages) == 81, {}))
-        await eventually(lambda: _subscribers(running) == 2, "both have joined")
+        newest = json.dumps(["wide"])
+        done = lambda: replica.rows.get(newest, {}).get("rsvps") == 79  # noqa: E731
+        follower = asyncio.create_task(follow_socket(running, replica, done, {}))
+        await eventually(lambda: _subscribers(running) == 2 and bool(replica.messages), "both have joined")
         for i in range(80):
             await asyncio.to_thread(flows.commit, stream, [topic("wide", i, WIDE)])
         await follower
