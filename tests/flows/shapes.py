@@ -479,8 +479,9 @@ def chain_of_left_joins(users: DataFrame, taxes: DataFrame, orders: DataFrame) -
     return sql(query, users=users, taxes=taxes, orders=orders)
 
 
-@shape("id", "id")
+@shape("id")
 def lateral_best(orders: DataFrame, users: DataFrame) -> DataFrame:
+    """Spark makes a null-safe join above an outer one of it, through which no mark is let: whole."""
     query = """SELECT u.id, o.m FROM {users} u JOIN LATERAL (SELECT max(amt) m FROM {orders} WHERE uid = u.id) o"""
     return sql(query, orders=orders, users=users)
 
