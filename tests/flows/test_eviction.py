@@ -68,6 +68,7 @@ def test_a_window_whose_state_goes_later_takes_and_refuses_the_same_events(
     assert len(there.events("late")) == 11  # the first commit has no bound
 
 
+@about("eviction")
 @pytest.mark.parametrize(("batch_s", "evicting"), [(0.125, [0, 241]), (1.0, [0, 101, 202]), (60.0, [0, 6, 12])])
 def test_state_goes_in_the_first_batch_and_then_when_that_costs_little(batch_s: float, evicting: list[int]) -> None:
     now, settings = [100.0], dict[str, str]()

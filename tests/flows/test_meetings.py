@@ -77,7 +77,7 @@ def changes(played: World, name: str) -> list[list[dict[str, Any]]]:
 
 
 class Load:
-    """Sends commits, small and large, as long as it is open."""
+    """Sends commits, small and large, so many at least, and until the view has moved some times."""
 
     def __init__(self, played: World, commits: int) -> None:
         self._played, self._commits = played, commits
@@ -94,11 +94,17 @@ class Load:
     def _send(self) -> None:
         while "live/balance" not in self._played.memory():
             time.sleep(0.05)  # until there is somebody to see half of it
-        for number in range(self._commits):
+        number = 0
+        while number < self._commits or (self._moves() < 10 and number < 3_000):
             count = 1 + number % 7
             self._played.send("steps", [events(self.sent, count)])
             self.sent += count
+            number += 1
             time.sleep(0.03)
+
+    def _moves(self) -> int:
+        stream = self._played.stream("balance")
+        return 0 if stream is None else self._played._flows.bounds(stream).ends[0]
 
     @property
     def done(self) -> bool:
